@@ -1,0 +1,151 @@
+#include "intarsia/comm/axis.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+namespace {
+
+int64_t bytes_of(const Shards& tensors) {
+  int64_t most = 0;
+  for (auto& t : tensors) most = std::max<int64_t>(most, t.nbytes());
+  return most;
+}
+
+// The most bytes that any slot exchanges with others: all its counts but its own.
+int64_t bytes_with_others(const Line& line, const Counts& counts, int64_t element_size) {
+  int64_t most = 0;
+  for (size_t slot = 0; slot < counts.size(); ++slot) {
+    auto all = std::accumulate(counts[slot].begin(), counts[slot].end(), int64_t{0});
+    most = std::max(most, all - counts[slot][line.position[slot]]);
+  }
+  return most * element_size;
+}
+
+// Runs one collective: names it in errors, times it, records it.
+template <class Start>
+void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
+  auto begin = recording() ? seconds_since_start() : 0;
+  try {
+    Wait finish = start();
+    if (finish && wait) {
+      *wait = std::move(finish);
+    } else if (finish) {
+      finish();
+    }
+  } catch (const std::exception& error) {
+    auto& ranks = line.ranks[0];
+    TORCH_CHECK(false, "[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"", line.name,
+                "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ") for ",
+                *CauseScope::op() ? CauseScope::op() : "a direct call", ": ", error.what(),
+                "\nA rank of this axis has died, is stuck, or runs other code. See the output of the ranks named.");
+  }
+  if (!recording()) return;
+  record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
+                   seconds_since_start() - begin});
+}
+
+}  // namespace
+
+const Axis& Axis::of(const DeviceMesh& mesh, int64_t axis) { return of(mesh, std::vector<int64_t>{axis}); }
+
+const Axis& Axis::of(const DeviceMesh& mesh, const std::vector<int64_t>& axes) {
+  static auto* mutex = new std::mutex;
+  static auto* known = new std::map<std::pair<size_t, std::vector<int64_t>>, std::unique_ptr<const Axis>>;
+  std::lock_guard lock(*mutex);
+  auto& entry = (*known)[{mesh.hash(), axes}];  // a mesh's hash is its address
+  if (!entry) entry.reset(new Axis(mesh, axes));
+  return *entry;
+}
+
+Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&engine_of(mesh.world())) {
+  line_.size = 1;
+  for (auto axis : axes) {
+    if (!line_.name.empty()) line_.name += '_';
+    line_.name += mesh.axis_name(axis);
+    line_.size *= mesh.size(axis);
+  }
+  for (auto& slot : mesh.slots()) {
+    auto& ranks = line_.ranks.emplace_back(mesh.line(slot, axes));
+    line_.position.push_back(std::find(ranks.begin(), ranks.end(), slot.rank) - ranks.begin());
+  }
+}
+
+Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
+  Shards buffers;
+  for (auto& t : tensors) buffers.push_back(t.clone(at::MemoryFormat::Contiguous));
+  if (tensors.empty() || size() == 1) return buffers;
+  bool average = op == ReduceOp::avg;
+  TORCH_CHECK_VALUE(!average || tensors[0].is_floating_point() || tensors[0].is_complex(),
+                    "[all_reduce] the average of ", tensors[0].dtype(), " tensors is not whole. Use Partial(sum).");
+  auto bytes = 2 * bytes_of(tensors) / size() * (size() - 1);
+  Wait pending;
+  carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait ? &pending : nullptr,
+        [&] { return engine_->all_reduce(line_, buffers, average ? ReduceOp::sum : op); });
+  auto divide = [buffers, n = size()] {
+    for (auto& b : buffers) b.div_(n);
+  };
+  if (pending && average) {
+    *wait = [pending, divide] { pending(), divide(); };
+  } else if (pending) {
+    *wait = pending;
+  } else if (average) {
+    divide();
+  }
+  return buffers;
+}
+
+void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait) const {
+  if (mine.empty()) return;
+  auto received = bytes_with_others(line_, counts, mine[0].element_size());
+  carry(line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
+        [&] { return engine_->all_gather(line_, mine, all, counts); });
+}
+
+void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive,
+                      const Counts& receive_counts, Wait* wait, const char* kind) const {
+  if (send.empty()) return;
+  auto element = send[0].element_size();
+  carry(line_, kind, bytes_with_others(line_, send_counts, element),
+        bytes_with_others(line_, receive_counts, element), wait,
+        [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
+}
+
+Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const {
+  if (send.empty()) return {};
+  TORCH_CHECK_VALUE(op != ReduceOp::avg || send[0].is_floating_point() || send[0].is_complex(),
+                    "[reduce_scatter] the average of ", send[0].dtype(), " tensors is not whole. Use Partial(sum).");
+  Counts receive_counts;
+  Shards receive;
+  for (size_t slot = 0; slot < send.size(); ++slot) {
+    auto mine = counts[slot][position(slot)];
+    receive_counts.emplace_back(size(), mine);
+    receive.push_back(at::empty({mine * size()}, send[slot].options()));
+  }
+  all_to_all(send, counts, receive, receive_counts, nullptr, ("reduce_scatter(" + str(op) + ")").c_str());
+  Shards result;
+  for (size_t slot = 0; slot < send.size(); ++slot) {
+    auto parts = receive[slot].view({size(), -1});  // reduced in the order of the line: the same sum on every run
+    auto sum = receive_counts[slot][0] ? parts[0].clone() : at::empty({0}, send[slot].options());
+    for (int64_t j = 1; receive_counts[slot][0] && j < size(); ++j) {
+      auto part = parts[j];
+      reduce_into(sum, part, op == ReduceOp::avg ? ReduceOp::sum : op);
+    }
+    result.push_back(op == ReduceOp::avg ? sum.div_(size()) : sum);
+  }
+  return result;
+}
+
+void Axis::broadcast(const Shards& tensors, int64_t source) const {
+  if (tensors.empty() || size() == 1) return;
+  auto bytes = bytes_of(tensors);
+  carry(line_, "broadcast", bytes, bytes, nullptr, [&] { return engine_->broadcast(line_, tensors, source); });
+}
+
+}  // namespace intarsia

@@ -1,0 +1,45 @@
+#pragma once
+// An Axis is one dimension of a mesh (or several read as one): all lines of ranks along it at once.
+// It is the one door for bytes: everything that moves passes here and is traced here.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/engine.h"
+#include "intarsia/core/mesh.h"
+
+namespace intarsia {
+
+class Axis {
+ public:
+  static const Axis& of(const DeviceMesh& mesh, int64_t axis);
+  static const Axis& of(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
+
+  int64_t size() const { return line_.size; }
+  const std::string& name() const { return line_.name; }
+  const Line& line() const { return line_; }
+  size_t slot_count() const { return line_.position.size(); }
+  int64_t position(size_t slot) const { return line_.position[slot]; }  // the slot's place on its line
+
+  // The elementwise reduction of the tensors of a line, on all of them. The tensors given are left as they were.
+  Shards all_reduce(const Shards& tensors, ReduceOp op, Wait* wait = nullptr) const;
+
+  // As Engine describes them. With `wait`, the caller finishes the collective; else it is finished on return.
+  void all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait = nullptr) const;
+  void all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive, const Counts& receive_counts,
+                  Wait* wait = nullptr, const char* kind = "all_to_all") const;
+
+  // Part `position` of the reduction of the members' `send` buffers, whose parts have `counts[slot][member]` elements.
+  Shards reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const;
+
+  // In place: every tensor becomes that of the member at `source`.
+  void broadcast(const Shards& tensors, int64_t source) const;
+
+ private:
+  Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
+  const Engine* engine_;
+  Line line_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,58 @@
+#pragma once
+// An engine carries bytes between ranks. It knows flat buffers and counts; tensors and layouts are above it.
+//
+// Every call serves all hosted slots of a line at once: one slot in a real process, all of them in a simulation.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "intarsia/core/placement.h"
+#include "intarsia/core/shards.h"
+#include "intarsia/core/world.h"
+
+namespace intarsia {
+
+// Lines of ranks that talk to each other, seen from the hosted slots. Every line has the same size.
+struct Line {
+  std::string name;                         // of the axis, for traces and errors
+  int64_t size;                             // ranks on a line
+  std::vector<std::vector<int64_t>> ranks;  // per slot: the ranks of its line, in order
+  std::vector<int64_t> position;            // per slot: its own place on that line
+};
+
+using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line], in elements
+
+// Finishes a collective that is under way. Empty if it has finished already.
+using Wait = std::function<void()>;
+
+// Buffers are contiguous, one per slot. Any dtype; a zero count is legal everywhere.
+class Engine : public World {
+ public:
+  using World::World;
+
+  // Reduces the buffers of a line elementwise, in place. Not avg: the caller divides a sum.
+  virtual Wait all_reduce(const Line& line, const Shards& buffers, ReduceOp op) const = 0;
+
+  // `all` receives the `mine` of every member, one behind the other; counts[slot][member] elements each.
+  virtual Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const = 0;
+
+  // Member j receives the j-th part of `send`; `receive` holds the parts of all members in order.
+  virtual Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
+                          const Counts& receive_counts) const = 0;
+
+  // Every buffer becomes that of the member at `source`.
+  virtual Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const = 0;
+
+  // Returns when every rank of the world has arrived.
+  virtual void barrier() const = 0;
+};
+
+// All worlds are engines.
+inline const Engine& engine_of(const World& world) { return static_cast<const Engine&>(world); }
+
+// accumulator = op(accumulator, value), elementwise and in place, for every dtype. Not avg.
+void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
+
+}  // namespace intarsia

@@ -1,0 +1,120 @@
+#include "intarsia/comm/simulation.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include "intarsia/comm/engine.h"
+
+namespace intarsia {
+namespace {
+
+std::vector<int64_t> all_ranks(int64_t n) {
+  std::vector<int64_t> ranks(n);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Every rank is hosted, so a collective is copying between buffers of this process. Lines list their members by
+// rank; slots_of turns those into slots.
+class SimulationEngine final : public Engine {
+ public:
+  explicit SimulationEngine(int64_t n) : Engine(n, all_ranks(n)) {}
+  bool simulated() const override { return true; }
+  std::string text() const override {
+    return size() == 1 ? "one rank" : "a simulation of " + std::to_string(size()) + " ranks";
+  }
+
+  Wait all_reduce(const Line& line, const Shards& buffers, ReduceOp op) const override {
+    for (auto& members : lines_of(line)) {
+      auto sum = buffers[members[0]].clone();
+      for (size_t j = 1; j < members.size(); ++j) reduce_into(sum, buffers[members[j]], op);
+      for (auto slot : members) buffers[slot].copy_(sum);
+    }
+    return {};
+  }
+
+  Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const override {
+    for (auto& members : lines_of(line)) {
+      for (auto to : members) {
+        int64_t offset = 0;
+        for (size_t j = 0; j < members.size(); ++j) {
+          auto count = counts[to][j];
+          if (count) all[to].narrow(0, offset, count).copy_(mine[members[j]]);
+          offset += count;
+        }
+      }
+    }
+    return {};
+  }
+
+  Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
+                  const Counts& receive_counts) const override {
+    for (auto& members : lines_of(line)) {
+      std::vector<int64_t> read(members.size(), 0);  // how far each member's send buffer is dealt out
+      for (size_t j = 0; j < members.size(); ++j) {
+        auto to = members[j];
+        int64_t offset = 0;
+        for (size_t i = 0; i < members.size(); ++i) {
+          auto count = receive_counts[to][i];
+          TORCH_INTERNAL_ASSERT(count == send_counts[members[i]][j]);
+          if (count) receive[to].narrow(0, offset, count).copy_(send[members[i]].narrow(0, read[i], count));
+          offset += count;
+          read[i] += count;
+        }
+      }
+    }
+    return {};
+  }
+
+  Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const override {
+    for (auto& members : lines_of(line)) {
+      for (auto slot : members) {
+        if (slot != members[source]) buffers[slot].copy_(buffers[members[source]]);
+      }
+    }
+    return {};
+  }
+
+  void barrier() const override {}
+
+ private:
+  // The distinct lines, each as the slots of its members. Slots are in ascending order of rank.
+  static std::vector<std::vector<int64_t>> lines_of(const Line& line) {
+    std::map<int64_t, int64_t> slot_of_rank;
+    for (size_t slot = 0; slot < line.ranks.size(); ++slot) {
+      slot_of_rank[line.ranks[slot][line.position[slot]]] = slot;
+    }
+    std::vector<std::vector<int64_t>> lines;
+    for (size_t slot = 0; slot < line.ranks.size(); ++slot) {
+      if (line.position[slot] != 0) continue;
+      auto& members = lines.emplace_back();
+      for (auto rank : line.ranks[slot]) members.push_back(slot_of_rank.at(rank));
+    }
+    return lines;
+  }
+};
+
+const Engine& simulation_of(int64_t n) {
+  // One engine per size: it holds no state, and meshes of equal simulations stay equal.
+  static auto* mutex = new std::mutex;
+  static auto* engines = new std::map<int64_t, std::unique_ptr<SimulationEngine>>;
+  TORCH_CHECK_VALUE(n >= 1, "[simulate] a world of ", n, " ranks was asked for. It needs at least 1.");
+  std::lock_guard lock(*mutex);
+  auto& engine = (*engines)[n];
+  if (!engine) engine = std::make_unique<SimulationEngine>(n);
+  return *engine;
+}
+
+}  // namespace
+
+const World& world_of_one() { return simulation_of(1); }
+
+Simulation::Simulation(int64_t n) : scope_(simulation_of(n)) {}
+int64_t Simulation::size() const { return current_world().size(); }
+
+}  // namespace intarsia

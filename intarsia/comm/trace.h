@@ -1,0 +1,58 @@
+#pragma once
+// What moved: one event per collective, seen by every recorder that is open.
+
+#include <cstdint>
+#include <string>
+
+namespace intarsia {
+
+struct CommEvent {
+  std::string kind;   // all_reduce(sum), all_gather, reduce_scatter(sum), all_to_all, broadcast, ...
+  std::string axis;   // the name of the mesh axis; several axes joined by "_"
+  int64_t sent;       // bytes that one rank must send (the busiest hosted one), as theory counts them
+  int64_t received;   // bytes that one rank must receive
+  std::string op;     // the call that caused it: aten::mm, redistribute, full_tensor, ...
+  bool implicit;      // chosen by dispatch, not asked for by the caller
+  double start = 0;   // seconds since the process began
+  double seconds = 0; // how long this rank spent in it
+};
+
+std::string str(const CommEvent& event);  // reduce_scatter(sum) tp 192B
+
+// An op without a rule that ran on whole tensors.
+struct FallbackEvent {
+  std::string op;
+  std::string layouts;
+};
+
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  virtual void on_comm(const CommEvent& event) = 0;
+  virtual void on_fallback(const FallbackEvent& event) = 0;
+};
+
+// Recorders are process-wide; events are delivered one at a time, to all of them.
+void add_recorder(Recorder* recorder);
+void remove_recorder(Recorder* recorder);
+bool recording();
+void record(const CommEvent& event);
+void record(const FallbackEvent& event);
+double seconds_since_start();
+
+// Names the call on whose behalf the collectives of this scope run. The outermost scope wins, unless it is only a
+// redistribute inside dispatch.
+class CauseScope {
+ public:
+  CauseScope(const char* op, bool implicit);
+  ~CauseScope();
+  CauseScope(const CauseScope&) = delete;
+  CauseScope& operator=(const CauseScope&) = delete;
+  static const char* op();
+  static bool implicit();
+
+ private:
+  bool outermost_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,152 @@
+#include "intarsia/core/placement.h"
+
+#include <array>
+#include <charconv>
+
+#include <c10/util/Exception.h>
+#include <c10/util/hash.h>
+
+#include "intarsia/core/overloaded.h"
+
+namespace intarsia {
+namespace {
+
+constexpr std::array<std::string_view, 8> kReduceNames = {"sum", "avg",  "product", "min",
+                                                          "max", "band", "bor",     "bxor"};
+
+std::string_view trim(std::string_view text) {
+  auto first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+[[noreturn]] void refuse(std::string_view text) {
+  TORCH_CHECK_VALUE(false, "[parse_placement] \"", text,
+                    "\" is not a placement. Write R, S(dim), SS(dim, split) or P(op).");
+}
+
+int64_t parse_int(std::string_view text, std::string_view whole) {
+  text = trim(text);
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) refuse(whole);
+  return value;
+}
+
+}  // namespace
+
+Partial::Partial(std::string_view name) : op(parse_reduce_op(name)) {}
+
+std::string str(ReduceOp op) { return std::string(kReduceNames[static_cast<size_t>(op)]); }
+
+std::string str(const Placement& placement) {
+  return std::visit(
+      overloaded{
+          [](Replicate) { return std::string("R"); },
+          [](Shard s) { return "S(" + std::to_string(s.dim) + ")"; },
+          [](StridedShard s) {
+            return "SS(" + std::to_string(s.dim) + ", " + std::to_string(s.split) + ")";
+          },
+          [](Partial p) { return "P(" + str(p.op) + ")"; },
+      },
+      placement);
+}
+
+std::string str(const Placements& placements) {
+  std::string text = "[";
+  for (size_t i = 0; i < placements.size(); ++i) text += (i ? ", " : "") + str(placements[i]);
+  return text + "]";
+}
+
+ReduceOp parse_reduce_op(std::string_view text) {
+  if (text == "mul" || text == "prod") return ReduceOp::product;
+  for (size_t i = 0; i < kReduceNames.size(); ++i) {
+    if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
+  }
+  TORCH_CHECK_VALUE(false, "[Partial] \"", text,
+                    "\" is not a reduction. Use sum, avg, product, min, max, band, bor or bxor.");
+}
+
+Placement parse_placement(std::string_view whole) {
+  auto text = trim(whole);
+  if (text == "R") return Replicate();
+  auto open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') refuse(whole);
+  auto name = text.substr(0, open), inside = text.substr(open + 1, text.size() - open - 2);
+  if (name == "S") return Shard(parse_int(inside, whole));
+  if (name == "P") return Partial(trim(inside));
+  auto comma = inside.find(',');
+  if (name != "SS" || comma == std::string_view::npos) refuse(whole);
+  return StridedShard(parse_int(inside.substr(0, comma), whole),
+                      parse_int(inside.substr(comma + 1), whole));
+}
+
+Placements parse_placements(std::string_view whole) {
+  auto text = trim(whole);
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') refuse(whole);
+  text = text.substr(1, text.size() - 2);
+  Placements result;
+  size_t depth = 0, start = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && text[i] == '(') ++depth;
+    if (i < text.size() && text[i] == ')') --depth;
+    if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
+    if (i > start) result.push_back(parse_placement(text.substr(start, i - start)));
+    start = i + 1;
+  }
+  return result;
+}
+
+size_t hash_value(const Placement& placement) {
+  auto content = std::visit(
+      overloaded{
+          [](Replicate) { return size_t{0}; },
+          [](Shard s) { return c10::get_hash(s.dim); },
+          [](StridedShard s) { return c10::get_hash(s.dim, s.split); },
+          [](Partial p) { return c10::get_hash(static_cast<int>(p.op)); },
+      },
+      placement);
+  return c10::hash_combine(placement.index(), content);
+}
+
+int64_t cut_dim(const Placement& placement) {
+  if (auto* s = std::get_if<Shard>(&placement)) return s->dim;
+  if (auto* s = std::get_if<StridedShard>(&placement)) return s->dim;
+  return -1;
+}
+
+Placement with_cut_dim(const Placement& placement, int64_t dim) {
+  if (auto* s = std::get_if<StridedShard>(&placement)) return StridedShard(dim, s->split);
+  return is_shard(placement) ? Placement(Shard(dim)) : placement;
+}
+
+Placement settled(const Placement& placement) {
+  return is_partial(placement) ? Placement(Replicate()) : placement;
+}
+
+Placements settled(const Placements& placements) {
+  Placements result;
+  for (auto& p : placements) result.push_back(settled(p));
+  return result;
+}
+
+Placements normalized(const Placements& placements, int64_t ndim, std::string_view where) {
+  auto resolve = [&](int64_t dim) {
+    TORCH_CHECK_INDEX(-ndim <= dim && dim < ndim, "[", where, "] ", str(placements), " cuts dim ", dim,
+                      ", but the tensor has ", ndim, " dims. Shard one of its dims.");
+    return dim < 0 ? dim + ndim : dim;
+  };
+  Placements result = placements;
+  for (auto& p : result) {
+    if (auto* s = std::get_if<Shard>(&p)) s->dim = resolve(s->dim);
+    if (auto* s = std::get_if<StridedShard>(&p)) {
+      s->dim = resolve(s->dim);
+      TORCH_CHECK_VALUE(s->split >= 1, "[", where, "] ", str(p), " has split ", s->split,
+                        ". The number of blocks must be at least 1.");
+      if (s->split == 1) p = Shard(s->dim);
+    }
+  }
+  return result;
+}
+
+}  // namespace intarsia

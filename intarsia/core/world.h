@@ -1,0 +1,53 @@
+#pragma once
+// A world is the set of ranks of a job, and which of them this process plays.
+//
+// In a real job a process hosts one rank. In a simulation it hosts all of them and runs them in lockstep.
+// Code that depends on a rank's coordinate is written once, as a loop over the hosted ranks.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace intarsia {
+
+class World {
+ public:
+  World(int64_t size, std::vector<int64_t> hosted) : size_(size), hosted_(std::move(hosted)) {}
+  virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int64_t size() const { return size_; }
+  const std::vector<int64_t>& hosted() const { return hosted_; }  // ascending
+  virtual bool simulated() const = 0;
+  virtual std::string text() const = 0;
+
+ private:
+  int64_t size_;
+  std::vector<int64_t> hosted_;
+};
+
+// The world of the innermost scope on this thread, else the process's own world (see init()),
+// else a world of one rank with no sockets.
+const World& current_world();
+
+// The process's own world, once init() has made it. Worlds live until the process ends.
+void set_process_world(const World* world);
+const World* process_world();
+
+// Makes `world` current on this thread while the scope lives. Scopes nest.
+class WorldScope {
+ public:
+  explicit WorldScope(const World& world);
+  ~WorldScope();
+  WorldScope(const WorldScope&) = delete;
+  WorldScope& operator=(const WorldScope&) = delete;
+
+ private:
+  const World* outer_;
+};
+
+// A world of one rank that talks to nobody. Defined by comm/simulation.cpp.
+const World& world_of_one();
+
+}  // namespace intarsia
