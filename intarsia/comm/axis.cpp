@@ -28,6 +28,11 @@ int64_t bytes_with_others(const Line& line, const Counts& counts, int64_t elemen
   return most * element_size;
 }
 
+// An axis of one rank: nothing travels and nothing is traced.
+void copy_to_self(const Shards& from, const Shards& to) {
+  for (size_t slot = 0; slot < from.size(); ++slot) to[slot].copy_(from[slot]);
+}
+
 // Runs one collective: names it in errors, times it, records it.
 template <class Start>
 void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
@@ -103,6 +108,7 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
 
 void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait) const {
   if (mine.empty()) return;
+  if (size() == 1) return copy_to_self(mine, all);
   auto received = bytes_with_others(line_, counts, mine[0].element_size());
   carry(line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
         [&] { return engine_->all_gather(line_, mine, all, counts); });
@@ -111,6 +117,7 @@ void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& count
 void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive,
                       const Counts& receive_counts, Wait* wait, const char* kind) const {
   if (send.empty()) return;
+  if (size() == 1) return copy_to_self(send, receive);
   auto element = send[0].element_size();
   carry(line_, kind, bytes_with_others(line_, send_counts, element),
         bytes_with_others(line_, receive_counts, element), wait,

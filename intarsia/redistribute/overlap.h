@@ -1,0 +1,27 @@
+#pragma once
+// Which positions of a tensor two shards have in common, in the local coordinates of both.
+
+#include <cstdint>
+#include <vector>
+
+#include "intarsia/core/layout.h"
+
+namespace intarsia {
+
+// `size` positions that stand at `source` in one shard and at `target` in the other.
+struct Run {
+  int64_t source, target, size;
+};
+using Runs = c10::SmallVector<Run, 2>;
+
+// The common positions of one dim, in the order of `target`.
+Runs overlap(const Intervals& source, const Intervals& target);
+
+// The common positions of every dim; empty if the shards share nothing.
+std::vector<Runs> overlap(const Layout& from, c10::ArrayRef<int64_t> from_coordinate, const Layout& to,
+                          c10::ArrayRef<int64_t> to_coordinate, c10::ArrayRef<int64_t> shape);
+
+// How many elements those are.
+int64_t count_of(const std::vector<Runs>& overlaps);
+
+}  // namespace intarsia

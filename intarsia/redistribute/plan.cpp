@@ -1,0 +1,268 @@
+#include "intarsia/redistribute/plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include <c10/util/Exception.h>
+
+#include "intarsia/redistribute/overlap.h"
+
+namespace intarsia {
+namespace {
+
+// Note [Cost]
+// A plan costs the bytes that the busiest rank receives, plus a fixed price per message that stands for its latency,
+// both in bytes. Local work has a token price, so that doing nothing wins a tie.
+constexpr double kLatency = 16384;
+constexpr double kLocalStep = 1;
+
+struct Problem {
+  c10::ArrayRef<int64_t> shape;
+  int64_t element_size;
+};
+
+// Bytes of the largest shard (that of coordinate 0) in a layout.
+double shard_bytes(const Layout& layout, const Problem& p) {
+  double bytes = p.element_size;
+  for (size_t dim = 0; dim < p.shape.size(); ++dim) {
+    auto size = p.shape[dim];
+    for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
+      auto parts = layout.mesh().shape()[axis];
+      if (cut_dim(layout.placements()[axis]) == static_cast<int64_t>(dim)) size = (size + parts - 1) / parts;
+    }
+    bytes *= size;
+  }
+  return bytes;
+}
+
+int64_t line_size(const Step& step) {
+  int64_t size = 1;
+  for (auto axis : step.axes) size *= step.from->mesh().shape()[axis];
+  return size;
+}
+
+double cost_of(const Step& step, const Problem& p) {
+  double n = line_size(step);
+  if (n == 1 || step.kind == StepKind::narrow || step.kind == StepKind::pend) return kLocalStep;
+  auto others = (n - 1) / n;
+  switch (step.kind) {
+    case StepKind::all_gather: return kLatency + others * shard_bytes(*step.to, p);
+    case StepKind::all_reduce: return kLatency + 2 * others * shard_bytes(*step.from, p);
+    case StepKind::reduce_scatter: return kLatency + others * shard_bytes(*step.from, p);
+    default: return kLatency + others * shard_bytes(*step.to, p);
+  }
+}
+
+// A cut may be made or undone on an axis only if no later axis cuts the same dim: later axes cut what is left.
+bool innermost(const Placements& placements, int64_t axis, int64_t dim) {
+  for (size_t later = axis + 1; later < placements.size(); ++later) {
+    if (cut_dim(placements[later]) == dim) return false;
+  }
+  return true;
+}
+
+// The step that takes `axis` straight to its goal, if that is legal in the present layout.
+std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goal) {
+  auto& from = now->placements()[axis];
+  auto unnested = [&](const Placement& p) {
+    return cut_dim(p) < 0 || innermost(now->placements(), axis, cut_dim(p));
+  };
+  if (!unnested(from) || !unnested(goal)) return std::nullopt;
+  auto kind = [&] {
+    if (is_partial(from)) return is_replicate(goal) ? StepKind::all_reduce : StepKind::reduce_scatter;
+    if (is_partial(goal)) return StepKind::pend;
+    if (is_replicate(from)) return StepKind::narrow;
+    return is_replicate(goal) ? StepKind::all_gather : StepKind::all_to_all;
+  }();
+  if (kind == StepKind::pend && !is_replicate(from)) return std::nullopt;  // Shard -> Partial goes by Replicate
+  auto placements = now->placements();
+  placements[axis] = goal;
+  return Step{kind, {axis}, now, now->with(placements)};
+}
+
+// Whether every rank finds all it needs on its own line along `axes`.
+bool closed(const Step& step, const Problem& p) {
+  auto& mesh = step.from->mesh();
+  Slot slot{0, 0, std::vector<int64_t>(mesh.ndim(), 0)};
+  for (int64_t position = 0; position < mesh.size(); ++position) {
+    for (int64_t axis = mesh.ndim(), rest = position; axis-- > 0; rest /= mesh.shape()[axis]) {
+      slot.coordinate[axis] = rest % mesh.shape()[axis];
+    }
+    int64_t need = 1, found = 0;
+    for (auto extent : local_shape(*step.to, p.shape, slot.coordinate)) need *= extent;
+    auto source = slot.coordinate;
+    for (int64_t member = 0; member < line_size(step); ++member) {
+      bool twin = false;  // a copy of a shard that another member already offers
+      int64_t rest = member;
+      for (size_t k = step.axes.size(); k-- > 0;) {
+        auto axis = step.axes[k];
+        source[axis] = rest % mesh.shape()[axis];
+        rest /= mesh.shape()[axis];
+        twin = twin || (is_replicate(step.from->placements()[axis]) && source[axis] != slot.coordinate[axis]);
+      }
+      if (!twin) found += count_of(overlap(*step.from, source, *step.to, slot.coordinate, p.shape));
+    }
+    if (found < need) return false;
+  }
+  return true;
+}
+
+// One all-to-all that brings the fewest axes to their goal, for cuts that are nested in each other's way.
+Step shuffle(const Layout* now, const Layout* goal, const std::vector<int64_t>& differing, const Problem& p) {
+  auto attempt = [&](const std::vector<int64_t>& axes) {
+    auto placements = now->placements();
+    for (auto axis : axes) placements[axis] = goal->placements()[axis];
+    return Step{StepKind::all_to_all, axes, now, now->with(placements)};
+  };
+  for (auto axis : differing) {
+    auto step = attempt({axis});
+    if (closed(step, p)) return step;
+  }
+  std::vector<int64_t> whole;  // all axes but those with a pending reduction: always closed
+  for (size_t axis = 0; axis < now->placements().size(); ++axis) {
+    if (!is_partial(now->placements()[axis]) && !is_partial(goal->placements()[axis])) whole.push_back(axis);
+  }
+  for (size_t a = 0; a < differing.size(); ++a) {
+    for (auto b : whole) {
+      if (b == differing[a]) continue;
+      auto step = attempt({std::min(differing[a], b), std::max(differing[a], b)});
+      if (closed(step, p)) return step;
+    }
+  }
+  return attempt(whole);
+}
+
+std::vector<int64_t> differing_axes(const Layout* from, const Layout* to) {
+  std::vector<int64_t> axes;
+  for (size_t axis = 0; axis < from->placements().size(); ++axis) {
+    if (from->placements()[axis] != to->placements()[axis]) axes.push_back(axis);
+  }
+  return axes;
+}
+
+void append(Plan& plan, Step step, const Problem& p) {
+  plan.cost += cost_of(step, p);
+  plan.steps.push_back(std::move(step));
+}
+
+// Visits the axes in `order` again and again, each time taking a direct step where one is legal. When none is, a
+// pending reduction is settled, or nested cuts are shuffled. Every round makes progress, so this ends.
+Plan in_order(const Layout* from, const Layout* to, const std::vector<int64_t>& order, const Problem& p) {
+  Plan plan;
+  auto* now = from;
+  while (now != to) {
+    bool moved = false;
+    for (auto axis : order) {
+      if (now->placements()[axis] == to->placements()[axis]) continue;
+      if (auto step = direct(now, axis, to->placements()[axis])) {
+        now = step->to;
+        append(plan, std::move(*step), p);
+        moved = true;
+      }
+    }
+    if (moved) continue;
+    auto differing = differing_axes(now, to);
+    auto unsettled = std::find_if(differing.begin(), differing.end(), [&](int64_t axis) {
+      return is_partial(now->placements()[axis]) || is_partial(to->placements()[axis]);
+    });
+    if (unsettled != differing.end() && is_partial(now->placements()[*unsettled])) {
+      append(plan, *direct(now, *unsettled, Replicate()), p);
+    } else if (unsettled != differing.end()) {  // Shard -> Partial: by way of Replicate
+      auto placements = to->placements();
+      placements[*unsettled] = Replicate();
+      if (auto step = direct(now, *unsettled, Replicate())) {
+        append(plan, std::move(*step), p);
+      } else {
+        append(plan, shuffle(now, now->with(placements), {*unsettled}, p), p);
+      }
+    } else {
+      append(plan, shuffle(now, to, differing, p), p);
+    }
+    now = plan.steps.back().to;
+  }
+  return plan;
+}
+
+Plan cheapest(const Layout* from, const Layout* to, const Problem& p) {
+  auto axes = differing_axes(from, to);
+  if (axes.size() == 1) return in_order(from, to, axes, p);
+  Plan best;
+  bool first = true, partial = false;
+  auto consider = [&](Plan plan) {
+    if (first || plan.cost < best.cost) best = std::move(plan);
+    first = false;
+  };
+  if (axes.size() <= 3) {
+    auto order = axes;
+    do consider(in_order(from, to, order, p));
+    while (std::next_permutation(order.begin(), order.end()));
+  } else {
+    consider(in_order(from, to, axes, p));
+    consider(in_order(from, to, {axes.rbegin(), axes.rend()}, p));
+  }
+  for (auto axis : axes) {
+    partial = partial || is_partial(from->placements()[axis]) || is_partial(to->placements()[axis]);
+  }
+  if (partial || best.steps.size() < 2) return best;
+  Plan one;  // everything in a single all-to-all
+  append(one, Step{StepKind::all_to_all, axes, from, to}, p);
+  if (one.cost < best.cost && closed(one.steps[0], p)) return one;
+  return best;
+}
+
+void check(const Layout* from, const Layout* to) {
+  TORCH_INTERNAL_ASSERT(from->mesh() == to->mesh());
+  for (size_t axis = 0; axis < from->placements().size(); ++axis) {
+    auto &a = from->placements()[axis], &b = to->placements()[axis];
+    TORCH_CHECK_VALUE(!is_partial(a) || !is_partial(b) || a == b, "[redistribute] ", str(from->placements()),
+                      " cannot become ", str(to->placements()), ": a pending ", str(a), " is not a pending ", str(b),
+                      ". Redistribute to Replicate first.");
+  }
+}
+
+}  // namespace
+
+Plan plan(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, int64_t element_size) {
+  if (from == to) return {};
+  check(from, to);
+  return cheapest(from, to, {shape, element_size});
+}
+
+double plan_cost(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, int64_t element_size) {
+  if (from == to) return 0;
+  Problem p{shape, element_size};
+  auto axes = differing_axes(from, to);
+  if (axes.size() == 1) {
+    if (auto step = direct(from, axes[0], to->placements()[axes[0]])) return cost_of(*step, p);
+  }
+  return cheapest(from, to, p).cost;
+}
+
+std::string str(StepKind kind) {
+  switch (kind) {
+    case StepKind::narrow: return "narrow";
+    case StepKind::all_gather: return "all_gather";
+    case StepKind::all_to_all: return "all_to_all";
+    case StepKind::all_reduce: return "all_reduce";
+    case StepKind::reduce_scatter: return "reduce_scatter";
+    case StepKind::pend: return "pend";
+  }
+  return "";
+}
+
+std::string str(const Plan& plan) {
+  std::string text;
+  for (auto& step : plan.steps) {
+    if (!text.empty()) text += "; ";
+    text += str(step.kind) + " ";
+    for (size_t k = 0; k < step.axes.size(); ++k) {
+      if (k) text += "_";
+      text += step.from->mesh().axis_name(step.axes[k]);
+    }
+    text += " " + str(step.from->placements()) + " -> " + str(step.to->placements());
+  }
+  return text;
+}
+
+}  // namespace intarsia
