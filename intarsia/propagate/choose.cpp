@@ -1,0 +1,167 @@
+#include "intarsia/propagate/choose.h"
+
+#include <algorithm>
+
+#include "intarsia/redistribute/plan.h"
+
+namespace intarsia {
+namespace {
+
+// How many rows per axis enter the cross product over the axes of a mesh of several.
+constexpr size_t kRowsPerAxis = 6;
+
+struct PricedRow {
+  const Row* row;
+  double cost;
+};
+
+int64_t split_of(const Placement& placement) {
+  auto* strided = std::get_if<StridedShard>(&placement);
+  return strided ? strided->split : 1;
+}
+
+Placement with_split(const Placement& placement, int64_t split) {
+  if (!is_shard(placement)) return placement;
+  return split == 1 ? placement : Placement(StridedShard(cut_dim(placement), split));
+}
+
+// All rows worth trying on one axis: the rule's, all-Replicate, and for aligned rules the strided forms of rows whose
+// shards meet an input that is strided on this axis.
+Rows rows_for_axis(const Question& q, const Rows& base, int64_t axis) {
+  Rows rows = base;
+  rows.push_back({Placements(q.call.inputs.size(), Replicate()), Placements(q.call.outputs.size(), Replicate())});
+  if (!q.rule || !q.rule->aligned) return rows;
+  for (auto* layout : q.now) {
+    auto split = layout ? split_of(layout->placements()[axis]) : 1;
+    if (split == 1) continue;
+    for (auto row : base) {
+      for (auto& p : row.in) p = with_split(p, split);
+      for (auto& p : row.out) p = with_split(p, split);
+      if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+bool reachable(const Placement& from, const Placement& to) {
+  return !(is_partial(from) && is_partial(to)) || from == to;
+}
+
+// Rows that plain inputs, pending reductions and in-place writes allow.
+bool applicable(const Question& q, const Row& row, int64_t axis) {
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    if (!q.call.inputs[i].defined) continue;
+    if (!q.now[i]) {
+      if (!is_replicate(row.in[i])) return false;
+      continue;
+    }
+    if (!reachable(q.now[i]->placements()[axis], row.in[i])) return false;
+    if (is_partial(row.in[i]) && cut_dim(q.now[i]->placements()[axis]) >= 0) return false;
+  }
+  if (q.written < 0) return true;
+  auto& kept = q.now[q.written]->placements()[axis];
+  return row.in[q.written] == kept && (row.out.empty() || row.out[0] == kept);
+}
+
+double input_cost(const Question& q, size_t i, const Layout* to) {
+  auto& form = q.call.inputs[i];
+  return plan_cost(q.now[i], to, form.sizes, c10::elementSize(form.dtype));
+}
+
+// A cut that no input has yet would surprise the caller and cost a gather later: price it as that gather.
+double novelty_cost(const Question& q, const Row& row, int64_t axis) {
+  bool cut_before = false, cut_after = false;
+  for (auto* layout : q.now) cut_before = cut_before || (layout && cut_dim(layout->placements()[axis]) >= 0);
+  for (auto& p : row.out) cut_after = cut_after || cut_dim(p) >= 0;
+  if (cut_before || !cut_after) return 0;
+  double bytes = 0;
+  for (auto& form : q.call.outputs) {
+    if (form.defined) bytes += static_cast<double>(form.numel() * c10::elementSize(form.dtype));
+  }
+  return 16384 + bytes;
+}
+
+std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis) {
+  std::vector<PricedRow> priced;
+  for (auto& row : rows) {
+    if (!applicable(q, row, axis)) continue;
+    double cost = novelty_cost(q, row, axis);
+    for (size_t i = 0; i < q.now.size(); ++i) {
+      if (!q.now[i] || q.now[i]->placements()[axis] == row.in[i]) continue;
+      auto placements = q.now[i]->placements();
+      placements[axis] = row.in[i];
+      cost += input_cost(q, i, q.now[i]->with(placements));
+    }
+    priced.push_back({&row, cost});
+  }
+  std::stable_sort(priced.begin(), priced.end(), [](auto& a, auto& b) { return a.cost < b.cost; });
+  return priced;
+}
+
+Choice assemble(const Question& q, const std::vector<const Row*>& picked) {
+  Choice choice;
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    if (!q.now[i]) {
+      choice.in.push_back(nullptr);
+      continue;
+    }
+    Placements placements;
+    for (auto* row : picked) placements.push_back(row->in[i]);
+    choice.in.push_back(Layout::get(q.mesh, placements));
+    choice.cost += input_cost(q, i, choice.in.back());
+  }
+  for (size_t i = 0; i < q.call.outputs.size(); ++i) {
+    Placements placements;
+    for (auto* row : picked) placements.push_back(row->out[i]);
+    choice.out.push_back(Layout::get(q.mesh, placements));
+  }
+  for (size_t axis = 0; axis < picked.size(); ++axis) choice.cost += novelty_cost(q, *picked[axis], axis);
+  return choice;
+}
+
+bool legal(const Question& q, const Choice& choice) {
+  if (!q.rule || !q.rule->legal) return true;
+  return q.rule->legal(q.call, *choice.in[0], *choice.out[0]);
+}
+
+}  // namespace
+
+std::vector<Choice> choices(const Question& q) {
+  Rows base;
+  if (q.rule) base = q.rule->rows(q.call);
+  std::vector<Rows> rows;
+  std::vector<std::vector<PricedRow>> priced;
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, axis));
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    auto& best = priced.emplace_back(price(q, rows[axis], axis));
+    if (best.empty()) return {};
+    // All-Replicate is always legal, so it stays in the running when the list is cut short.
+    auto whole = std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis][base.size()]; });
+    if (q.mesh.ndim() > 1 && best.size() > kRowsPerAxis) {
+      auto last = whole == best.end() ? best[kRowsPerAxis - 1] : *whole;
+      if (whole - best.begin() >= static_cast<int64_t>(kRowsPerAxis)) best[kRowsPerAxis - 1] = last;
+      best.resize(kRowsPerAxis);
+    }
+  }
+  std::vector<Choice> all;
+  std::vector<size_t> at(q.mesh.ndim(), 0);
+  while (true) {
+    std::vector<const Row*> picked;
+    for (size_t axis = 0; axis < at.size(); ++axis) picked.push_back(priced[axis][at[axis]].row);
+    all.push_back(assemble(q, picked));
+    size_t axis = at.size();
+    while (axis > 0 && ++at[axis - 1] == priced[axis - 1].size()) at[--axis] = 0;
+    if (axis == 0) break;
+  }
+  std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.cost < b.cost; });
+  return all;
+}
+
+std::optional<Choice> choose(const Question& q) {
+  for (auto& choice : choices(q)) {
+    if (legal(q, choice)) return choice;
+  }
+  return std::nullopt;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,32 @@
+#pragma once
+// Picks, for one call of an op, the layouts its inputs are brought to and the layouts of its outputs.
+
+#include <optional>
+#include <vector>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+struct Choice {
+  std::vector<const Layout*> in;   // null where the input is plain or undefined
+  std::vector<const Layout*> out;
+  double cost = 0;
+};
+
+struct Question {
+  const Rule* rule;  // null: the op runs on whole tensors
+  const OpCall& call;
+  DeviceMesh mesh;
+  std::vector<const Layout*> now;  // the present layouts; null where the input is plain or undefined
+  int written = -1;                // the input that is written in place: it and output 0 keep its layout
+};
+
+// All legal choices, cheapest first; equal costs keep the order of the rows. Deterministic across ranks.
+std::vector<Choice> choices(const Question& question);
+
+// The cheapest, or none if an input written in place would have to change its layout.
+std::optional<Choice> choose(const Question& question);
+
+}  // namespace intarsia

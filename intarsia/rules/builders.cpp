@@ -1,0 +1,146 @@
+#include "intarsia/rules/builders.h"
+
+#include <algorithm>
+#include <set>
+
+#include <c10/util/Exception.h>
+
+namespace intarsia {
+
+const std::vector<ReduceOp> kReduceOps = {ReduceOp::sum, ReduceOp::avg,  ReduceOp::product, ReduceOp::min,
+                                          ReduceOp::max, ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
+
+namespace {
+
+// The dim of `form` that meets output dim `dim` when shapes are aligned at their ends, or -1 if it broadcasts there.
+int64_t aligned_dim(const TensorForm& form, const TensorForm& out, int64_t dim) {
+  auto own = dim - (out.dim() - form.dim());
+  return form.defined && own >= 0 && form.sizes[own] == out.sizes[dim] ? own : -1;
+}
+
+struct Equation {
+  std::vector<std::string> in;
+  std::string out;
+  bool batch = false;  // "..." in front
+};
+
+Equation parse(const std::string& text) {
+  Equation equation;
+  std::string word;
+  auto flush = [&] {
+    if (word.rfind("...", 0) == 0) equation.batch = true, word = word.substr(3);
+    equation.in.push_back(std::exchange(word, ""));
+  };
+  auto arrow = text.find("->");
+  for (auto c : text.substr(0, arrow)) {
+    if (c == ',') flush();
+    else word += c;
+  }
+  flush();
+  equation.out = text.substr(arrow + 2);
+  if (equation.out.rfind("...", 0) == 0) equation.out = equation.out.substr(3);
+  return equation;
+}
+
+Placement cut_at(const std::string& letters, char letter, int64_t ndim) {
+  auto at = letters.find(letter);
+  if (at == std::string::npos) return R;
+  return S(ndim - static_cast<int64_t>(letters.size()) + static_cast<int64_t>(at));
+}
+
+}  // namespace
+
+Rule rows(std::string family, std::function<Rows(const OpCall&)> make) {
+  Rule rule;
+  rule.family = std::move(family);
+  rule.rows = std::move(make);
+  return rule;
+}
+
+Rule einsum(const std::string& text) {
+  auto equation = parse(text);
+  Rule rule = rows("einsum " + text, [equation](const OpCall& call) {
+    Rows rows;
+    std::set<char> letters(equation.out.begin(), equation.out.end());
+    for (auto& word : equation.in) letters.insert(word.begin(), word.end());
+    auto out_ndim = call.outputs[0].dim();
+    for (auto letter : letters) {
+      Row row;
+      for (size_t i = 0; i < equation.in.size(); ++i) {
+        row.in.push_back(cut_at(equation.in[i], letter, call.inputs[i].dim()));
+      }
+      bool kept = equation.out.find(letter) != std::string::npos;
+      row.out = {kept ? cut_at(equation.out, letter, out_ndim) : P_sum};
+      rows.push_back(std::move(row));
+    }
+    auto batch_dims = equation.batch ? out_ndim - static_cast<int64_t>(equation.out.size()) : 0;
+    for (int64_t d = 0; d < batch_dims; ++d) {
+      Row row{{}, {S(d)}};
+      for (size_t i = 0; i < equation.in.size(); ++i) {
+        auto& form = call.inputs[i];
+        auto own = d - batch_dims + form.dim() - static_cast<int64_t>(equation.in[i].size());
+        row.in.push_back(own >= 0 && form.sizes[own] == call.outputs[0].sizes[d] ? S(own) : R);
+      }
+      rows.push_back(std::move(row));
+    }
+    for (auto& pending : {P_sum, P_avg}) {  // linear in each operand
+      for (size_t i = 0; i < equation.in.size(); ++i) {
+        Row row{Placements(equation.in.size(), R), {pending}};
+        row.in[i] = pending;
+        rows.push_back(std::move(row));
+      }
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+Rule pointwise(Rows pending) {
+  Rule rule = rows("pointwise", [pending](const OpCall& call) {
+    Rows rows;
+    auto& out = call.outputs[0];
+    for (int64_t d = 0; d < out.dim(); ++d) {
+      Row row;
+      bool cut = false;
+      for (auto& form : call.inputs) {
+        auto own = aligned_dim(form, out, d);
+        row.in.push_back(own >= 0 ? S(own) : R);
+        cut = cut || own >= 0;
+      }
+      if (!cut) continue;
+      row.out.assign(call.outputs.size(), S(d));
+      rows.push_back(std::move(row));
+    }
+    for (auto row : pending) {
+      if (row.in.size() != call.inputs.size()) continue;
+      row.out.assign(call.outputs.size(), row.out[0]);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims) {
+  Rule rule = rows("reduce " + str(result), [result, pending, dims](const OpCall& call) {
+    auto ndim = call.inputs[0].dim();
+    auto reduced = call.dims_arg(dims, ndim);
+    bool keep = call.bool_arg("keepdim", false);
+    Rows rows;
+    int64_t kept_before = 0;
+    for (int64_t d = 0; d < ndim; ++d) {
+      bool gone = std::find(reduced.begin(), reduced.end(), d) != reduced.end();
+      Placement out = gone ? P(result) : S(keep ? d : kept_before);
+      if (!gone) ++kept_before;
+      rows.push_back({{S(d)}, Placements(call.outputs.size(), out)});
+    }
+    for (auto op : pending) rows.push_back({{P(op)}, Placements(call.outputs.size(), P(op))});
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,40 @@
+#pragma once
+// Rules are built, not written out: einsum, pointwise, reduce, view, rows.
+
+#include <string>
+#include <vector>
+
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+inline const Placement R = Replicate();
+inline Placement S(int64_t dim) { return Shard(dim); }
+inline Placement P(ReduceOp op) { return Partial(op); }
+inline const Placement P_sum = Partial(ReduceOp::sum), P_avg = Partial(ReduceOp::avg),
+                       P_max = Partial(ReduceOp::max), P_min = Partial(ReduceOp::min);
+extern const std::vector<ReduceOp> kReduceOps;  // all of them
+
+// "mk,kn->mn": a cut of a letter that is in the output leaves a cut there; a cut of a letter that is summed away
+// leaves a pending sum; a pending sum passes through one operand while the others are replicated.
+// A "..." stands for any number of leading dims that broadcast.
+Rule einsum(const std::string& equation);
+
+// Every output dim may be cut where the operands have it; operands that broadcast along it stay replicated.
+// `pending` holds the rows for Partial that the op's algebra allows.
+Rule pointwise(Rows pending = {});
+
+// A reduction over the dims that argument `dims` names (all, if it is missing or empty): cutting a reduced dim leaves
+// P(result), cutting a kept dim leaves a cut. `pending` are the reductions that pass through.
+Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims = "dim");
+
+// A view whose output dims are input dims in another order. `map` gives the input dim of each output dim, or -1.
+Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
+
+// A view that flattens and splits dims, keeping the order of elements.
+Rule reshape();
+
+// Rows written out by hand.
+Rule rows(std::string family, std::function<Rows(const OpCall&)> make);
+
+}  // namespace intarsia

@@ -1,0 +1,88 @@
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// The input lends its shape and layout, its values are not read: a pending reduction becomes a whole tensor for free.
+Rule like() {
+  auto shape = pointwise();
+  Rule rule = rows("like", [shape](const OpCall& call) {
+    auto rows = shape.rows(call);
+    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// new_zeros and the like: the layout of the input is kept where the shape is, else the result is whole.
+Rule fresh() {
+  auto same_shape = like();
+  Rule rule = rows("new", [same_shape](const OpCall& call) {
+    if (call.inputs[0].sizes == call.outputs[0].sizes) return same_shape.rows(call);
+    Rows rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {R}});
+    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    return rows;
+  });
+  rule.aligned = true;
+  return std::move(rule).with_size_args({"size"});
+}
+
+Rows pass_through(std::initializer_list<ReduceOp> ops) {
+  Rows rows;
+  for (auto op : ops) rows.push_back({{P(op)}, {P(op)}});
+  return rows;
+}
+
+bool widens(c10::ScalarType from, c10::ScalarType to) {
+  return from == to || (c10::isFloatingType(from) && c10::isFloatingType(to)) || c10::isComplexType(to) ||
+         (c10::isIntegralType(from, false) && c10::isFloatingType(to));
+}
+
+// A cast keeps sums if it is between floating types (rounding apart), extremes if it keeps the order.
+Rule cast() {
+  auto shape = pointwise();
+  Rule rule = rows("cast", [shape](const OpCall& call) {
+    auto rows = shape.rows(call);
+    auto from = call.inputs[0].dtype, to = call.outputs[0].dtype;
+    if (from == to) {
+      for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
+    } else if (widens(from, to)) {
+      rows.push_back({{P_sum}, {P_sum}});
+      rows.push_back({{P_avg}, {P_avg}});
+      if (!c10::isComplexType(to)) rows.push_back({{P_max}, {P_max}}), rows.push_back({{P_min}, {P_min}});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+}  // namespace
+
+void add_factory_rules(RuleTable& t) {
+  for (auto op : {"zeros_like", "ones_like", "empty_like", "full_like"}) t[std::string("aten::") + op] = like();
+  for (auto op : {"new_zeros", "new_ones", "new_empty", "new_full"}) t[std::string("aten::") + op] = fresh();
+  t["aten::new_empty_strided"] = rows("new", [](const OpCall& call) {
+    Rows rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {R}});
+    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    return rows;
+  });
+
+  t["aten::clone"] = t["aten::_to_copy"] = t["aten::lift"] = t["aten::lift_fresh_copy"] = cast();
+
+  // self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
+  t["aten::copy"] = pointwise({{{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_max, P_max}, {P_max}},
+                               {{P_min, P_min}, {P_min}}});
+  // Zero stays zero under every reduction; another constant only where reducing equal values changes nothing.
+  t["aten::zero"] = pointwise(pass_through({ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
+                                            ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}));
+  t["aten::fill.Scalar"] = pointwise(pass_through({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band,
+                                                   ReduceOp::bor}));
+  t["aten::fill.Tensor"] = pointwise({{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}});
+}
+
+}  // namespace intarsia

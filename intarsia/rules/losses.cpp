@@ -1,0 +1,138 @@
+#include <ATen/ATen.h>
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// Along `dim` every element depends on every other; all other dims may be cut.
+Rule along_dim(int tensors) {
+  Rule rule = rows("along dim", [tensors](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    auto dims = call.dims_arg("dim", ndim);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (d != dims[0]) rows.push_back({Placements(tensors, S(d)), {S(d)}});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+constexpr int64_t kNone = at::Reduction::None, kMean = at::Reduction::Mean, kSum = at::Reduction::Sum;
+
+// loss(input, target, reduction): elementwise, or summed over everything. A mean is decomposed into a sum.
+Rule elementwise_loss() {
+  auto elementwise = pointwise();
+  Rule rule = rows("loss", [elementwise](const OpCall& call) {
+    if (call.int_arg("reduction", kMean) == kNone) return elementwise.rows(call);
+    Rows rows;
+    if (call.int_arg("reduction", kMean) == kMean || call.inputs[0].sizes != call.inputs[1].sizes) return rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// loss_backward(grad, input, target, reduction): linear in grad, which is one number unless nothing was reduced.
+Rule elementwise_loss_backward() {
+  auto elementwise = pointwise();
+  Rule rule = rows("loss", [elementwise](const OpCall& call) {
+    if (call.int_arg("reduction", kMean) == kMean) return Rows();
+    return elementwise.rows(call);
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// The positions of a classification loss: input [N, C, d1, ...] or [C], target without C.
+// The batch and the inner dims may be cut; the loss is then a pending sum. A weighted mean is decomposed.
+Rule nll_loss() {
+  return rows("loss", [](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    auto reduction = call.int_arg("reduction", kMean);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (ndim == 1 || d == 1 || reduction == kMean) continue;
+      auto position = d == 0 ? 0 : d - 1;
+      rows.push_back({{S(d), S(position), R}, {reduction == kNone ? S(position) : P_sum, P_sum}});
+    }
+    return rows;
+  });
+}
+
+Rule nll_loss_backward() {
+  return rows("loss", [](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[1].dim();
+    bool each = call.int_arg("reduction", kMean) == kNone;
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (ndim == 1 || d == 1) continue;
+      auto position = d == 0 ? 0 : d - 1;
+      rows.push_back({{each ? S(position) : R, S(d), S(position), R, R}, {S(d)}});
+    }
+    return rows;
+  });
+}
+
+double elements_of(const at::Tensor& a, const at::Tensor& b) {
+  double count = 1;
+  for (auto extent : at::infer_size(a.sizes(), b.sizes())) count *= static_cast<double>(extent);
+  return count;
+}
+
+// A mean over elements is a sum divided by their number, whatever the shards.
+Decomposition mean_by_sum(const char* op, size_t reduction_arg) {
+  return [=](std::vector<c10::IValue>& stack) {
+    if (stack[reduction_arg].toInt() != kMean) return false;
+    auto count = elements_of(stack[0].toTensor(), stack[1].toTensor());
+    stack[reduction_arg] = kSum;
+    c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
+    stack[0] = at::div(stack[0].toTensor(), count);
+    return true;
+  };
+}
+
+Decomposition mean_by_sum_backward(const char* op, size_t reduction_arg) {
+  return [=](std::vector<c10::IValue>& stack) {
+    if (stack[reduction_arg].toInt() != kMean) return false;
+    stack[0] = at::div(stack[0].toTensor(), elements_of(stack[1].toTensor(), stack[2].toTensor()));
+    stack[reduction_arg] = kSum;
+    c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
+    return true;
+  };
+}
+
+// The mean of a classification loss is its sum divided by the weights of all positions that count.
+bool nll_mean(std::vector<c10::IValue>& stack, const char* op) {
+  if (stack[3].toInt() != kMean) return false;
+  stack[3] = kSum;
+  c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
+  stack[0] = at::div(stack[0].toTensor(), stack[1].toTensor());
+  return true;
+}
+
+}  // namespace
+
+void add_loss_rules(RuleTable& t) {
+  t["aten::_log_softmax"] = t["aten::_softmax"] = along_dim(1);
+  t["aten::_log_softmax_backward_data"] = t["aten::_softmax_backward_data"] = along_dim(2);
+  for (const char* op : {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}) {
+    t[op] = elementwise_loss();
+    t.decompose(op, mean_by_sum(op, 2));
+  }
+  for (const char* op : {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}) {
+    t[op] = elementwise_loss_backward();
+    t.decompose(op, mean_by_sum_backward(op, 3));
+  }
+  for (const char* op : {"aten::nll_loss_forward", "aten::nll_loss2d_forward"}) {
+    t[op] = nll_loss();
+    t.decompose(op, [op](auto& stack) { return nll_mean(stack, op); });
+  }
+  t["aten::nll_loss_backward"] = t["aten::nll_loss2d_backward"] = nll_loss_backward();
+}
+
+}  // namespace intarsia

@@ -1,0 +1,78 @@
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// max and min of an empty shard are the neutral element, where the plain op would refuse.
+at::Tensor neutral(const TensorForm& form, c10::ArrayRef<int64_t> sizes, bool lowest, const at::Tensor& like) {
+  auto options = like.options().dtype(form.dtype);
+  if (form.dtype == at::kBool) return at::full(sizes, !lowest, options);
+  if (at::isFloatingType(form.dtype)) {
+    auto infinity = std::numeric_limits<double>::infinity();
+    return at::full(sizes, lowest ? -infinity : infinity, options);
+  }
+  auto limit = AT_DISPATCH_INTEGRAL_TYPES(form.dtype, "neutral", [&] {
+    return static_cast<int64_t>(lowest ? std::numeric_limits<scalar_t>::lowest()
+                                       : std::numeric_limits<scalar_t>::max());
+  });
+  return at::full(sizes, limit, options);
+}
+
+Rule extremum(ReduceOp op) {
+  return reduce(op, {op}).with_local([op](LocalCall& local) {
+    auto self = local.stack[0].toTensor();
+    auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
+    if (self.numel() == 0 && local.call.inputs[0].numel() > 0) {
+      local.stack = {neutral(local.call.outputs[0], shape, op == ReduceOp::max, self)};
+      return;
+    }
+    auto dims = local.call.dims_arg("dim", self.dim());
+    bool keep = local.call.bool_arg("keepdim", false);
+    auto result = op == ReduceOp::max ? at::amax(self, dims, keep) : at::amin(self, dims, keep);
+    local.stack = {std::move(result)};
+  });
+}
+
+// mean = sum / count, so that shards of unequal size weigh right. Half types are summed in float, as the plain op does.
+bool mean(std::vector<c10::IValue>& stack, c10::OptionalArrayRef<int64_t> dims, bool keep,
+          std::optional<c10::ScalarType> dtype) {
+  auto self = stack[0].toTensor();
+  auto result_type = dtype.value_or(self.scalar_type());
+  TORCH_CHECK(at::isFloatingType(result_type) || at::isComplexType(result_type),
+              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: ",
+              self.scalar_type());
+  auto sum_type = result_type == at::kHalf || result_type == at::kBFloat16 ? at::kFloat : result_type;
+  auto sum = at::sum(self, dims, keep, sum_type);
+  double count = sum.numel() == 0 ? 1.0 : static_cast<double>(self.numel()) / static_cast<double>(sum.numel());
+  stack = {at::div(sum, count).to(result_type)};
+  return true;
+}
+
+std::optional<c10::ScalarType> dtype_of(const c10::IValue& value) {
+  return value.isNone() ? std::nullopt : std::optional(value.toScalarType());
+}
+
+}  // namespace
+
+void add_reduction_rules(RuleTable& t) {
+  t["aten::sum"] = t["aten::sum.dim_IntList"] = reduce(ReduceOp::sum, {ReduceOp::sum, ReduceOp::avg});
+  t["aten::nansum"] = reduce(ReduceOp::sum, {});
+  t["aten::prod"] = t["aten::prod.dim_int"] = reduce(ReduceOp::product, {ReduceOp::product});
+  t["aten::amax"] = t["aten::max"] = extremum(ReduceOp::max);
+  t["aten::amin"] = t["aten::min"] = extremum(ReduceOp::min);
+  t["aten::all"] = t["aten::all.dim"] = t["aten::all.dims"] = reduce(ReduceOp::band, {});
+  t["aten::any"] = t["aten::any.dim"] = t["aten::any.dims"] = reduce(ReduceOp::bor, {});
+  t["aten::count_nonzero.dim_IntList"] = reduce(ReduceOp::sum, {});
+  t.decompose("aten::mean", [](auto& stack) { return mean(stack, std::nullopt, false, dtype_of(stack[1])); });
+  t.decompose("aten::mean.dim", [](auto& stack) {
+    auto dims = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();
+    return mean(stack, dims, stack[2].toBool(), dtype_of(stack[3]));
+  });
+}
+
+}  // namespace intarsia

@@ -1,0 +1,81 @@
+#pragma once
+// A rule says how an op may be split over ONE mesh axis: rows of input placements -> output placements.
+//
+// A rule sees shapes, dtypes and plain arguments, never the mesh or the present placements. The engine adds the
+// all-Replicate row, expands rows over the axes of a mesh, and picks the cheapest legal choice (propagate/choose).
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+// A tensor as a rule sees it: its global form. Undefined optional tensors keep their place, with defined = false.
+struct TensorForm {
+  bool defined = false;
+  c10::SmallVector<int64_t, 5> sizes, strides;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+
+  int64_t dim() const { return sizes.size(); }
+  int64_t numel() const;
+};
+
+// One call of an op. Tensors are numbered as they come: lists and optionals are flattened in argument order.
+// An in-place or out= call is seen as a call of the functional op.
+struct OpCall {
+  const c10::FunctionSchema& schema;
+  c10::ArrayRef<c10::IValue> args;         // as the caller gave them
+  const std::vector<TensorForm>& inputs;   // all tensors among the arguments
+  const std::vector<TensorForm>& outputs;  // what the plain op would return
+
+  int arg_index(const char* name) const;                        // -1 if the op has no such argument
+  const c10::IValue& arg(const char* name) const;               // an error if there is none
+  int64_t int_arg(const char* name, int64_t otherwise) const;   // also for None and missing arguments
+  bool bool_arg(const char* name, bool otherwise) const;
+  std::vector<int64_t> dims_arg(const char* name, int64_t ndim) const;  // not negative; empty means all dims
+};
+
+struct Row {
+  Placements in;   // one per input tensor
+  Placements out;  // one per output tensor
+  bool operator==(const Row&) const = default;
+};
+using Rows = std::vector<Row>;
+std::string str(const Row& row);  // S(0), R -> S(0)
+
+// What runs on one rank in place of the plain op. `stack` holds the local arguments and receives the results.
+struct LocalCall {
+  const OpCall& call;
+  c10::ArrayRef<const Layout*> in, out;  // the chosen layouts
+  const Slot& slot;
+  std::vector<c10::IValue>& stack;
+};
+
+struct Rule {
+  std::string family;
+  std::function<Rows(const OpCall&)> rows;
+
+  // Dims line up: a Shard in a row may as well be a StridedShard of the same split wherever it stands in that row.
+  bool aligned = false;
+
+  // Names of arguments that hold a size and must become the local shape of output 0.
+  std::vector<std::string> size_args;
+
+  // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
+  std::function<bool(const OpCall&, const Layout& in, const Layout& out)> legal;
+
+  // Runs in place of the plain op on each rank.
+  std::function<void(LocalCall&)> local;
+
+  Rule&& with_size_args(std::vector<std::string> names) &&;
+  Rule&& with_local(std::function<void(LocalCall&)> local) &&;
+};
+
+}  // namespace intarsia

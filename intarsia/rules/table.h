@@ -1,0 +1,51 @@
+#pragma once
+// The rules of all ops, by name. In-place and out= variants use the rule of the op they are variants of.
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+// An op written in terms of other ops on distributed tensors. It runs below autograd, before any rule, and puts the
+// results on the stack in place of the arguments; or it returns false and leaves the stack alone.
+using Decomposition = std::function<bool(std::vector<c10::IValue>& stack)>;
+
+class RuleTable {
+ public:
+  // "aten::add.Tensor", or "aten::mm" for an overload without a name.
+  Rule& operator[](const std::string& op) { return rules_[op]; }
+  void decompose(const std::string& op, Decomposition body) { decompositions_[op] = std::move(body); }
+
+  // The rule for an op: its own, or that of the functional op it is an in-place or out= variant of.
+  // Null if there is none.
+  const Rule* find(const c10::OperatorName& op) const;
+  const Decomposition* find_decomposition(const c10::OperatorName& op) const;
+  const std::map<std::string, Rule>& rules() const { return rules_; }
+  const std::map<std::string, Decomposition>& decompositions() const { return decompositions_; }
+
+ private:
+  std::map<std::string, Rule> rules_;
+  std::map<std::string, Decomposition> decompositions_;
+};
+
+// All rules; made on first use. A rule of one's own is added here before the op's first call.
+RuleTable& rule_table();
+
+// The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is no variant.
+std::string base_op_of(const c10::OperatorName& op);
+
+// The families, one function per file.
+void add_pointwise_rules(RuleTable& table);
+void add_matmul_rules(RuleTable& table);
+void add_reduction_rules(RuleTable& table);
+void add_view_rules(RuleTable& table);
+void add_factory_rules(RuleTable& table);
+void add_loss_rules(RuleTable& table);
+
+}  // namespace intarsia

@@ -1,0 +1,152 @@
+#include "intarsia/tensor/autograd.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/local_shapes.h"
+#include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/per_rank.h"
+
+namespace intarsia {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Layouts live forever, so a context can hold one as a number.
+c10::IValue saved(const Layout* layout) { return reinterpret_cast<int64_t>(layout); }
+const Layout* layout_from(const c10::IValue& value) { return reinterpret_cast<const Layout*>(value.toInt()); }
+
+const Layout* settled(const Layout* layout) { return layout->with(settled(layout->placements())); }
+
+at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
+  auto& meta = meta_of(tensor);
+  auto sizes = tensor.sizes();
+  if (meta.layout == to) return wrap(shared_meta_of(tensor), sizes, tensor.strides(), tensor.dtype());
+  auto steps = plan(meta.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
+  auto& shards = meta.shards();
+  auto apart = [shards](Shards result) {  // the caller may write to the result: it has memory of its own
+    for (size_t slot = 0; slot < result.size(); ++slot) {
+      if (result[slot].is_alias_of(shards[slot])) result[slot] = result[slot].clone(at::MemoryFormat::Contiguous);
+    }
+    return result;
+  };
+  auto strides = at::infer_dense_strides(sizes, tensor.strides());
+  if (!async_op) return wrap(apart(run(steps, shards, sizes)), to, sizes, strides, tensor.dtype());
+  auto body = c10::make_intrusive<DTensorMeta>(Shards(), to);
+  auto finish = run_async(steps, shards, sizes);
+  auto result = wrap(body, sizes, strides, tensor.dtype());
+  body->arrive_later([finish, apart] { return apart(finish()); });
+  return result;
+}
+
+at::Tensor local_value(const Shards& shards, const DeviceMesh& mesh) {
+  TORCH_CHECK(!shards.empty(), "[to_local] this process takes no part in ", mesh.text(),
+              ", so it holds no shard. Call it only on ranks of the mesh.");
+  return shards.size() == 1 ? shards[0].alias() : per_rank(shards);
+}
+
+// Takes a local gradient as the shards of a distributed one.
+at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::IntArrayRef sizes, const char* where) {
+  auto& slots = layout->mesh().slots();
+  Shards shards;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    auto value = value_at(grad, slot);
+    auto shape = local_shape(*layout, sizes, slots[slot].coordinate);
+    TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(shape), "[", where, "] the gradient on rank ", slots[slot].rank,
+                      " has shape ", value.sizes(), ", but ", str(*layout), " needs ", at::IntArrayRef(shape),
+                      ". Pass grad_placements that fit.");
+    shards.push_back(value);
+  }
+  auto strides = at::infer_dense_strides(sizes, grad.strides());
+  return wrap(std::move(shards), layout, sizes, strides, grad.dtype());
+}
+
+void check_grad(const at::Tensor& grad, const char* where) {
+  TORCH_CHECK_TYPE(is_dtensor(grad), "[", where, "] its gradient is a plain tensor of shape ", grad.sizes(),
+                   ". Pass a distributed gradient to backward.");
+}
+
+struct Redistribute : torch::autograd::Function<Redistribute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to, bool async_op) {
+    ctx->saved_data["from"] = saved(settled(meta_of(tensor).layout));
+    return move(tensor, layout_from(to), async_op);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    check_grad(grads[0], "redistribute");
+    CauseScope cause("redistribute backward", false);
+    return {redistribute_with_grad(grads[0], layout_from(ctx->saved_data["from"]), false), {}, {}};
+  }
+};
+
+struct ToLocal : torch::autograd::Function<ToLocal> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t grad_layout, bool whole) {
+    ctx->saved_data["grad_layout"] = grad_layout;
+    ctx->saved_data["sizes"] = tensor.sizes().vec();
+    auto& meta = meta_of(tensor);
+    auto& shards = meta.shards();
+    auto& mesh = meta.layout->mesh();
+    if (whole && !shards.empty() && mesh.group_count() == 1) return shards[0].alias();
+    return local_value(shards, mesh);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto sizes = ctx->saved_data["sizes"].toIntVector();
+    return {distributed_grad(grads[0], layout_from(ctx->saved_data["grad_layout"]), sizes, "to_local"), {}, {}};
+  }
+};
+
+struct FromLocal : torch::autograd::Function<FromLocal> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, int64_t layout_value,
+                            at::IntArrayRef shape, at::IntArrayRef stride) {
+    auto* layout = layout_from(layout_value);
+    ctx->saved_data["layout"] = layout_value;
+    auto slots = layout->mesh().slots().size();
+    Shards shards;
+    for (size_t slot = 0; slot < slots; ++slot) {
+      auto value = value_at(local, slot);
+      // A plain tensor given to many simulated ranks is one copy for each.
+      shards.push_back(slots > 1 && !is_per_rank(local) ? value.clone() : value.alias());
+    }
+    return wrap(std::move(shards), layout, shape, stride, local.dtype());
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    check_grad(grads[0], "from_local");
+    auto* layout = layout_from(ctx->saved_data["layout"]);
+    CauseScope cause("from_local backward", false);
+    auto grad = redistribute_with_grad(grads[0], settled(layout), false);
+    for (size_t axis = 0; axis < layout->placements().size(); ++axis) {
+      auto* partial = std::get_if<Partial>(&layout->placements()[axis]);
+      if (!partial || partial->op == ReduceOp::sum) continue;
+      TORCH_CHECK_NOT_IMPLEMENTED(partial->op == ReduceOp::avg, "[from_local] has no gradient for ",
+                                  str(layout->placements()), ". Use Partial(sum) or Partial(avg), or detach.");
+      grad = at::div(grad, layout->mesh().size(axis));  // each rank's value counts 1/n
+    }
+    return {to_local_with_grad(grad, settled(layout)), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor redistribute_with_grad(const at::Tensor& tensor, const Layout* to, bool async_op) {
+  return Redistribute::apply(tensor, saved(to).toInt(), async_op);
+}
+
+at::Tensor to_local_with_grad(const at::Tensor& tensor, const Layout* grad_layout) {
+  return ToLocal::apply(tensor, saved(grad_layout).toInt(), false);
+}
+
+at::Tensor whole_with_grad(const at::Tensor& replicated, const Layout* grad_layout) {
+  return ToLocal::apply(replicated, saved(grad_layout).toInt(), true);
+}
+
+at::Tensor from_local_with_grad(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options) {
+  auto [input, shape] = fit_local_shapes(local, layout, options);
+  auto stride = options.stride ? *options.stride : at::infer_dense_strides(shape, local.strides());
+  return FromLocal::apply(input, saved(layout).toInt(), shape, stride);
+}
+
+}  // namespace intarsia

@@ -1,0 +1,28 @@
+#include "intarsia/tensor/cache.h"
+
+namespace intarsia {
+
+size_t DecisionCache::Hash::operator()(const CallKey& key) const {
+  uint64_t hash = 0x9E3779B97F4A7C15ull;
+  for (auto word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdull, hash ^= hash >> 32;
+  return hash;
+}
+
+std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
+  std::lock_guard lock(mutex_);
+  auto found = decisions_.find(key);
+  return found == decisions_.end() ? nullptr : found->second;
+}
+
+void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
+  std::lock_guard lock(mutex_);
+  if (decisions_.size() >= kCapacity) decisions_.clear();
+  decisions_[key] = std::move(decision);
+}
+
+size_t DecisionCache::size() const {
+  std::lock_guard lock(mutex_);
+  return decisions_.size();
+}
+
+}  // namespace intarsia

@@ -1,0 +1,51 @@
+#pragma once
+// Decisions of dispatch by call: the same op on tensors of the same form and layout is decided once.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <c10/util/SmallVector.h>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/redistribute/plan.h"
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+// Everything that steers a decision, as numbers. Compared in full: a hash alone could mistake one call for another.
+using CallKey = c10::SmallVector<int64_t, 48>;
+
+// What to do with one call.
+struct Decision {
+  std::vector<const Layout*> in;  // per tensor; null where it is plain or undefined
+  std::vector<const Layout*> out;
+  std::vector<TensorForm> inputs, outputs;
+  std::vector<bool> moves;                          // per tensor: whether it is redistributed
+  bool any_moves = false;
+  bool fallback = false;                            // no rule: whole tensors
+  bool write_back = false;                          // in-place on a copy, which is then cut and copied into self
+  bool known_outputs = true;                        // false: the forms are read off the results
+  std::vector<std::vector<int64_t>> local_sizes;    // per slot: what size arguments become
+};
+
+// Bounded: when full, it starts afresh. Safe with several threads.
+class DecisionCache {
+ public:
+  std::shared_ptr<const Decision> find(const CallKey& key) const;
+  void insert(const CallKey& key, std::shared_ptr<const Decision> decision);
+  size_t size() const;
+  static constexpr size_t kCapacity = 4096;
+
+ private:
+  struct Hash {
+    size_t operator()(const CallKey& key) const;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<CallKey, std::shared_ptr<const Decision>, Hash> decisions_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,151 @@
+#include "intarsia/tensor/call.h"
+
+#include <cstring>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/tensor/policy.h"
+
+namespace intarsia {
+namespace {
+
+constexpr int64_t kUndefined = -1, kPlain = -2, kList = -3, kNone = -4, kEnd = -5;
+
+void push_double(CallKey& key, double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  key.push_back(bits);
+}
+
+// Numbers enter by type only: their type steers promotion, their value steers nothing.
+bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
+  if (value.isNone()) return key.push_back(kNone), true;
+  if (kind == ArgKind::number) return key.push_back(value.isInt() ? 1 : value.isDouble() ? 2 : value.isBool() ? 3 : 4), true;
+  if (value.isInt()) return key.push_back(value.toInt()), true;
+  if (value.isBool()) return key.push_back(value.toBool()), true;
+  if (value.isDouble()) return push_double(key, value.toDouble()), true;
+  if (value.isIntList()) {
+    key.push_back(kList);
+    for (auto item : value.toIntList()) key.push_back(item);
+    return key.push_back(kEnd), true;
+  }
+  if (value.isBoolList()) {
+    key.push_back(kList);
+    for (bool item : value.toBoolList()) key.push_back(item);
+    return key.push_back(kEnd), true;
+  }
+  if (value.isDoubleList()) {
+    key.push_back(kList);
+    for (double item : value.toDoubleList()) push_double(key, item);
+    return key.push_back(kEnd), true;
+  }
+  if (value.isDevice()) return key.push_back(static_cast<int64_t>(value.toDevice().type())), true;
+  if (value.isString()) {
+    for (auto c : value.toStringRef()) key.push_back(c);
+    return key.push_back(kEnd), true;
+  }
+  return false;
+}
+
+void push_tensor(CallKey& key, const Operand& operand) {
+  auto& tensor = operand.tensor;
+  if (!tensor.defined()) return key.push_back(kUndefined);
+  if (operand.meta) {
+    key.push_back(reinterpret_cast<int64_t>(operand.meta->layout));
+  } else {
+    key.push_back(kPlain);
+    key.push_back(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  }
+  key.push_back(static_cast<int64_t>(tensor.scalar_type()) | (tensor.dim() << 8));
+  key.append(tensor.sizes().begin(), tensor.sizes().end());
+  key.append(tensor.strides().begin(), tensor.strides().end());
+}
+
+void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
+  auto* meta = is_dtensor(tensor) ? &meta_of(tensor) : nullptr;
+  call.operands.push_back({tensor, meta, arg, index});
+  if (!meta) return;
+  if (!call.mesh.defined()) call.mesh = meta->layout->mesh();
+  TORCH_CHECK_VALUE(call.mesh == meta->layout->mesh(), "[", call.op.name, "] its tensors lie on different meshes: ",
+                    call.mesh.text(), " and ", meta->layout->mesh().text(),
+                    ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+}
+
+// Whether every rank holds the same values.
+void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+  Shards mine, first;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    mine.push_back(tensor);
+    first.push_back(tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  CauseScope cause(op.name.c_str(), true);
+  Axis::of(mesh, axes).broadcast(first, 0);
+  bool same = true;
+  for (size_t slot = 0; slot < mine.size(); ++slot) same = same && at::equal(mine[slot], first[slot]);
+  TORCH_CHECK_VALUE(same, "[", op.name, "] a plain tensor of shape ", tensor.sizes(), " differs between the ranks of ",
+                    mesh.text(), ". Distribute it with distribute_tensor or from_local.");
+}
+
+void admit_plain(Call& call, Operand& operand) {
+  auto& tensor = operand.tensor;
+  auto& argument = call.op.handle.schema().arguments()[operand.arg];
+  bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+  TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
+              tensor.sizes(), ", and a distributed result cannot be written into it. ",
+              "Distribute it first, or call full_tensor on the others.");
+  if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
+  auto policy = plain_tensor_policy();
+  TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
+              argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
+              call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",
+              "PlainTensorScope(PlainTensors::replicate).");
+  if (policy == PlainTensors::verify) verify_same(call.op, tensor, call.mesh);
+  Shards shards(call.mesh.slots().size(), tensor);
+  operand.tensor = wrap(std::move(shards), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+  operand.meta = &meta_of(operand.tensor);
+}
+
+}  // namespace
+
+Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
+  Call call{op, args, {}, {}};
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.kinds[i] == ArgKind::tensor) {
+      find_operand(call, args[i].isTensor() ? args[i].toTensor() : at::Tensor(), i, -1);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isTensorList()) {
+      int index = 0;
+      for (const at::Tensor& tensor : args[i].toTensorList()) find_operand(call, tensor, i, index++);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isList()) {  // a list of optional tensors
+      int index = 0;
+      for (const c10::IValue& item : args[i].toListRef()) {
+        find_operand(call, item.isTensor() ? item.toTensor() : at::Tensor(), i, index++);
+      }
+    }
+  }
+  for (auto& operand : call.operands) {
+    if (!operand.meta && operand.tensor.defined()) admit_plain(call, operand);
+  }
+  return call;
+}
+
+bool make_key(const Call& call, CallKey& key) {
+  size_t next = 0;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    auto kind = call.op.kinds[i];
+    if (kind == ArgKind::tensor || kind == ArgKind::tensor_list) {
+      while (next < call.operands.size() && call.operands[next].arg == static_cast<int>(i)) {
+        push_tensor(key, call.operands[next++]);
+      }
+      key.push_back(kEnd);
+    } else if (!push_value(key, call.args[i], kind)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace intarsia

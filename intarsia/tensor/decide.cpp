@@ -1,0 +1,165 @@
+#include "intarsia/tensor/decide.h"
+
+#include <set>
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/propagate/choose.h"
+#include "intarsia/tensor/policy.h"
+
+namespace intarsia {
+namespace {
+
+TensorForm form_of(const at::Tensor& tensor) {
+  TensorForm form;
+  if (!tensor.defined()) return form;
+  form.defined = true;
+  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  form.dtype = tensor.scalar_type();
+  return form;
+}
+
+at::Tensor stand_in(const at::Tensor& tensor) {
+  if (!tensor.defined() || (!is_dtensor(tensor) && tensor.dim() == 0)) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+// The arguments with tensors that have a form but no data.
+std::vector<c10::IValue> stand_ins(const Call& call, size_t count) {
+  std::vector<c10::IValue> stack(call.args.begin(), call.args.begin() + count);
+  for (auto& value : stack) {
+    if (value.isDevice()) value = c10::Device(at::kMeta);
+  }
+  for (size_t i = 0; i < call.operands.size();) {
+    auto& operand = call.operands[i];
+    if (operand.arg >= static_cast<int>(count)) break;
+    if (operand.index < 0) {
+      stack[operand.arg] = operand.tensor.defined() ? c10::IValue(stand_in(operand.tensor)) : call.args[operand.arg];
+      ++i;
+      continue;
+    }
+    std::vector<at::Tensor> tensors;
+    auto arg = operand.arg;
+    for (; i < call.operands.size() && call.operands[i].arg == arg; ++i) {
+      tensors.push_back(stand_in(call.operands[i].tensor));
+    }
+    if (call.args[arg].isTensorList()) {
+      stack[arg] = tensors;
+    } else {
+      c10::List<std::optional<at::Tensor>> optionals;
+      for (auto& t : tensors) optionals.push_back(t.defined() ? std::optional(t) : std::nullopt);
+      stack[arg] = optionals;
+    }
+  }
+  return stack;
+}
+
+// Runs the plain op on stand-ins: its own checks speak for bad input, on every rank, before anything is sent.
+// False if the form of the results depends on data.
+bool infer_outputs(const Call& call, std::vector<TensorForm>& outputs) {
+  auto stack = stand_ins(call, call.op.functional_args);
+  auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
+  try {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    handle.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  }
+  for (auto& value : stack) {
+    if (value.isTensor()) {
+      outputs.push_back(form_of(value.toTensor()));
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) outputs.push_back(form_of(tensor));
+    } else if (!value.isNone()) {
+      return false;
+    } else {
+      outputs.emplace_back();
+    }
+  }
+  return true;
+}
+
+std::string describe(const Call& call) {
+  std::string text;
+  for (auto& operand : call.operands) {
+    if (!operand.tensor.defined()) continue;
+    if (!text.empty()) text += ", ";
+    text += c10::str(operand.tensor.sizes()) + " ";
+    text += operand.meta ? str(operand.meta->layout->placements()) : "plain";
+  }
+  return text + " on " + call.mesh.text();
+}
+
+// An op without a rule is right but slow on whole tensors: said once per op, and always in the trace.
+void announce_fallback(const Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_strict(), "[", call.op.name, "] has no sharding rule (", describe(call),
+                              "), and strict mode is on. Register a rule, or redistribute its inputs to Replicate.");
+  if (recording()) record(FallbackEvent{call.op.name, describe(call)});
+  static auto* mutex = new std::mutex;
+  static auto* known = new std::set<std::string>;
+  std::lock_guard lock(*mutex);
+  if (!known->insert(call.op.name).second) return;
+  TORCH_WARN("[", call.op.name, "] has no sharding rule and runs on whole tensors: ", describe(call),
+             ". Said once for this op.");
+}
+
+[[noreturn]] void refuse_in_place(const Call& call) {
+  TORCH_CHECK(false, "[", call.op.name, "] ", describe(call),
+              ": in-place operations that require placement changes are not supported. ",
+              "Use the op that returns a new tensor, or redistribute first.");
+}
+
+void choose_layouts(const Call& call, Decision& decision) {
+  auto& op = call.op;
+  auto* rule = decision.known_outputs ? op.rule : nullptr;
+  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
+  Question question{rule, seen, call.mesh, {}, -1};
+  for (size_t i = 0; i < decision.inputs.size(); ++i) {
+    auto& operand = call.operands[i];
+    question.now.push_back(operand.meta ? operand.meta->layout : nullptr);
+    if (!op.is_out && !op.written.empty() && operand.arg == op.written[0] && operand.index < 0) question.written = i;
+  }
+  auto choice = choose(question);
+  if (!choice) {
+    // The written tensor cannot keep its layout during the op. Cut tensors can be cut again afterwards; a pending
+    // reduction is lost for good.
+    if (question.now[question.written]->has_partial()) refuse_in_place(call);
+    question.written = -1;
+    choice = choose(question);
+    decision.write_back = true;
+  }
+  decision.in = choice->in;
+  decision.out = choice->out;
+}
+
+}  // namespace
+
+std::shared_ptr<const Decision> decide(const Call& call) {
+  auto decision = std::make_shared<Decision>();
+  auto& op = call.op;
+  for (auto& operand : call.operands) {
+    if (operand.arg < static_cast<int>(op.functional_args)) decision->inputs.push_back(form_of(operand.tensor));
+  }
+  decision->known_outputs = infer_outputs(call, decision->outputs);
+  if (!decision->known_outputs) decision->outputs.clear();
+  decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
+  if (decision->fallback && !op.rule) announce_fallback(call);
+  choose_layouts(call, *decision);
+  for (size_t i = 0; i < decision->in.size(); ++i) {
+    bool moves = decision->in[i] && decision->in[i] != call.operands[i].meta->layout;
+    decision->moves.push_back(moves);
+    decision->any_moves = decision->any_moves || moves;
+  }
+  if (decision->known_outputs && !op.size_args.empty()) {
+    for (auto& slot : call.mesh.slots()) {
+      auto shape = local_shape(*decision->out[0], decision->outputs[0].sizes, slot.coordinate);
+      decision->local_sizes.emplace_back(shape.begin(), shape.end());
+    }
+  }
+  return decision;
+}
+
+}  // namespace intarsia

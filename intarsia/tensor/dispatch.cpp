@@ -1,0 +1,282 @@
+#include "intarsia/tensor/dispatch.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/call.h"
+#include "intarsia/tensor/decide.h"
+#include "intarsia/tensor/kernel.h"
+
+namespace intarsia {
+namespace {
+
+using Stack = std::vector<c10::IValue>;
+
+std::shared_ptr<const Decision> decision_for(const Call& call) {
+  CallKey key;
+  auto& cache = const_cast<DecisionCache&>(call.op.cache);
+  if (!make_key(call, key)) return decide(call);
+  if (auto known = cache.find(key)) return known;
+  auto fresh = decide(call);
+  if (!fresh->fallback || call.op.rule) cache.insert(key, fresh);  // fallbacks are announced again, for the trace
+  return fresh;
+}
+
+// The inputs in the layouts that were chosen.
+c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision& decision) {
+  c10::SmallVector<Shards, 4> inputs;
+  CauseScope cause(call.op.name.c_str(), true);
+  for (size_t i = 0; i < decision.in.size(); ++i) {
+    if (!decision.in[i]) {
+      inputs.emplace_back();
+    } else if (decision.moves[i]) {
+      inputs.push_back(shards_in(call.operands[i].tensor, decision.in[i]));
+    } else {
+      inputs.push_back(call.operands[i].meta->shards());
+    }
+  }
+  return inputs;
+}
+
+at::Tensor local_operand(const Call& call, const c10::SmallVector<Shards, 4>& inputs, size_t i, size_t slot) {
+  return call.operands[i].meta ? inputs[i][slot] : call.operands[i].tensor;
+}
+
+// The arguments of one rank: local tensors in place of distributed ones, local sizes in place of global ones.
+Stack local_arguments(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs,
+                      size_t slot) {
+  Stack stack(call.args.begin(), call.args.begin() + call.op.functional_args);
+  for (size_t i = 0; i < decision.in.size();) {
+    auto& operand = call.operands[i];
+    if (operand.index < 0) {
+      if (operand.meta) stack[operand.arg] = inputs[i][slot];
+      ++i;
+      continue;
+    }
+    auto arg = operand.arg;
+    bool optionals = !call.args[arg].isTensorList();
+    c10::List<at::Tensor> list;
+    c10::List<std::optional<at::Tensor>> optional_list;
+    for (; i < decision.in.size() && call.operands[i].arg == arg; ++i) {
+      auto tensor = local_operand(call, inputs, i, slot);
+      if (optionals) {
+        optional_list.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
+      } else {
+        list.push_back(tensor);
+      }
+    }
+    stack[arg] = optionals ? c10::IValue(optional_list) : c10::IValue(list);
+  }
+  if (!decision.local_sizes.empty()) {
+    for (auto arg : call.op.size_args) stack[arg] = decision.local_sizes[slot];
+  }
+  return stack;
+}
+
+void call_local(const Call& call, const Decision& decision, const Slot& slot, Stack& stack) {
+  auto& op = call.op;
+  if (op.rule && op.rule->local && decision.known_outputs) {
+    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
+    LocalCall local{seen, decision.in, decision.out, slot, stack};
+    return op.rule->local(local);
+  }
+  (op.is_out ? op.functional : op.handle).callBoxed(stack);
+}
+
+// Flattened tensors of a result, in the order of Decision::outputs.
+std::vector<at::Tensor> tensors_of(const Stack& values) {
+  std::vector<at::Tensor> tensors;
+  for (auto& value : values) {
+    if (value.isTensor()) {
+      tensors.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(tensor);
+    } else if (value.isNone()) {
+      tensors.emplace_back();
+    }
+  }
+  return tensors;
+}
+
+// All ranks must draw the same numbers. A simulation draws once; processes take those of the mesh's first rank.
+void agree_on_random_results(const Call& call, std::vector<Stack>& results) {
+  auto& mesh = call.mesh;
+  CauseScope cause(call.op.name.c_str(), true);
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+  if (mesh.world().simulated()) {
+    for (size_t slot = 1; slot < results.size(); ++slot) {
+      results[slot] = results[0];
+      for (auto& value : results[slot]) {
+        if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().clone();
+      }
+    }
+    return;
+  }
+  for (auto& value : results[0]) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    auto whole = value.toTensor().contiguous();
+    Axis::of(mesh, axes).broadcast({whole}, 0);
+    value = whole;
+  }
+}
+
+std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
+                                     const c10::SmallVector<Shards, 4>& inputs) {
+  std::vector<Stack> results;
+  auto& slots = call.mesh.slots();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (call.op.is_random && slot > 0) {
+      results.emplace_back();
+      continue;
+    }
+    auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
+    if (decision.write_back) {  // the op must not write into the caller's shards before all is well
+      auto& self = stack[call.op.written[0]];
+      self = self.toTensor().clone();
+    }
+    call_local(call, decision, slots[slot], stack);
+  }
+  if (call.op.is_random && slots.size() > 0) agree_on_random_results(call, results);
+  return results;
+}
+
+// The forms of results that only running could tell: every rank holds the whole.
+void read_forms(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, Decision& decision) {
+  for (auto& tensor : tensors) {
+    TensorForm form;
+    if (tensor.defined()) {
+      form.defined = true;
+      form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      form.strides.assign(tensor.strides().begin(), tensor.strides().end());
+      form.dtype = tensor.scalar_type();
+    }
+    decision.outputs.push_back(std::move(form));
+    decision.out.push_back(Layout::replicated(mesh));
+  }
+}
+
+int operand_of_arg(const Call& call, int arg) {
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    if (call.operands[i].arg == arg) return i;
+  }
+  return -1;
+}
+
+// The body of a view, tied to the tensor it views: by shared memory, or else by a recipe.
+c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& decision, Shards shards, int viewed_arg,
+                                          size_t output) {
+  auto viewed = operand_of_arg(call, viewed_arg);
+  auto& base = call.operands[viewed];
+  auto* layout = decision.out[output];
+  if (!base.meta) return c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
+  auto& theirs = base.meta->shards();
+  bool shares = !decision.moves[viewed];
+  for (size_t slot = 0; slot < shards.size(); ++slot) shares = shares && shards[slot].is_alias_of(theirs[slot]);
+  if (shares) {
+    auto meta = c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
+    meta->view_memory_of(shared_meta_of(base.tensor));
+    return meta;
+  }
+  for (auto& shard : shards) shard = shard.clone();  // memory of its own, which writes to the base cannot reach
+  auto meta = c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
+  auto recipe = std::make_unique<Recipe>(Recipe{base.tensor, call.op.handle, call.args.vec(),
+                                                static_cast<size_t>(viewed_arg), output,
+                                                {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
+                                                base.meta->version()});
+  recipe->args[viewed_arg] = c10::IValue();
+  meta->follow(std::move(recipe));
+  return meta;
+}
+
+// After an op ran in place on a copy: cut the result as the tensor lies, and copy it in.
+void write_back(const Call& call, const Decision& decision, const std::vector<Stack>& results) {
+  auto self = operand_of_arg(call, call.op.written[0]);
+  auto& operand = call.operands[self];
+  Shards values;
+  for (auto& stack : results) values.push_back(stack[0].toTensor());
+  auto* from = decision.out.empty() ? decision.in[self] : decision.out[0];
+  CauseScope cause(call.op.name.c_str(), true);
+  auto element_size = c10::elementSize(operand.tensor.scalar_type());
+  auto cut = run(plan(from, operand.meta->layout, operand.tensor.sizes(), element_size), values, operand.tensor.sizes());
+  auto& targets = operand.meta->shards();
+  for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);
+}
+
+// Turns local results into distributed ones, on the stack in the shape that the schema asks for.
+void wrap_results(const Call& call, Decision decision, const std::vector<Stack>& results, Stack& stack) {
+  std::vector<std::vector<at::Tensor>> locals;
+  for (auto& values : results) locals.push_back(tensors_of(values));
+  if (!decision.known_outputs) {
+    TORCH_CHECK(!results.empty(), "[", call.op.name, "] this process takes no part in ", call.mesh.text(),
+                ", and the form of the result depends on data. Call it only on ranks of the mesh.");
+    read_forms(locals[0], call.mesh, decision);
+  }
+  size_t output = 0;
+  auto next = [&](int viewed_arg) {
+    auto& form = decision.outputs[output];
+    at::Tensor result;
+    if (form.defined) {
+      Shards shards;
+      for (auto& tensors : locals) shards.push_back(tensors[output]);
+      auto meta = viewed_arg >= 0 ? view_body(call, decision, std::move(shards), viewed_arg, output)
+                                  : c10::make_intrusive<DTensorMeta>(std::move(shards), decision.out[output]);
+      result = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+    }
+    ++output;
+    return result;
+  };
+  auto& returns = call.op.handle.schema().returns();
+  for (size_t r = 0; r < returns.size(); ++r) {
+    if (!results.empty() && !results[0][r].isTensor() && !results[0][r].isTensorList() && !results[0][r].isNone()) {
+      stack.push_back(results[0][r]);
+      continue;
+    }
+    if (returns[r].type()->kind() != c10::TypeKind::ListType) {
+      stack.emplace_back(next(call.op.views_arg[r]));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    auto count = results.empty() ? decision.outputs.size() : results[0][r].toTensorList().size();
+    for (size_t i = 0; i < count; ++i) list.push_back(next(call.op.views_arg[r]));
+    stack.emplace_back(std::move(list));
+  }
+}
+
+}  // namespace
+
+void run_op(const Op& op, Stack& stack) {
+  auto count = op.handle.schema().arguments().size();
+  at::AutoDispatchBelowADInplaceOrView guard;
+  if (op.is_out) return run_out_op(op, stack);
+  if (op.decomposition) {
+    Stack arguments(stack.end() - count, stack.end());
+    if ((*op.decomposition)(arguments)) {
+      stack.erase(stack.end() - count, stack.end());
+      for (auto& value : arguments) stack.push_back(std::move(value));
+      return;
+    }
+  }
+  Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
+  stack.erase(stack.end() - count, stack.end());
+  auto call = read_call(op, arguments);
+  auto decision = decision_for(call);
+  auto inputs = redistribute_inputs(call, *decision);
+  auto results = call_on_all_slots(call, *decision, inputs);
+  if (op.written.empty()) return wrap_results(call, *decision, results, stack);
+  if (decision->write_back) write_back(call, *decision, results);
+  for (auto& operand : call.operands) {
+    bool written = std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
+    if (written && operand.meta) operand.meta->written();
+  }
+  for (size_t r = 0; r < op.returns_arg.size(); ++r) {
+    TORCH_INTERNAL_ASSERT(op.returns_arg[r] >= 0, op.name, " writes an argument and returns something else");
+    stack.push_back(arguments[op.returns_arg[r]]);
+  }
+}
+
+}  // namespace intarsia

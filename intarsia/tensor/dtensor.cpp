@@ -1,0 +1,204 @@
+#include "intarsia/tensor/dtensor.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/autograd.h"
+#include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/per_rank.h"
+
+namespace intarsia {
+namespace {
+
+const DTensorMeta& checked_meta(const at::Tensor& tensor, const char* where) {
+  TORCH_CHECK_TYPE(is_dtensor(tensor), "[", where, "] needs a distributed tensor, but got a plain one of shape ",
+                   tensor.defined() ? c10::str(tensor.sizes()) : "(undefined)", ". Make one with distribute_tensor.");
+  return meta_of(tensor);
+}
+
+const Layout* checked_layout(const DeviceMesh& mesh, const Placements& placements, int64_t ndim, const char* where) {
+  register_dispatch();
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[", where, "] ", placements.size(),
+                    placements.size() == 1 ? " placement" : " placements", " given, but ", mesh.text(), " has ",
+                    mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes", ". Give one placement per axis.");
+  return Layout::get(mesh, normalized(placements, ndim, where));
+}
+
+void check_device(const at::Tensor& tensor, const DeviceMesh& mesh, const char* where) {
+  TORCH_CHECK_VALUE(tensor.device().type() == mesh.device_type() || tensor.is_meta(), "[", where,
+                    "] the tensor is on ", tensor.device(), ", but ", mesh.text(), " is of ",
+                    c10::DeviceTypeName(mesh.device_type(), true), ". Move the tensor there first.");
+}
+
+// Axis by axis, the rank at `source` deals its tensor out; after the last axis every rank has its own part of the
+// tensor of the rank whose every coordinate is `source`.
+Shards deal(Shards tensors, const Layout& layout, int64_t source) {
+  auto& mesh = layout.mesh();
+  for (int64_t a = 0; a < mesh.ndim(); ++a) {
+    auto& axis = Axis::of(mesh, a);
+    auto& placement = layout.placements()[a];
+    TORCH_CHECK_VALUE(0 <= source && source < axis.size(), "[distribute_tensor] src_data_rank ", source,
+                      " is not on axis \"", axis.name(), "\" of ", mesh.text(), ". It must be below ", axis.size(), ".");
+    if (cut_dim(placement) < 0) {
+      for (auto& t : tensors) t = t.clone(at::MemoryFormat::Contiguous);
+      axis.broadcast(tensors, source);
+      continue;
+    }
+    Shards send, receive, parts;
+    Counts send_counts, receive_counts;
+    for (size_t slot = 0; slot < tensors.size(); ++slot) {
+      auto& t = tensors[slot];
+      bool sends = axis.position(slot) == source;
+      auto &out = send_counts.emplace_back(axis.size(), 0), &in = receive_counts.emplace_back(axis.size(), 0);
+      std::vector<at::Tensor> pieces;
+      for (int64_t j = 0; sends && j < axis.size(); ++j) {
+        pieces.push_back(part_of(t, placement, axis.size(), j).reshape({-1}));
+        out[j] = pieces.back().numel();
+      }
+      parts.push_back(part_of(t, placement, axis.size(), axis.position(slot)));
+      in[source] = parts.back().numel();
+      send.push_back(sends ? at::cat(pieces) : at::empty({0}, t.options()));
+      receive.push_back(at::empty({in[source]}, t.options()));
+    }
+    axis.all_to_all(send, send_counts, receive, receive_counts, nullptr, "scatter");
+    for (size_t slot = 0; slot < tensors.size(); ++slot) tensors[slot] = receive[slot].view(parts[slot].sizes());
+  }
+  return tensors;
+}
+
+std::vector<int64_t> contiguous_strides(at::IntArrayRef sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+template <class Make>
+at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                       at::TensorOptions options, const char* where, Make make) {
+  auto* layout = checked_layout(mesh, placements, size.size(), where);
+  bool requires_grad = options.requires_grad();
+  options = options.requires_grad(false).device(options.has_device() ? options.device() : mesh.device_type());
+  Shards shards;
+  for (auto& slot : mesh.slots()) shards.push_back(make(local_shape(*layout, size, slot.coordinate), options, slot));
+  auto dtype = options.dtype();
+  auto result = wrap(std::move(shards), layout, size, contiguous_strides(size), dtype);
+  return requires_grad ? result.set_requires_grad(true) : result;
+}
+
+}  // namespace
+
+at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
+                             std::optional<int64_t> src_data_rank) {
+  TORCH_CHECK_VALUE(tensor.defined(), "[distribute_tensor] the tensor is undefined. Give it a value first.");
+  auto* layout = checked_layout(mesh, placements, tensor.dim(), "distribute_tensor");
+  TORCH_CHECK(!layout->has_partial(), "[distribute_tensor] ", str(placements),
+              ": only Shard and Replicate placements are supported. Use from_local for pending reductions.");
+  if (is_dtensor(tensor)) {
+    TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[distribute_tensor] the tensor is already distributed, on ",
+                      mesh_of(tensor).text(), ", not on ", mesh.text(), ". Call full_tensor first.");
+    TORCH_CHECK_VALUE(placements_of(tensor) == layout->placements(), "[distribute_tensor] the tensor is already distributed as ",
+                      str(placements_of(tensor)), ", not as ", str(layout->placements()), ". Use redistribute.");
+    return tensor;
+  }
+  check_device(tensor, mesh, "distribute_tensor");
+  auto data = tensor.detach();
+  at::NoGradGuard no_grad;
+  CauseScope cause("distribute_tensor", false);
+  Shards shards;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(value_at(data, slot));
+  if (src_data_rank) {
+    shards = deal(std::move(shards), *layout, *src_data_rank);
+  } else {
+    for (size_t slot = 0; slot < shards.size(); ++slot) {
+      shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate).clone(at::MemoryFormat::Contiguous);
+    }
+  }
+  auto result = wrap(std::move(shards), layout, data.sizes(), contiguous_strides(data.sizes()), data.dtype());
+  return tensor.requires_grad() ? result.set_requires_grad(true) : result;
+}
+
+at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                      const FromLocalOptions& options) {
+  TORCH_CHECK_VALUE(local.defined(), "[from_local] the tensor is undefined. Give it a value first.");
+  TORCH_CHECK_TYPE(!is_dtensor(local), "[from_local] the tensor is already distributed, as ",
+                   is_dtensor(local) ? str(layout_of(local)) : "", ". Use redistribute.");
+  check_device(local, mesh, "from_local");
+  auto* layout = checked_layout(mesh, placements, local.dim(), "from_local");
+  return from_local_with_grad(local, layout, options);
+}
+
+at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements) {
+  auto& meta = checked_meta(tensor, "to_local");
+  auto* grad_layout = meta.layout->with(settled(meta.layout->placements()));
+  if (grad_placements) grad_layout = checked_layout(meta.layout->mesh(), *grad_placements, tensor.dim(), "to_local");
+  return to_local_with_grad(tensor, grad_layout);
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements) {
+  auto& mesh = checked_meta(tensor, "full_tensor").layout->mesh();
+  CauseScope cause("full_tensor", false);
+  auto whole = redistribute_with_grad(tensor, Layout::replicated(mesh), false);
+  auto* grad_layout = Layout::replicated(mesh);
+  if (grad_placements) grad_layout = checked_layout(mesh, *grad_placements, tensor.dim(), "full_tensor");
+  return whole_with_grad(whole, grad_layout);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op) {
+  auto& meta = checked_meta(tensor, "redistribute");
+  auto* layout = checked_layout(meta.layout->mesh(), placements, tensor.dim(), "redistribute");
+  CauseScope cause("redistribute", false);
+  return redistribute_with_grad(tensor, layout, async_op);
+}
+
+const Layout& layout_of(const at::Tensor& tensor) { return *checked_meta(tensor, "layout_of").layout; }
+const DeviceMesh& mesh_of(const at::Tensor& tensor) { return checked_meta(tensor, "mesh_of").layout->mesh(); }
+
+const Placements& placements_of(const at::Tensor& tensor) {
+  return checked_meta(tensor, "placements_of").layout->placements();
+}
+
+const Shards& shards_of(const at::Tensor& tensor) {
+  checked_meta(tensor, "shards_of");
+  return meta_of(tensor).shards();
+}
+
+at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+  return full(size, 0, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
+}
+
+at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+  return full(size, 1, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
+}
+
+at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+  return make_shards(size, mesh, placements, options, "empty",
+                     [](at::IntArrayRef shape, auto options, auto&) { return at::empty(shape, options); });
+}
+
+at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
+                at::TensorOptions options) {
+  if (!options.has_dtype() && value.isIntegral(false)) options = options.dtype(at::kLong);
+  if (!options.has_dtype() && value.isBoolean()) options = options.dtype(at::kBool);
+  auto* layout = checked_layout(mesh, placements, size.size(), "full");
+  return make_shards(size, mesh, placements, options, "full", [&](at::IntArrayRef shape, auto options, auto& slot) {
+    // A constant whose reduction is pending: the first rank holds it, see Note [A value as a pending reduction].
+    auto result = at::full(shape, value, options);
+    for (size_t axis = 0; axis < layout->placements().size(); ++axis) {
+      auto* partial = std::get_if<Partial>(&layout->placements()[axis]);
+      if (!partial || slot.coordinate[axis] == 0) continue;
+      if (partial->op == ReduceOp::sum || partial->op == ReduceOp::bxor) result.zero_();
+      if (partial->op == ReduceOp::product) result.fill_(1);
+    }
+    return result;
+  });
+}
+
+}  // namespace intarsia

@@ -1,0 +1,63 @@
+#pragma once
+// Distributed tensors. A DTensor is an ordinary at::Tensor of global shape, cut over a mesh; every LibTorch function
+// works on it.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/core/mesh.h"
+#include "intarsia/core/placement.h"
+#include "intarsia/core/shards.h"
+
+namespace intarsia {
+
+// Deals a whole tensor out to the mesh. With `src_data_rank`, the data of the rank at that position (of every axis)
+// counts, and ranks with other data agree with it; with none, every rank cuts its own and nothing is sent.
+// The result is a leaf that requires grad if `tensor` does. Partial placements are an error: see from_local.
+at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
+                             std::optional<int64_t> src_data_rank = 0);
+
+struct FromLocalOptions {
+  bool run_check = false;  // gather the local shapes and check that they fit together; replicas are made equal
+  std::optional<std::vector<int64_t>> shape, stride;  // global; needed for uneven shards unless run_check is set
+};
+
+// Takes each rank's `local` as its shard. Shares memory with it. Differentiable. Without a shape or run_check all
+// shards are taken to have equal shapes.
+at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                      const FromLocalOptions& options = {});
+
+// This rank's shard, sharing memory. In a simulation: one tensor that stands for the shards of all ranks, and on which
+// plain ops work. Differentiable; `grad_placements` says how the gradient that comes back lies (default: as the tensor,
+// with pending reductions read as replicated).
+at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
+
+// The whole tensor, on every rank. Differentiable.
+at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
+
+// The same tensor in another layout. Differentiable. With `async_op` the last collective is only begun, and the wait
+// happens at first use.
+at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op = false);
+
+bool is_dtensor(const at::Tensor& tensor);
+const DeviceMesh& mesh_of(const at::Tensor& tensor);
+const Placements& placements_of(const at::Tensor& tensor);
+const Layout& layout_of(const at::Tensor& tensor);
+// The local tensors of the hosted ranks, in the order of mesh_of(tensor).slots().
+const Shards& shards_of(const at::Tensor& tensor);
+
+// Factories that make only the local shards.
+at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
+at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
+at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
+at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
+                at::TensorOptions options = {});
+
+// Shape, dtype, mesh, placements and the local values, as text. Also what operator<< prints.
+std::string str(const at::Tensor& tensor);
+
+}  // namespace intarsia

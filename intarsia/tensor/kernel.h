@@ -1,0 +1,16 @@
+#pragma once
+// The steps of dispatch that have files of their own.
+
+#include <vector>
+
+#include "intarsia/tensor/op.h"
+
+namespace intarsia {
+
+// Runs an op whose arguments are the last on the stack; leaves its results there.
+void run_op(const Op& op, std::vector<c10::IValue>& stack);
+
+// out=: runs the functional op, brings each result to the layout of its out tensor, and copies it in.
+void run_out_op(const Op& op, std::vector<c10::IValue>& stack);
+
+}  // namespace intarsia

@@ -1,0 +1,84 @@
+#include "intarsia/tensor/local_shapes.h"
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/tensor/per_rank.h"
+
+namespace intarsia {
+namespace {
+
+// Every shard as large as this one.
+std::vector<int64_t> even_shape(const at::Tensor& local, const Layout& layout) {
+  auto shape = local.sizes().vec();
+  for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
+    auto dim = cut_dim(layout.placements()[axis]);
+    if (dim >= 0) shape[dim] *= layout.mesh().shape()[axis];
+  }
+  return shape;
+}
+
+// The shards' true extents add up along the axes that cut a dim, with the last axis innermost.
+std::vector<int64_t> summed_shape(const at::Tensor& local, const Layout& layout) {
+  auto& mesh = layout.mesh();
+  Shards extents;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    extents.push_back(at::tensor(value_at(local, slot).sizes(), at::kLong));
+  }
+  for (int64_t axis = mesh.ndim(); axis-- > 0;) {
+    auto dim = cut_dim(layout.placements()[axis]);
+    if (dim < 0) continue;
+    auto sums = Axis::of(mesh, axis).all_reduce(extents, ReduceOp::sum);
+    for (size_t slot = 0; slot < extents.size(); ++slot) extents[slot][dim] = sums[slot][dim];
+  }
+  auto& first = extents[0];
+  return {first.data_ptr<int64_t>(), first.data_ptr<int64_t>() + first.numel()};
+}
+
+void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntArrayRef shape) {
+  for (size_t slot = 0; slot < layout.mesh().slots().size(); ++slot) {
+    auto& place = layout.mesh().slots()[slot];
+    auto expected = local_shape(layout, shape, place.coordinate);
+    auto actual = value_at(local, slot).sizes();
+    TORCH_CHECK_VALUE(actual == at::IntArrayRef(expected), "[from_local] rank ", place.rank, " holds a shard of shape ",
+                      actual, ", but ", str(layout), " of a tensor of shape ", shape, " needs ",
+                      at::IntArrayRef(expected), ". Shards are cut as torch.chunk cuts; pass the global shape, or set run_check.");
+  }
+}
+
+// Where an axis replicates, its first rank's values count for all.
+at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
+  auto& mesh = layout.mesh();
+  Shards values;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    values.push_back(value_at(local, slot).clone(at::MemoryFormat::Contiguous));
+  }
+  bool any = false;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    if (!is_replicate(layout.placements()[axis])) continue;
+    Axis::of(mesh, axis).broadcast(values, 0);
+    any = true;
+  }
+  if (!any) return local;
+  return values.size() == 1 ? values[0] : per_rank(values);
+}
+
+}  // namespace
+
+std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& local, const Layout* layout,
+                                                             const FromLocalOptions& options) {
+  TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
+  CauseScope cause("from_local", false);
+  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(local.sizes().vec())};
+  auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
+  TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),
+                    " has ", shape.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
+  check_local_shapes(local, *layout, shape);
+  if (!options.run_check) return {local, shape};
+  // Autograd passes through: the values are the caller's own wherever the ranks agree.
+  if (local.requires_grad()) return {local, shape};
+  return {equal_replicas(local, *layout), shape};
+}
+
+}  // namespace intarsia

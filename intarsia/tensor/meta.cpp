@@ -1,0 +1,121 @@
+#include "intarsia/tensor/meta.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/AutogradState.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/redistribute/run.h"
+
+namespace intarsia {
+namespace {
+
+c10::Device device_of(const Shards& shards, const Layout& layout) {
+  return shards.empty() ? c10::Device(layout.mesh().device_type()) : shards[0].device();
+}
+
+at::Tensor replay(const Recipe& recipe, const at::Tensor& base) {
+  auto stack = recipe.args;
+  stack[recipe.self] = base;
+  recipe.op.callBoxed(stack);
+  if (stack[0].isTensorList()) return stack[0].toTensorVector()[recipe.output];
+  return stack[recipe.output].toTensor();
+}
+
+}  // namespace
+
+void DTensorMeta::view_memory_of(const c10::intrusive_ptr<DTensorMeta>& base) {
+  base_ = base->base_ ? base->base_ : base;
+}
+
+void DTensorMeta::arrive_later(std::function<Shards()> finish) {
+  pending_ = std::make_unique<std::function<Shards()>>(std::move(finish));
+}
+
+void DTensorMeta::finish() {
+  auto pending = std::move(pending_);
+  shards_ = (*pending)();
+}
+
+void DTensorMeta::written() {
+  auto& owner = memory();
+  ++owner.version_;
+  if (owner.recipe_) owner.write_back();
+}
+
+// The base changed since this view copied it: replay the view, into the same memory, so that views of the copy see it.
+void DTensorMeta::refresh() {
+  auto& base = meta_of(recipe_->base);
+  base.shards();
+  if (recipe_->seen == base.version()) return;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  recipe_->seen = base.version();
+  auto fresh = replay(*recipe_, recipe_->base);
+  auto values = shards_in(fresh, layout);
+  for (size_t slot = 0; slot < shards_.size(); ++slot) shards_[slot].copy_(values[slot]);
+  ++version_;
+}
+
+// Opens the base as a whole tensor, writes the view's values through a plain view of it, and keeps each rank's part.
+void DTensorMeta::write_back() {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  CauseScope cause("write through a view", true);
+  auto& base = meta_of(recipe_->base);
+  auto* replicated = Layout::replicated(layout->mesh());
+  auto element_size = c10::elementSize(recipe_->base.scalar_type());
+  auto values = run(plan(layout, replicated, recipe_->sizes, element_size), shards_, recipe_->sizes);
+  auto wholes = shards_in(recipe_->base, replicated);
+  auto& targets = base.shards();
+  for (size_t slot = 0; slot < targets.size(); ++slot) {
+    auto whole = at::empty_strided(recipe_->base.sizes(), recipe_->base.strides(), wholes[slot].options());
+    whole.copy_(wholes[slot]);
+    replay(*recipe_, whole).copy_(values[slot]);
+    targets[slot].copy_(shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
+  }
+  base.written();
+  recipe_->seen = base.version();
+}
+
+const Shards* DTensorMeta::settled(const Layout* wanted) {
+  if (!settled_ || settled_->layout != wanted || settled_->version != version()) return nullptr;
+  return &settled_->shards;
+}
+
+void DTensorMeta::keep_settled(const Layout* wanted, const Shards& shards) {
+  settled_ = std::make_unique<Settled>(Settled{wanted, version(), shards});
+}
+
+c10::intrusive_ptr<DTensorMeta> shared_meta_of(const at::Tensor& tensor) {
+  auto shared = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
+  return c10::intrusive_ptr<DTensorMeta>::reclaim_copy(static_cast<DTensorMeta*>(shared.get()));
+}
+
+at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
+                caffe2::TypeMeta dtype) {
+  // Autograd must replay views instead of calling as_strided, which has no meaning on a cut tensor.
+  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  auto device = device_of(meta->shards(), *meta->layout);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kDTensorKey), dtype, device);
+  impl->set_sizes_and_strides(sizes, strides);
+  impl->set_storage_access_should_throw();
+  impl->set_backend_meta(std::move(meta));
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
+                caffe2::TypeMeta dtype) {
+  return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), sizes, strides, dtype);
+}
+
+Shards shards_in(const at::Tensor& tensor, const Layout* layout) {
+  auto& meta = meta_of(tensor);
+  auto& shards = meta.shards();
+  if (meta.layout == layout) return shards;
+  if (auto* settled = meta.settled(layout)) return *settled;
+  auto steps = plan(meta.layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
+  auto result = run(steps, shards, tensor.sizes());
+  if (meta.layout->has_partial() && !layout->has_partial()) meta.keep_settled(layout, result);
+  return result;
+}
+
+}  // namespace intarsia

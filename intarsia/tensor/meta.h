@@ -1,0 +1,101 @@
+#pragma once
+// The body of a distributed tensor: what hangs on an at::Tensor with the key PrivateUse3.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/TensorImpl.h>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/core/shards.h"
+
+namespace intarsia {
+
+constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;
+
+// Note [Views that communicate]
+// A view op whose result lies on the same ranks as its base is a view of the local tensors, and writing through it
+// changes the base by itself. Where the result has to be brought together from other ranks (row 3 of a tensor cut by
+// rows), its shards are a copy. Such a view keeps a recipe: the base and the op that made it. A write to the view is
+// carried back into the base, and a view whose base has changed is made anew before it is read.
+struct Recipe {
+  at::Tensor base;  // the distributed tensor that is viewed
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> args;  // of the op; the viewed tensor's place is left empty
+  size_t self;                    // that place
+  size_t output;                  // which result of the op this is
+  std::vector<int64_t> sizes;     // global, of that result
+  uint64_t seen;                  // version of the base that the copy shows
+};
+
+class DTensorMeta final : public c10::BackendMeta {
+ public:
+  DTensorMeta(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
+
+  const Layout* layout;
+
+  // The local tensors, finished and up to date.
+  const Shards& shards() {
+    if (C10_UNLIKELY(pending_ != nullptr)) finish();
+    if (C10_UNLIKELY(memory().recipe_ != nullptr)) memory().refresh();
+    return shards_;
+  }
+
+  // Who owns the memory that the shards view.
+  DTensorMeta& memory() { return base_ ? *base_ : *this; }
+  uint64_t version() { return memory().version_; }
+
+  // To be called after the shards have been written to.
+  void written();
+
+  void view_memory_of(const c10::intrusive_ptr<DTensorMeta>& base);
+  void follow(std::unique_ptr<Recipe> recipe) { recipe_ = std::move(recipe); }
+  void arrive_later(std::function<Shards()> finish);
+
+  // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
+  // reduced shards are kept until the tensor changes.
+  const Shards* settled(const Layout* layout);
+  void keep_settled(const Layout* layout, const Shards& shards);
+
+ private:
+  struct Settled {
+    const Layout* layout;
+    uint64_t version;
+    Shards shards;
+  };
+  void finish();
+  void refresh();
+  void write_back();
+
+  Shards shards_;
+  uint64_t version_ = 0;
+  c10::intrusive_ptr<DTensorMeta> base_;  // null if the memory is its own
+  std::unique_ptr<Recipe> recipe_;
+  std::unique_ptr<std::function<Shards()>> pending_;
+  std::unique_ptr<Settled> settled_;
+};
+
+inline bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kDTensorKey); }
+
+inline DTensorMeta& meta_of(const at::Tensor& tensor) {
+  return *static_cast<DTensorMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+// The same body as a counted pointer.
+c10::intrusive_ptr<DTensorMeta> shared_meta_of(const at::Tensor& tensor);
+
+// A distributed tensor of global form (sizes, strides, dtype) over the given body.
+at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
+                caffe2::TypeMeta dtype);
+at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
+                caffe2::TypeMeta dtype);
+
+// The shards of `tensor` in another layout; may share memory with it.
+Shards shards_in(const at::Tensor& tensor, const Layout* layout);
+
+}  // namespace intarsia

@@ -1,0 +1,71 @@
+#include "intarsia/tensor/op.h"
+
+#include <ATen/core/enum_tag.h>
+
+namespace intarsia {
+namespace {
+
+bool is_list_of_tensors(const c10::TypePtr& type) {
+  auto list = type->cast<c10::ListType>();
+  if (!list) {
+    auto optional = type->cast<c10::OptionalType>();
+    return optional && is_list_of_tensors(optional->getElementType());
+  }
+  auto element = list->getElementType();
+  auto optional = element->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : element)->kind() == c10::TypeKind::TensorType;
+}
+
+ArgKind kind_of(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
+  if (is_list_of_tensors(type)) return ArgKind::tensor_list;
+  // Numbers steer values, not layouts: learning rates change in every step and must not fill the cache.
+  auto kind = type->kind();
+  return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
+}
+
+c10::OperatorHandle functional_of(const c10::OperatorHandle& handle) {
+  auto base = base_op_of(handle.operator_name());
+  if (base.empty()) return handle;
+  auto dot = base.find('.');
+  auto overload = dot == std::string::npos ? "" : base.substr(dot + 1);
+  auto found = c10::Dispatcher::singleton().findOp({base.substr(0, dot), overload});
+  return found ? *found : handle;
+}
+
+}  // namespace
+
+Op::Op(const c10::OperatorHandle& handle)
+    : handle(handle), name(c10::toString(handle.operator_name())), functional(functional_of(handle)) {
+  auto& schema = handle.schema();
+  auto& table = rule_table();
+  rule = table.find(handle.operator_name());
+  decomposition = table.find_decomposition(handle.operator_name());
+  is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    auto& argument = schema.arguments()[i];
+    kinds.push_back(kind_of(argument));
+    if (argument.alias_info() && argument.alias_info()->isWrite()) written.push_back(i);
+  }
+  for (auto& result : schema.returns()) {
+    int is = -1, views = -1;
+    for (size_t i = 0; result.alias_info() && i < schema.arguments().size(); ++i) {
+      auto* alias = schema.arguments()[i].alias_info();
+      if (!alias || alias->beforeSets() != result.alias_info()->beforeSets()) continue;
+      (alias->isWrite() ? is : views) = i;
+    }
+    returns_arg.push_back(is);
+    views_arg.push_back(views);
+  }
+  is_out = schema.arguments().size() > 0 && !written.empty() && schema.arguments()[written[0]].is_out();
+  functional_args = is_out ? written[0] : schema.arguments().size();
+  if (rule) {
+    for (auto& arg : rule->size_args) {
+      if (auto index = schema.argumentIndexWithName(arg)) size_args.push_back(*index);
+    }
+  }
+}
+
+}  // namespace intarsia

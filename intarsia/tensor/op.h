@@ -1,0 +1,36 @@
+#pragma once
+// What dispatch needs to know about an op, read once from its schema.
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "intarsia/rules/table.h"
+#include "intarsia/tensor/cache.h"
+
+namespace intarsia {
+
+enum class ArgKind : uint8_t { value, number, tensor, tensor_list };  // optional tensors and lists count as these
+
+struct Op {
+  explicit Op(const c10::OperatorHandle& handle);
+
+  c10::OperatorHandle handle;
+  std::string name;                // aten::add.Tensor
+  const Rule* rule = nullptr;
+  const Decomposition* decomposition = nullptr;
+  c10::OperatorHandle functional;  // the op that the rule is written for; the op itself if it is no variant
+  std::vector<ArgKind> kinds;      // per argument
+  std::vector<int> written;        // arguments that are written: self of an in-place op, out of an out= op
+  std::vector<int> returns_arg;    // per return: the written argument that it is, or -1
+  std::vector<int> views_arg;      // per return: the argument that it views, or -1
+  std::vector<int> size_args;      // arguments that become the local shape of output 0
+  bool is_out = false;             // out=: the written arguments come last and are not read
+  bool is_random = false;
+  size_t functional_args = 0;      // how many leading arguments the functional op has
+  DecisionCache cache;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,57 @@
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/meta.h"
+
+namespace intarsia {
+namespace {
+
+// An out tensor of another shape is resized, as the plain op resizes it; then it takes the layout of the result.
+void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
+  TORCH_CHECK(is_dtensor(out), "[", op.name, "] the out tensor of shape ", out.sizes(),
+              " is plain, and a distributed result cannot be written into it. Distribute it first.");
+  TORCH_CHECK(is_dtensor(result), "[", op.name, "] the out tensor is distributed, but no input is. Distribute them.");
+  TORCH_CHECK(at::can_cast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
+              " can't be cast to the desired output type ", out.scalar_type());
+  auto& target = meta_of(out);
+  if (out.sizes() != result.sizes()) {
+    if (out.numel() != 0) {
+      TORCH_WARN("An output with one or more elements was resized since it had shape ", out.sizes(),
+                 ", which does not match the required output shape ", result.sizes(), ".");
+    }
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+    out.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(result.to(out.scalar_type())));
+    return;
+  }
+  CauseScope cause(op.name.c_str(), true);
+  auto values = shards_in(result, target.layout);
+  auto& shards = target.shards();
+  for (size_t slot = 0; slot < shards.size(); ++slot) shards[slot].copy_(values[slot]);
+  target.written();
+}
+
+}  // namespace
+
+void run_out_op(const Op& op, std::vector<c10::IValue>& stack) {
+  auto count = op.handle.schema().arguments().size();
+  TORCH_CHECK_NOT_IMPLEMENTED(op.functional.operator_name() != op.handle.operator_name(), "[", op.name,
+                              "] writes into out tensors and has no functional form. Call it on full_tensor results.");
+  std::vector<c10::IValue> outs(stack.end() - (count - op.functional_args), stack.end());
+  stack.erase(stack.end() - (count - op.functional_args), stack.end());
+  op.functional.callBoxed(stack);
+  auto results = stack.size() - op.returns_arg.size();
+  for (size_t r = 0; r < op.returns_arg.size(); ++r) {
+    auto& out = outs[op.returns_arg[r] - op.functional_args];
+    if (out.isTensorList()) {
+      auto tensors = out.toTensorVector();
+      auto values = stack[results + r].toTensorVector();
+      for (size_t i = 0; i < tensors.size(); ++i) store(tensors[i], values[i], op);
+    } else {
+      store(out.toTensor(), stack[results + r].toTensor(), op);
+    }
+    stack[results + r] = out;
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,42 @@
+#pragma once
+// How dispatch treats what it cannot do silently: plain tensors among distributed ones, and ops without a rule.
+
+#include <string>
+
+namespace intarsia {
+
+// What happens to a plain tensor of more than one element that meets a distributed one.
+enum class PlainTensors {
+  error,      // the default: say which argument it is and what to do
+  replicate,  // take it as a replicated tensor: the caller vouches that all ranks hold the same
+  verify,     // the same, after checking that they do
+};
+
+// Sets the policy on this thread while it lives.
+class PlainTensorScope {
+ public:
+  explicit PlainTensorScope(PlainTensors policy);
+  ~PlainTensorScope();
+  PlainTensorScope(const PlainTensorScope&) = delete;
+  PlainTensorScope& operator=(const PlainTensorScope&) = delete;
+
+ private:
+  PlainTensors outer_;
+};
+PlainTensors plain_tensor_policy();
+
+// While it lives, an op without a rule is an error instead of running on whole tensors. The environment variable
+// INTARSIA_STRICT=1 sets this for the process.
+class StrictScope {
+ public:
+  explicit StrictScope(bool strict = true);
+  ~StrictScope();
+  StrictScope(const StrictScope&) = delete;
+  StrictScope& operator=(const StrictScope&) = delete;
+
+ private:
+  bool outer_;
+};
+bool is_strict();
+
+}  // namespace intarsia

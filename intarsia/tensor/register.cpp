@@ -1,0 +1,79 @@
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/library.h>
+
+#include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/meta.h"
+
+namespace intarsia {
+namespace {
+
+class OpKernel final : public c10::OperatorKernel {
+ public:
+  explicit OpKernel(const c10::OperatorHandle& handle) : op_(std::make_unique<Op>(handle)) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { run_op(*op_, *stack); }
+
+ private:
+  std::unique_ptr<Op> op_;
+};
+
+// Ops of other libraries have no kernel of their own: each is read from its schema when it is first met.
+void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  static auto* mutex = new std::mutex;
+  static auto* ops = new std::unordered_map<c10::OperatorName, std::unique_ptr<Op>>;
+  Op* op;
+  {
+    std::lock_guard lock(*mutex);
+    auto& entry = (*ops)[handle.operator_name()];
+    if (!entry) entry = std::make_unique<Op>(handle);
+    op = entry.get();
+  }
+  run_op(*op, *stack);
+}
+
+// A shallow copy: the same body under a new handle.
+at::Tensor detach(const at::Tensor& self) {
+  return wrap(shared_meta_of(self), self.sizes(), self.strides(), self.dtype());
+}
+
+// set_data may turn a plain parameter into a distributed one and back.
+bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
+
+// Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
+// own (silu_backward) are taken over if there is a rule. foreach ops decompose into the ops of single tensors.
+bool takes_over(const c10::OperatorHandle& handle) {
+  auto& name = handle.operator_name().name;
+  if (name == "aten::detach" || name.rfind("aten::_foreach", 0) == 0) return false;
+  if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
+  return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && rule_table().find(handle.operator_name());
+}
+
+void register_all() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kDTensorKey, __FILE__, __LINE__);
+  for (auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    auto handle = dispatcher.findSchema(name);
+    if (!handle || !takes_over(*handle)) continue;
+    auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(*handle));
+    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
+  }
+  aten->impl("detach", detach);
+  static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
+  others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  static auto* autograd =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+}
+
+}  // namespace
+
+void register_dispatch() {
+  static std::once_flag once;
+  std::call_once(once, register_all);
+}
+
+}  // namespace intarsia
