@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/ExpandUtils.h>
 #include <c10/util/Exception.h>
 
 namespace intarsia {
@@ -50,6 +51,14 @@ Placement cut_at(const std::string& letters, char letter, int64_t ndim) {
 
 }  // namespace
 
+std::vector<int64_t> broadcast_shape(const OpCall& call) {
+  std::vector<int64_t> shape;
+  for (auto& form : call.inputs) {
+    if (form.defined) shape = at::infer_size(shape, form.sizes);
+  }
+  return shape;
+}
+
 Rule rows(std::string family, std::function<Rows(const OpCall&)> make) {
   Rule rule;
   rule.family = std::move(family);
@@ -92,6 +101,9 @@ Rule einsum(const std::string& text) {
     }
     return rows;
   });
+  if (equation.out.empty()) {
+    rule.shapes = [](const OpCall&) { return std::vector<std::vector<int64_t>>(1); };
+  }
   rule.aligned = true;
   return rule;
 }
@@ -119,6 +131,9 @@ Rule pointwise(Rows pending) {
     }
     return rows;
   });
+  rule.shapes = [](const OpCall& call) {
+    return std::vector<std::vector<int64_t>>(call.schema.returns().size(), broadcast_shape(call));
+  };
   rule.aligned = true;
   return rule;
 }
@@ -139,6 +154,17 @@ Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims) {
     for (auto op : pending) rows.push_back({{P(op)}, Placements(call.outputs.size(), P(op))});
     return rows;
   });
+  rule.shapes = [dims](const OpCall& call) {
+    auto& sizes = call.inputs[0].sizes;
+    auto reduced = call.dims_arg(dims, sizes.size());
+    std::vector<int64_t> shape;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+      bool gone = std::find(reduced.begin(), reduced.end(), d) != reduced.end();
+      if (!gone) shape.push_back(sizes[d]);
+      else if (call.bool_arg("keepdim", false)) shape.push_back(1);
+    }
+    return std::vector<std::vector<int64_t>>(call.schema.returns().size(), shape);
+  };
   rule.aligned = true;
   return rule;
 }

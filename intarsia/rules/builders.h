@@ -34,6 +34,9 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
 // A view that flattens and splits dims, keeping the order of elements.
 Rule reshape();
 
+// The shape that the inputs broadcast to.
+std::vector<int64_t> broadcast_shape(const OpCall& call);
+
 // Rows written out by hand.
 Rule rows(std::string family, std::function<Rows(const OpCall&)> make);
 

@@ -33,6 +33,9 @@ Rule elementwise_loss() {
     for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
     return rows;
   });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {call.int_arg("reduction", kMean) == kNone ? broadcast_shape(call) : std::vector<int64_t>()};
+  };
   rule.aligned = true;
   return rule;
 }
@@ -44,6 +47,7 @@ Rule elementwise_loss_backward() {
     if (call.int_arg("reduction", kMean) == kMean) return Rows();
     return elementwise.rows(call);
   });
+  rule.shapes = elementwise.shapes;
   rule.aligned = true;
   return rule;
 }
@@ -51,7 +55,7 @@ Rule elementwise_loss_backward() {
 // The positions of a classification loss: input [N, C, d1, ...] or [C], target without C.
 // The batch and the inner dims may be cut; the loss is then a pending sum. A weighted mean is decomposed.
 Rule nll_loss() {
-  return rows("loss", [](const OpCall& call) {
+  Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.inputs[0].dim();
     auto reduction = call.int_arg("reduction", kMean);
@@ -62,10 +66,16 @@ Rule nll_loss() {
     }
     return rows;
   });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    auto& target = call.inputs[1].sizes;
+    bool each = call.int_arg("reduction", kMean) == kNone;
+    return {each ? std::vector<int64_t>(target.begin(), target.end()) : std::vector<int64_t>(), {}};
+  };
+  return rule;
 }
 
 Rule nll_loss_backward() {
-  return rows("loss", [](const OpCall& call) {
+  Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.inputs[1].dim();
     bool each = call.int_arg("reduction", kMean) == kNone;
@@ -76,6 +86,10 @@ Rule nll_loss_backward() {
     }
     return rows;
   });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {{call.inputs[1].sizes.begin(), call.inputs[1].sizes.end()}};
+  };
+  return rule;
 }
 
 double elements_of(const at::Tensor& a, const at::Tensor& b) {

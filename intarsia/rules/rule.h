@@ -71,6 +71,9 @@ struct Rule {
   // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
   std::function<bool(const OpCall&, const Layout& in, const Layout& out)> legal;
 
+  // The shapes of the outputs, for ops that cannot tell them without data (LibTorch has no meta kernel for relu).
+  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;
+
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "intarsia/comm/trace.h"
@@ -22,29 +23,31 @@ TensorForm form_of(const at::Tensor& tensor) {
   return form;
 }
 
-at::Tensor stand_in(const at::Tensor& tensor) {
+// A tensor with the form of another and no data; or a tiny one with data, for ops that need some.
+at::Tensor stand_in(const at::Tensor& tensor, bool tiny) {
   if (!tensor.defined() || (!is_dtensor(tensor) && tensor.dim() == 0)) return tensor;
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  if (!tiny) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  return at::zeros(std::vector<int64_t>(tensor.dim(), 1), tensor.options().device(at::kCPU));
 }
 
-// The arguments with tensors that have a form but no data.
-std::vector<c10::IValue> stand_ins(const Call& call, size_t count) {
+// The arguments with stand-ins for the tensors.
+std::vector<c10::IValue> stand_ins(const Call& call, size_t count, bool tiny) {
   std::vector<c10::IValue> stack(call.args.begin(), call.args.begin() + count);
   for (auto& value : stack) {
-    if (value.isDevice()) value = c10::Device(at::kMeta);
+    if (value.isDevice() && !tiny) value = c10::Device(at::kMeta);
   }
   for (size_t i = 0; i < call.operands.size();) {
     auto& operand = call.operands[i];
-    if (operand.arg >= static_cast<int>(count)) break;
+    auto arg = operand.arg;
+    if (arg >= static_cast<int>(count)) break;
     if (operand.index < 0) {
-      stack[operand.arg] = operand.tensor.defined() ? c10::IValue(stand_in(operand.tensor)) : call.args[operand.arg];
+      stack[arg] = operand.tensor.defined() ? c10::IValue(stand_in(operand.tensor, tiny)) : call.args[arg];
       ++i;
       continue;
     }
     std::vector<at::Tensor> tensors;
-    auto arg = operand.arg;
     for (; i < call.operands.size() && call.operands[i].arg == arg; ++i) {
-      tensors.push_back(stand_in(call.operands[i].tensor));
+      tensors.push_back(stand_in(call.operands[i].tensor, tiny));
     }
     if (call.args[arg].isTensorList()) {
       stack[arg] = tensors;
@@ -57,17 +60,7 @@ std::vector<c10::IValue> stand_ins(const Call& call, size_t count) {
   return stack;
 }
 
-// Runs the plain op on stand-ins: its own checks speak for bad input, on every rank, before anything is sent.
-// False if the form of the results depends on data.
-bool infer_outputs(const Call& call, std::vector<TensorForm>& outputs) {
-  auto stack = stand_ins(call, call.op.functional_args);
-  auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
-  try {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    handle.callBoxed(stack);
-  } catch (const c10::NotImplementedError&) {
-    return false;
-  }
+bool read_forms(const std::vector<c10::IValue>& stack, std::vector<TensorForm>& outputs) {
   for (auto& value : stack) {
     if (value.isTensor()) {
       outputs.push_back(form_of(value.toTensor()));
@@ -80,6 +73,43 @@ bool infer_outputs(const Call& call, std::vector<TensorForm>& outputs) {
     }
   }
   return true;
+}
+
+// The rule knows the shapes, and the op itself tells the dtypes from tensors of one element.
+bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
+  auto& op = call.op;
+  if (!op.rule || !op.rule->shapes) return false;
+  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), inputs, outputs};
+  auto shapes = op.rule->shapes(seen);
+  auto stack = stand_ins(call, op.functional_args, true);
+  op.functional.callBoxed(stack);
+  if (!read_forms(stack, outputs)) return false;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    auto dense = c10::contiguous_strides(shapes[i]);
+    std::vector<int64_t> strides(dense.begin(), dense.end());
+    for (auto& input : inputs) {
+      if (!input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
+      strides = at::infer_dense_strides(shapes[i], input.strides);
+      break;
+    }
+    outputs[i].sizes.assign(shapes[i].begin(), shapes[i].end());
+    outputs[i].strides.assign(strides.begin(), strides.end());
+  }
+  return true;
+}
+
+// Runs the plain op on stand-ins: its own checks speak for bad input, on every rank, before anything is sent.
+// False if the form of the results depends on data.
+bool infer_outputs(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
+  auto stack = stand_ins(call, call.op.functional_args, false);
+  auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  try {
+    handle.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    return infer_from_rule(call, inputs, outputs);
+  }
+  return read_forms(stack, outputs);
 }
 
 std::string describe(const Call& call) {
@@ -143,7 +173,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   for (auto& operand : call.operands) {
     if (operand.arg < static_cast<int>(op.functional_args)) decision->inputs.push_back(form_of(operand.tensor));
   }
-  decision->known_outputs = infer_outputs(call, decision->outputs);
+  decision->known_outputs = infer_outputs(call, decision->inputs, decision->outputs);
   if (!decision->known_outputs) decision->outputs.clear();
   decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
   if (decision->fallback && !op.rule) announce_fallback(call);

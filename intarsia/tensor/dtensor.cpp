@@ -70,16 +70,6 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
   return tensors;
 }
 
-std::vector<int64_t> contiguous_strides(at::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
-  }
-  return strides;
-}
-
 template <class Make>
 at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
                        at::TensorOptions options, const char* where, Make make) {
@@ -89,7 +79,7 @@ at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Place
   Shards shards;
   for (auto& slot : mesh.slots()) shards.push_back(make(local_shape(*layout, size, slot.coordinate), options, slot));
   auto dtype = options.dtype();
-  auto result = wrap(std::move(shards), layout, size, contiguous_strides(size), dtype);
+  auto result = wrap(std::move(shards), layout, size, c10::contiguous_strides(size), dtype);
   return requires_grad ? result.set_requires_grad(true) : result;
 }
 
@@ -121,7 +111,7 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
       shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate).clone(at::MemoryFormat::Contiguous);
     }
   }
-  auto result = wrap(std::move(shards), layout, data.sizes(), contiguous_strides(data.sizes()), data.dtype());
+  auto result = wrap(std::move(shards), layout, data.sizes(), c10::contiguous_strides(data.sizes()), data.dtype());
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;
 }
 
