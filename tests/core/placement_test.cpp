@@ -144,10 +144,14 @@ TEST(Normalized, ADimThatTheTensorLacksIsAnError) {
   auto text = [](const char* placements, int64_t ndim) {
     return error_text<c10::IndexError>([&] { normalized(parse_placements(placements), ndim, "redistribute"); });
   };
-  EXPECT_EQ(text("[R, S(2)]", 2), "[redistribute] [R, S(2)] cuts dim 2, but the tensor has 2 dims. Shard one of its dims.");
-  EXPECT_EQ(text("[S(-3)]", 2), "[redistribute] [S(-3)] cuts dim -3, but the tensor has 2 dims. Shard one of its dims.");
-  EXPECT_EQ(text("[SS(5, 2)]", 1), "[redistribute] [SS(5, 2)] cuts dim 5, but the tensor has 1 dims. Shard one of its dims.");
-  EXPECT_EQ(text("[S(0)]", 0), "[redistribute] [S(0)] cuts dim 0, but the tensor has 0 dims. Shard one of its dims.");
+  EXPECT_EQ(text("[R, S(2)]", 2),
+            "[redistribute] [R, S(2)] cuts dim 2, but the tensor has 2 dims. Shard one of its dims.");
+  EXPECT_EQ(text("[S(-3)]", 2),
+            "[redistribute] [S(-3)] cuts dim -3, but the tensor has 2 dims. Shard one of its dims.");
+  EXPECT_EQ(text("[SS(5, 2)]", 1),
+            "[redistribute] [SS(5, 2)] cuts dim 5, but the tensor has 1 dims. Shard one of its dims.");
+  EXPECT_EQ(text("[S(0)]", 0),
+            "[redistribute] [S(0)] cuts dim 0, but the tensor has 0 dims. Shard one of its dims.");
 }
 
 TEST(Normalized, ASplitBelowOneIsAnError) {
