@@ -12,6 +12,9 @@ const Rows kLinear = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
 // a <= b implies f(a) <= f(b), so f(max(a, b)) = max(f(a), f(b)): extremes pass.
 const Rows kNonDecreasing = {{{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
+// The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring in.
+const Rows kNonDecreasingFrom = {{{P_min}, {P_min}}};
+
 // -max(a, b) = min(-a, -b), and negation is linear.
 const Rows kNegation = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_min}}, {{P_min}, {P_max}}};
 
@@ -82,29 +85,30 @@ void add_pointwise_rules(RuleTable& t) {
   add(t, {"lerp.Scalar"}, kLerp);
   add(t, {"lerp.Tensor"}, kLerpTensor);
   add(t, {"where.self"}, kWhere);
-  add(t, {"maximum", "fmax"}, kMaximum);
-  add(t, {"minimum", "fmin"}, kMinimum);
+  add(t, {"maximum"}, kMaximum);
+  add(t, {"minimum"}, kMinimum);
 
   // clamp is non-decreasing in its input; bounds are numbers.
-  add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "erf", "atan",
-          "asinh", "asin", "sinh", "acosh", "atanh", "ceil", "floor", "round", "round.decimals", "trunc", "sign",
-          "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
+  add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
+          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
       kNonDecreasing);
+  add(t, {"log", "log2", "log10", "log1p", "sqrt", "acosh"}, kNonDecreasingFrom);
   add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
           "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
           "hardsigmoid_backward", "elu_backward", "logit_backward", "native_dropout_backward",
           "hardshrink_backward", "softshrink_backward"},
       kLinearInFirst);
 
-  // No algebra: every dim may be cut, nothing pending passes.
+  // No algebra: every dim may be cut, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or min
+  // would show; asin and atanh are NaN on both sides.)
   add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
           "gelu", "silu", "mish", "hardswish", "reciprocal", "rsqrt", "sgn", "signbit", "logit", "i0",
           "isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "polygamma",
           "special_entr", "special_ndtri", "special_log_ndtr", "special_erfcx", "special_i0e", "special_i1",
-          "special_i1e", "hardshrink", "softshrink", "isin.Tensor_Scalar",
+          "special_i1e", "asin", "atanh", "sign", "hardshrink", "softshrink", "isin.Tensor_Scalar",
           "softplus", "leaky_relu", "elu", "celu", "nan_to_num", "threshold"},  // decreasing for some parameters
       {});
-  add(t, {"pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Tensor", "fmod.Scalar",
+  add(t, {"fmax", "fmin", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Tensor", "fmod.Scalar",
           "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "floor_divide", "floor_divide.Scalar",
           "div.Tensor_mode", "div.Scalar_mode", "logaddexp", "logaddexp2", "copysign.Tensor", "copysign.Scalar",
           "nextafter", "ldexp.Tensor", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",

@@ -11,6 +11,7 @@ namespace {
 // max and min of an empty shard are the neutral element, where the plain op would refuse.
 at::Tensor neutral(const TensorForm& form, c10::ArrayRef<int64_t> sizes, bool lowest, const at::Tensor& like) {
   auto options = like.options().dtype(form.dtype);
+  if (c10::multiply_integers(sizes) == 0) return at::empty(sizes, options);
   if (form.dtype == at::kBool) return at::full(sizes, !lowest, options);
   if (at::isFloatingType(form.dtype)) {
     auto infinity = std::numeric_limits<double>::infinity();
@@ -27,7 +28,7 @@ Rule extremum(ReduceOp op) {
   return reduce(op, {op}).with_local([op](LocalCall& local) {
     auto self = local.stack[0].toTensor();
     auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
-    if (self.numel() == 0 && local.call.inputs[0].numel() > 0) {
+    if (self.numel() == 0) {
       local.stack = {neutral(local.call.outputs[0], shape, op == ReduceOp::max, self)};
       return;
     }

@@ -42,13 +42,22 @@ Map unsqueeze(const OpCall& call) {
   return map;
 }
 
-Map squeeze(const OpCall& call) {
+// The dims that squeeze takes away. Without an argument those are all of extent 1; an empty list names none.
+Map squeezed(const OpCall& call) {
   auto& sizes = call.inputs[0].sizes;
-  auto dims = call.dims_arg("dim", sizes.size());
+  Map gone;
+  if (call.arg_index("dim") >= 0 && call.arg("dim").isIntList() && call.arg("dim").toIntVector().empty()) return gone;
+  for (auto d : call.dims_arg("dim", sizes.size())) {
+    if (d < call.inputs[0].dim() && sizes[d] == 1) gone.push_back(d);
+  }
+  return gone;
+}
+
+Map squeeze(const OpCall& call) {
+  auto gone = squeezed(call);
   Map map;
   for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
-    bool goes = sizes[d] == 1 && std::find(dims.begin(), dims.end(), d) != dims.end();
-    if (!goes) map.push_back(d);
+    if (std::find(gone.begin(), gone.end(), d) == gone.end()) map.push_back(d);
   }
   return map;
 }
@@ -87,6 +96,13 @@ Map keep_last_pairs(const OpCall& call) { return identity(std::min(call.inputs[0
 
 Map keep(const OpCall& call) { return identity(call.inputs[0].dim()); }
 
+// Which dims go is a matter of the whole: an extent of 2 may be 1 on a rank, and stays.
+void squeeze_whole(LocalCall& local) {
+  auto self = local.stack[0].toTensor();
+  auto gone = squeezed(local.call);
+  local.stack = {gone.empty() ? self.alias() : self.squeeze(gone)};
+}
+
 // Conjugation is real-linear; so is reading a complex number as two reals.
 Rule linear_view(std::function<Map(const OpCall&)> map) {
   auto any = view(map);
@@ -119,13 +135,13 @@ Rule as_strided() {
 void add_view_rules(RuleTable& t_) {
   auto removes = [](const OpCall& call) { return without(call, true); };
   auto keeps = [](const OpCall& call) { return without(call, false); };
-  t_["aten::view"] = t_["aten::_unsafe_view"] = t_["aten::_reshape_alias"] = t_["aten::reshape"] =
+  t_["aten::view"] = t_["aten::_unsafe_view"] = t_["aten::_reshape_alias"] =
       reshape().with_size_args({"size"});
   t_["aten::permute"] = view(permute);
   t_["aten::transpose.int"] = view(transpose);
   t_["aten::t"] = view(t);
   t_["aten::unsqueeze"] = view(unsqueeze);
-  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] = view(squeeze);
+  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] = view(squeeze).with_local(squeeze_whole);
   t_["aten::expand"] = view(expand).with_size_args({"size"});
   t_["aten::select.int"] = t_["aten::unbind.int"] = view(removes);
   t_["aten::slice.Tensor"] = view(slice);
