@@ -25,6 +25,18 @@ const Rows kAdditive = {
     {{R, P_avg}, {P_avg}},     {{P_max, R}, {P_max}},     {{P_min, R}, {P_min}},
 };
 
+// b - alpha * a
+const Rows kSubtractFrom = {
+    {{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}},
+    {{R, P_avg}, {P_avg}},     {{R, P_max}, {P_max}},     {{R, P_min}, {P_min}},
+};
+
+// a + bi is linear in (a, b) together.
+const Rows kPair = {{{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}}, {{R, P_avg}, {P_avg}}};
+
+// A positive multiple.
+const Rows kScale = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_min}}};
+
 // The same with the second operand a number.
 const Rows kAddNumber = {{{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
@@ -56,7 +68,13 @@ const Rows kLerpTensor = {{{P_sum, P_sum, R}, {P_sum}}, {{P_avg, P_avg, R}, {P_a
 const Rows kWhere = {
     {{R, P_sum, P_sum}, {P_sum}}, {{R, P_avg, P_avg}, {P_avg}}, {{R, P_max, P_max}, {P_max}},
     {{R, P_min, P_min}, {P_min}}, {{R, P_avg, R}, {P_avg}},     {{R, R, P_avg}, {P_avg}},
+    {{R, P_max, R}, {P_max}},     {{R, R, P_max}, {P_max}},     {{R, P_min, R}, {P_min}},
+    {{R, R, P_min}, {P_min}},
 };
+
+// masked_fill(a, mask, value) is where(mask, value, a) with a whole value.
+const Rows kMaskedFill = {{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}};
+const Rows kMaskedFillTensor = {{{P_avg, R, R}, {P_avg}}, {{P_max, R, R}, {P_max}}, {{P_min, R, R}, {P_min}}};
 
 // max(max(a, b), c) = max(max(a, c), max(b, c)).
 const Rows kMaximum = {{{P_max, P_max}, {P_max}}, {{P_max, R}, {P_max}}, {{R, P_max}, {P_max}},
@@ -76,6 +94,12 @@ void add(RuleTable& t, std::initializer_list<const char*> ops, const Rows& rows)
 void add_pointwise_rules(RuleTable& t) {
   add(t, {"neg"}, kNegation);
   add(t, {"add.Tensor", "sub.Tensor"}, kAdditive);
+  add(t, {"rsub.Tensor"}, kSubtractFrom);
+  add(t, {"rsub.Scalar"}, {{{P_avg}, {P_avg}}});  // the number's factor may be negative
+  add(t, {"complex"}, kPair);
+  add(t, {"deg2rad", "rad2deg"}, kScale);
+  add(t, {"masked_fill.Scalar"}, kMaskedFill);
+  add(t, {"masked_fill.Tensor"}, kMaskedFillTensor);
   add(t, {"add.Scalar", "sub.Scalar"}, kAddNumber);
   add(t, {"mul.Tensor"}, kMultiplicative);
   add(t, {"mul.Scalar", "div.Scalar"}, kLinear);
@@ -90,7 +114,7 @@ void add_pointwise_rules(RuleTable& t) {
 
   // clamp is non-decreasing in its input; bounds are numbers.
   add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
-          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
+          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid"},
       kNonDecreasing);
   add(t, {"log", "log2", "log10", "log1p", "sqrt", "acosh"}, kNonDecreasingFrom);
   add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
@@ -112,12 +136,12 @@ void add_pointwise_rules(RuleTable& t) {
           "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "floor_divide", "floor_divide.Scalar",
           "div.Tensor_mode", "div.Scalar_mode", "logaddexp", "logaddexp2", "copysign.Tensor", "copysign.Scalar",
           "nextafter", "ldexp.Tensor", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
-          "heaviside", "gcd", "lcm", "rsub.Tensor", "rsub.Scalar", "clamp.Tensor", "clamp_min.Tensor",
+          "heaviside", "gcd", "lcm", "clamp.Tensor", "clamp_min.Tensor",
           "clamp_max.Tensor", "igamma", "igammac",
           "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
           "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_xor.Tensor", "bitwise_xor.Scalar",
           "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor",
-          "bitwise_right_shift.Tensor_Scalar", "masked_fill.Scalar", "masked_fill.Tensor", "complex", "polar",
+          "bitwise_right_shift.Tensor_Scalar", "polar",
           "_prelu_kernel"},
       {});
   for (std::string op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
