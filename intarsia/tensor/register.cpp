@@ -20,6 +20,36 @@ class OpKernel final : public c10::OperatorKernel {
   std::unique_ptr<Op> op_;
 };
 
+// squeeze_, transpose_ and their like change what self looks at, not the values it looks at: self becomes the result
+// of the functional op, which views the same memory.
+class InPlaceViewKernel final : public c10::OperatorKernel {
+ public:
+  explicit InPlaceViewKernel(const c10::OperatorHandle& functional) : functional_(functional) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto self = stack->at(stack->size() - op.schema().arguments().size()).toTensor();
+    functional_.callBoxed(*stack);
+    auto result = stack->back().toTensor();
+    self.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+    self.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(result));
+    stack->back() = std::move(self);
+  }
+
+ private:
+  c10::OperatorHandle functional_;
+};
+
+c10::BoxedKernel kernel_for(const c10::OperatorHandle& handle) {
+  auto base = base_op_of(handle.operator_name());
+  if (handle.hasTag(at::Tag::inplace_view) && !base.empty() && rule_table().rules().count(base)) {
+    auto dot = base.find('.');
+    auto overload = dot == std::string::npos ? "" : base.substr(dot + 1);
+    auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(base.substr(0, dot).c_str(), overload.c_str());
+    return c10::BoxedKernel::makeFromFunctor(std::make_unique<InPlaceViewKernel>(functional));
+  }
+  return c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(handle));
+}
+
 // Ops of other libraries have no kernel of their own: each is read from its schema when it is first met.
 void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
   static auto* mutex = new std::mutex;
@@ -58,8 +88,7 @@ void register_all() {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto handle = dispatcher.findSchema(name);
     if (!handle || !takes_over(*handle)) continue;
-    auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(*handle));
-    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
+    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(kernel_for(*handle)));
   }
   aten->impl("detach", detach);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
