@@ -270,6 +270,7 @@ void loss(Builder& b) {
 void joining(Builder& b) {
   auto i = b.any(), j = b.partner(i);
   auto d = b.dim_of(i);
+  if (b.at(i).numel() == 0) return;  // cat skips empty vectors of any shape, by an old rule
   if (b.chance(0.5)) {
     b.emit("cat(" + v(i) + ", " + v(j) + ", " + std::to_string(d) + ")", [=](const Values& r) { return Values{at::cat({r[i], r[j]}, d)}; });
   } else if (b.chance(0.5)) {
