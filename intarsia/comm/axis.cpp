@@ -89,7 +89,7 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   bool average = op == ReduceOp::avg;
   TORCH_CHECK_VALUE(!average || tensors[0].is_floating_point() || tensors[0].is_complex(),
                     "[all_reduce] the average of ", tensors[0].dtype(), " tensors is not whole. Use Partial(sum).");
-  auto bytes = 2 * bytes_of(tensors) / size() * (size() - 1);
+  auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
   Wait pending;
   carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait ? &pending : nullptr,
         [&] { return engine_->all_reduce(line_, buffers, average ? ReduceOp::sum : op); });
