@@ -114,7 +114,6 @@ const Engine& simulation_of(int64_t n) {
 
 const World& world_of_one() { return simulation_of(1); }
 
-Simulation::Simulation(int64_t n) : scope_(simulation_of(n)) {}
-int64_t Simulation::size() const { return current_world().size(); }
+Simulation::Simulation(int64_t n) : size_(n), scope_(simulation_of(n)) {}
 
 }  // namespace intarsia

@@ -13,9 +13,10 @@ namespace intarsia {
 class [[nodiscard]] Simulation {
  public:
   explicit Simulation(int64_t n);
-  int64_t size() const;
+  int64_t size() const { return size_; }
 
  private:
+  int64_t size_;
   WorldScope scope_;
 };
 

@@ -115,13 +115,16 @@ c10::ArrayRef<int64_t> DeviceMesh::ranks() const { return body().ranks; }
 const World& DeviceMesh::world() const { return *body().world; }
 const std::vector<Slot>& DeviceMesh::slots() const { return body().slots; }
 
-int64_t DeviceMesh::size(int64_t axis) const {
+int64_t DeviceMesh::resolve(int64_t axis) const {
   TORCH_CHECK_INDEX(-ndim() <= axis && axis < ndim(), "[DeviceMesh] axis ", axis, " is out of range: ", text(),
                     " has ", ndim(), " axes.");
-  return body().shape[axis < 0 ? axis + ndim() : axis];
+  return axis < 0 ? axis + ndim() : axis;
 }
 
+int64_t DeviceMesh::size(int64_t axis) const { return body().shape[resolve(axis)]; }
+
 std::string DeviceMesh::axis_name(int64_t axis) const {
+  axis = resolve(axis);
   return names().empty() ? std::to_string(axis) : names()[axis];
 }
 
@@ -149,7 +152,7 @@ std::vector<int64_t> DeviceMesh::line(const Slot& slot, c10::ArrayRef<int64_t> a
   std::vector<int64_t> result, coordinate = slot.coordinate;
   for (int64_t i = 0; i < product(extents); ++i) {
     auto along = coordinate_at(i, extents);
-    for (size_t k = 0; k < axes.size(); ++k) coordinate[axes[k]] = along[k];
+    for (size_t k = 0; k < axes.size(); ++k) coordinate[resolve(axes[k])] = along[k];
     result.push_back(ranks(slot.group)[position_at(coordinate, shape())]);
   }
   return result;
@@ -161,8 +164,8 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
   return slice_axes(axes);
 }
 
-DeviceMesh DeviceMesh::slice_axes(const std::vector<int64_t>& axes) const {
-  check_names(std::vector<std::string>(names()), ndim());
+DeviceMesh DeviceMesh::slice_axes(std::vector<int64_t> axes) const {
+  for (auto& axis : axes) axis = resolve(axis);
   std::set<int64_t> kept(axes.begin(), axes.end());
   TORCH_CHECK_VALUE(!axes.empty() && kept.size() == axes.size(),
                     "[DeviceMesh] slice needs one or more distinct axes of ", text(), ".");

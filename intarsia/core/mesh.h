@@ -39,7 +39,7 @@ class DeviceMesh {
   c10::DeviceType device_type() const;
   int64_t ndim() const;
   int64_t size() const;              // ranks in one group
-  int64_t size(int64_t axis) const;  // ranks along one axis; negative counts from the end
+  int64_t size(int64_t axis) const;  // ranks along one axis; here and below a negative axis counts from the end
   c10::ArrayRef<int64_t> shape() const;
   const std::vector<std::string>& names() const;  // empty where the axes have none
   std::string axis_name(int64_t axis) const;      // the name, else the number
@@ -59,7 +59,7 @@ class DeviceMesh {
 
   DeviceMesh operator[](const std::string& name) const { return slice({name}); }
   DeviceMesh slice(const std::vector<std::string>& names) const;
-  DeviceMesh slice_axes(const std::vector<int64_t>& axes) const;
+  DeviceMesh slice_axes(std::vector<int64_t> axes) const;
   DeviceMesh flatten(const std::string& name = "") const;  // one axis; the default name joins the names by "_"
 
   std::string text() const;  // DeviceMesh(cpu, dp=2, tp=4)
@@ -72,6 +72,7 @@ class DeviceMesh {
   explicit DeviceMesh(const Body* body) : body_(body) {}
   static DeviceMesh intern(Body body);
   const Body& body() const;
+  int64_t resolve(int64_t axis) const;  // counted from the front; out of range is an error
   const Body* body_ = nullptr;
 };
 

@@ -83,15 +83,17 @@ Placement parse_placement(std::string_view whole) {
 
 Placements parse_placements(std::string_view whole) {
   auto text = trim(whole);
-  if (text.size() < 2 || text.front() != '[' || text.back() != ']') refuse(whole);
-  text = text.substr(1, text.size() - 2);
+  TORCH_CHECK_VALUE(text.size() >= 2 && text.front() == '[' && text.back() == ']', "[parse_placements] \"", whole,
+                    "\" is not a list of placements. Write them in brackets: [S(0), R].");
+  text = trim(text.substr(1, text.size() - 2));
+  if (text.empty()) return {};
   Placements result;
   size_t depth = 0, start = 0;
   for (size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] == '(') ++depth;
     if (i < text.size() && text[i] == ')') --depth;
     if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
-    if (i > start) result.push_back(parse_placement(text.substr(start, i - start)));
+    result.push_back(parse_placement(text.substr(start, i - start)));
     start = i + 1;
   }
   return result;
