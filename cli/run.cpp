@@ -21,6 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long the other ranks may take to end by themselves when one has failed: their errors say what they were doing.
+constexpr std::chrono::milliseconds kLastWords{500};
+
 // Blocks the signals we live by in all threads and makes them readable.
 int open_signals() {
   sigset_t signals;
@@ -79,10 +82,7 @@ class Run {
       wait_for_something();
       forward_output();
       take_signals();
-      if (kill_at_ && Clock::now() >= *kill_at_) {
-        send_to_all(SIGKILL);
-        kill_at_ = Clock::time_point::max();
-      }
+      keep_times();
     }
     forward_output();
     for (auto& child : children_) child.out->finish(), child.err->finish();
@@ -100,16 +100,22 @@ class Run {
     }
   }
 
-  // The ranks have been told to stop; those that do not listen are killed.
+  // Those that do not listen when told to stop are killed.
   void give_grace() {
     if (!kill_at_) kill_at_ = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(options_.grace * 1e6));
   }
 
-  void stop_all() {
-    if (kill_at_) return;
-    send_to_all(SIGTERM);
-    send_to_all(SIGCONT);  // a stopped rank hears the first only if it is continued
-    give_grace();
+  void keep_times() {
+    if (stop_at_ && Clock::now() >= *stop_at_) {
+      stop_at_.reset();
+      send_to_all(SIGTERM);
+      send_to_all(SIGCONT);  // a stopped rank hears the first only if it is continued
+      give_grace();
+    }
+    if (kill_at_ && Clock::now() >= *kill_at_) {
+      send_to_all(SIGKILL);
+      kill_at_ = Clock::time_point::max();
+    }
   }
 
   void wait_for_something() {
@@ -119,12 +125,9 @@ class Run {
         if (stream->fd() >= 0) fds.push_back({stream->fd(), POLLIN, 0});
       }
     }
-    int timeout = -1;
-    if (kill_at_ && *kill_at_ != Clock::time_point::max()) {
-      auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
-      timeout = std::max<int64_t>(0, left.count());
-    }
-    poll(fds.data(), fds.size(), timeout);
+    auto until = std::min(stop_at_.value_or(Clock::time_point::max()), kill_at_.value_or(Clock::time_point::max()));
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    poll(fds.data(), fds.size(), until == Clock::time_point::max() ? -1 : std::max<int64_t>(0, left));
   }
 
   void forward_output() {
@@ -159,9 +162,10 @@ class Run {
       child->status = status;
       if (!status) continue;
       failed = true;
-      if (!culprit_ || (!kill_at_ && blame(status) > blame(children_[*culprit_].status))) culprit_ = child->rank;
+      if (!culprit_ || (!failed_ && blame(status) > blame(children_[*culprit_].status))) culprit_ = child->rank;
     }
-    if (failed) stop_all();
+    if (failed && !failed_) stop_at_ = Clock::now() + kLastWords;
+    failed_ = failed_ || failed;
   }
 
   int report() const {
@@ -181,7 +185,9 @@ class Run {
   int signals_ = -1;
   int told_to_stop_ = 0;                      // the signal that we got before any rank failed
   std::optional<int64_t> culprit_;            // the rank that failed first
-  std::optional<Clock::time_point> kill_at_;  // set once the ranks have been told to stop
+  bool failed_ = false;                       // a rank has failed, so the others must stop
+  std::optional<Clock::time_point> stop_at_;  // when they are told
+  std::optional<Clock::time_point> kill_at_;  // and when they are killed
 };
 
 }  // namespace

@@ -73,12 +73,12 @@ void carry(const Line& line, std::string kind, int64_t sent, int64_t received, W
 // Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
 void check_reducible(const char* where, const at::Tensor& t, ReduceOp op) {
   bool inexact = t.is_floating_point() || t.is_complex();
-  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", t.dtype(),
+  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", t.scalar_type(),
                     " tensors is not whole. Use Partial(sum).");
-  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !t.is_complex(), "[", where, "] ", t.dtype(),
+  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !t.is_complex(), "[", where, "] ", t.scalar_type(),
                    " tensors have no ", str(op), ": complex numbers have no order. Reduce their absolute values.");
   TORCH_CHECK_TYPE((op != ReduceOp::band && op != ReduceOp::bor && op != ReduceOp::bxor) || !inexact, "[", where, "] ",
-                   str(op), " is for integers and bool, not for ", t.dtype(), ". Use sum, product, min or max.");
+                   str(op), " is for integers and bool, not for ", t.scalar_type(), ". Use sum, product, min or max.");
 }
 
 }  // namespace

@@ -14,7 +14,13 @@ using Ours = intarsia::ReduceOp;
 
 // Keeps the buffers until the work is done.
 Wait wait_for(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers) {
-  return [work = std::move(work), buffers = std::move(buffers)] { work->wait(); };
+  return [work = std::move(work), buffers = std::move(buffers)] {
+    try {
+      work->wait();
+    } catch (const std::exception& error) {
+      C10_THROW_ERROR(DistBackendError, plain_text(error) + ". See which rank has ended or is stuck, and why.");
+    }
+  };
 }
 
 ReduceOp::RedOpType backend_op(Ours op) {
@@ -126,6 +132,16 @@ class CollectiveGroup final : public Group {
 };
 
 }  // namespace
+
+std::string plain_text(const std::exception& error) {
+  auto* ours = dynamic_cast<const c10::Error*>(&error);
+  std::string text = ours ? ours->what_without_backtrace() : error.what();
+  auto end = text.find("] ");  // gloo starts with [file:line]
+  if (text.starts_with("[/") && end != text.npos) text = text.substr(end + 2);
+  text = text.substr(0, text.find(". This is typically"));
+  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
+  return text;
+}
 
 std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, Ours op) {
   auto form = native_form(members.backend->getBackendName(), buffer, op);

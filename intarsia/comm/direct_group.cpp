@@ -35,13 +35,6 @@ std::string list(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-std::string without_source_line(const std::exception& error) {
-  auto* ours = dynamic_cast<const c10::Error*>(&error);
-  std::string text = ours ? ours->what_without_backtrace() : error.what();
-  auto end = text.find("] ");  // gloo starts with [file:line]
-  return text.starts_with("[/") && end != text.npos ? text.substr(end + 2) : text;
-}
-
 // What a group and its messages share: the messages may outlive the group.
 struct State {
   Members members;
@@ -81,12 +74,10 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   void receive(const at::Tensor& t, int64_t from, int tag) {
-    std::vector<at::Tensor> one{t};
-    works_.push_back({from, members().backend->recv(one, members().peers[from], tag), t});
+    post(t, from, [&](auto& one) { return members().backend->recv(one, members().peers[from], tag); });
   }
   void send(const at::Tensor& t, int64_t to, int tag) {
-    std::vector<at::Tensor> one{t};
-    works_.push_back({to, members().backend->send(one, members().peers[to], tag), t});
+    post(t, to, [&](auto& one) { return members().backend->send(one, members().peers[to], tag); });
   }
 
   // Waits for the first `count` messages that were not waited for; a work can be waited for once.
@@ -104,15 +95,26 @@ class Messages {
   };
   const Members& members() const { return state_->members; }
 
+  template <class Post>
+  void post(const at::Tensor& t, int64_t peer, Post post) {
+    std::vector<at::Tensor> one{t};
+    try {
+      works_.push_back({peer, post(one), t});
+    } catch (const std::exception& error) {
+      gone(peer, error);
+    }
+  }
+
+  [[noreturn]] void gone(int64_t peer, const std::exception& error) {
+    state_->fail(list({members().ranks[peer]}) + " is gone (" + plain_text(error) + "). See why it ended.");
+  }
+
   void wait_for(const Message& message, Clock::time_point deadline) {
     try {
       auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
       message.work->wait(std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& error) {
-      if (Clock::now() < deadline) {
-        state_->fail(list({members().ranks[message.peer]}) + " is gone (" + without_source_line(error) +
-                     "). See why it ended.");
-      }
+      if (Clock::now() < deadline) gone(message.peer, error);
       state_->fail(c10::str(list(missing()), " did not take part within ",
                             std::chrono::duration<double>(members().timeout).count(),
                             " s. Stuck, gone, or running other code: look at the output. ",

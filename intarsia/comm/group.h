@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,9 @@ std::unique_ptr<Group> make_direct_group(Members members);
 
 // Members use the backend's own collectives. For NCCL and all others. The members are all ranks of the backend.
 std::unique_ptr<Group> make_collective_group(Members members);
+
+// What a backend's error says, without its stack trace, source line and advice.
+std::string plain_text(const std::exception& error);
 
 // The backend's own all_reduce, in place, if it has one that gives the numbers of reduce() for this dtype and op.
 std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op);
