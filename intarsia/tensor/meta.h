@@ -60,15 +60,17 @@ class DTensorMeta final : public c10::BackendMeta {
 
   // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
   // reduced shards are kept until the tensor changes.
-  const Shards* settled(const Layout* layout);
-  void keep_settled(const Layout* layout, const Shards& shards);
-
- private:
+  // Other layouts are made from them, too: a second reduction could round otherwise, and the gradient of amax looks for
+  // the very values that the forward pass found.
   struct Settled {
     const Layout* layout;
     uint64_t version;
     Shards shards;
   };
+  const Settled* settled();
+  void keep_settled(const Layout* layout, const Shards& shards);
+
+ private:
   void finish();
   void refresh();
   void write_back();

@@ -20,6 +20,11 @@ class OpKernel final : public c10::OperatorKernel {
   std::unique_ptr<Op> op_;
 };
 
+// A shallow copy: the same body under a new handle.
+at::Tensor another_handle(const at::Tensor& self) {
+  return wrap(shared_meta_of(self), self.sizes(), self.strides(), self.dtype());
+}
+
 // squeeze_, transpose_ and their like change what self looks at, not the values it looks at: self becomes the result
 // of the functional op, which views the same memory.
 class InPlaceViewKernel final : public c10::OperatorKernel {
@@ -27,7 +32,9 @@ class InPlaceViewKernel final : public c10::OperatorKernel {
   explicit InPlaceViewKernel(const c10::OperatorHandle& functional) : functional_(functional) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto self = stack->at(stack->size() - op.schema().arguments().size()).toTensor();
+    auto& argument = stack->at(stack->size() - op.schema().arguments().size());
+    auto self = argument.toTensor();
+    argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
     functional_.callBoxed(*stack);
     auto result = stack->back().toTensor();
     self.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
@@ -64,11 +71,6 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit
   run_op(*op, *stack);
 }
 
-// A shallow copy: the same body under a new handle.
-at::Tensor detach(const at::Tensor& self) {
-  return wrap(shared_meta_of(self), self.sizes(), self.strides(), self.dtype());
-}
-
 // set_data may turn a plain parameter into a distributed one and back.
 bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
 
@@ -90,7 +92,7 @@ void register_all() {
     if (!handle || !takes_over(*handle)) continue;
     aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(kernel_for(*handle)));
   }
-  aten->impl("detach", detach);
+  aten->impl("detach", another_handle);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   static auto* autograd =
