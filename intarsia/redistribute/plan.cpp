@@ -141,6 +141,19 @@ std::vector<int64_t> differing_axes(const Layout* from, const Layout* to) {
   return axes;
 }
 
+// Shard -> Partial goes by way of Replicate: gathers an innermost cut if there is one, else shuffles.
+Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int64_t>& differing, const Problem& p) {
+  auto goal = to->placements();
+  std::vector<int64_t> cut;
+  for (auto axis : differing) {
+    if (!is_partial(goal[axis])) continue;
+    goal[axis] = Replicate();
+    cut.push_back(axis);
+    if (auto step = direct(now, axis, Replicate())) return *step;
+  }
+  return shuffle(now, now->with(goal), cut, p);
+}
+
 void append(Plan& plan, Step step, const Problem& p) {
   plan.cost += cost_of(step, p);
   plan.steps.push_back(std::move(step));
@@ -168,14 +181,8 @@ Plan in_order(const Layout* from, const Layout* to, const std::vector<int64_t>& 
     });
     if (unsettled != differing.end() && is_partial(now->placements()[*unsettled])) {
       append(plan, *direct(now, *unsettled, Replicate()), p);
-    } else if (unsettled != differing.end()) {  // Shard -> Partial: by way of Replicate
-      auto placements = to->placements();
-      placements[*unsettled] = Replicate();
-      if (auto step = direct(now, *unsettled, Replicate())) {
-        append(plan, std::move(*step), p);
-      } else {
-        append(plan, shuffle(now, now->with(placements), {*unsettled}, p), p);
-      }
+    } else if (unsettled != differing.end()) {
+      append(plan, gather_for_pend(now, to, differing, p), p);
     } else {
       append(plan, shuffle(now, to, differing, p), p);
     }
