@@ -191,6 +191,7 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
     Shards result;
     for (size_t slot = 0; slot < receive.size(); ++slot) {
       auto target = at::empty(local_shape(*step.to, shape, mesh.slots()[slot].coordinate), receive[slot].options());
+      TORCH_INTERNAL_ASSERT(receive[slot].numel() == target.numel(), "the members do not hold all that is needed");
       int64_t offset = 0;
       for (size_t member = 0; member < (*incoming)[slot].size(); ++member) {
         auto& runs = (*incoming)[slot][member];
@@ -236,6 +237,15 @@ Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int6
   return result;
 }
 
+// Bytes travel, so what memory holds must be the values: a lazy conjugate or negative is carried out first.
+Shards as_stored(const Shards& shards) {
+  Shards result = shards;
+  for (auto& shard : result) {
+    if (shard.is_conj() || shard.is_neg()) shard = shard.resolve_conj().resolve_neg();
+  }
+  return result;
+}
+
 Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto done = [](Shards result) -> Finish { return [result] { return result; }; };
   switch (step.kind) {
@@ -258,14 +268,14 @@ Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shap
 }  // namespace
 
 Shards run(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape) {
-  auto now = shards;
+  auto now = plan.steps.empty() ? shards : as_stored(shards);
   for (auto& step : plan.steps) now = begin(step, now, shape, false)();
   return now;
 }
 
 std::function<Shards()> run_async(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape) {
   if (plan.steps.empty()) return [shards] { return shards; };
-  auto now = shards;
+  auto now = as_stored(shards);
   for (size_t i = 0; i + 1 < plan.steps.size(); ++i) now = begin(plan.steps[i], now, shape, false)();
   return begin(plan.steps.back(), now, shape, true);
 }
