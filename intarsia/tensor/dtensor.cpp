@@ -138,7 +138,9 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
   auto whole = redistribute_with_grad(tensor, Layout::replicated(mesh), false);
   auto* grad_layout = Layout::replicated(mesh);
   if (grad_placements) grad_layout = checked_layout(mesh, *grad_placements, tensor.dim(), "full_tensor");
-  return whole_with_grad(whole, grad_layout);
+  auto result = whole_with_grad(whole, grad_layout);
+  // The caller may write to it, and must not reach one of the replicas.
+  return layout_of(tensor).is_replicated() ? result.clone() : result;
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op) {

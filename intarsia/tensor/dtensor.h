@@ -36,7 +36,7 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Pla
 // with pending reductions read as replicated).
 at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
-// The whole tensor, on every rank. Differentiable.
+// The whole tensor, on every rank, in memory of its own. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
 // The same tensor in another layout. Differentiable. With `async_op` the last collective is only begun, and the wait
