@@ -48,7 +48,10 @@ void check(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& fr
   auto moved = redistribute(lay_out(whole, mesh, from), to);
   auto context = [&] { return str(from) + " -> " + str(to) + c10::str(" of ", whole.scalar_type(), whole.sizes(), " on ", mesh.text()); };
   ASSERT_EQ(str(placements_of(moved)), str(to));
-  ASSERT_EQ(difference(full_tensor(moved), whole), "") << context();
+  // A third of a number is not exact; everything else is.
+  bool thirds = std::count(from.begin(), from.end(), Placement(Partial("avg"))) > 0 && mesh.size() % 3 == 0;
+  auto tolerance = thirds && whole.scalar_type() == at::kDouble ? 1e-12 : 0;
+  ASSERT_EQ(difference(full_tensor(moved), whole, tolerance), "") << context();
   if (std::any_of(to.begin(), to.end(), is_partial)) return;
   auto expected = deal_out(whole, to, mesh.shape().vec());
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
@@ -56,7 +59,7 @@ void check(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& fr
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
       index = index * mesh.size(axis) + mesh.slots()[slot].coordinate[axis];
     }
-    ASSERT_EQ(difference(shards_of(moved)[slot], expected[index]), "") << context() << ", slot " << slot;
+    ASSERT_EQ(difference(shards_of(moved)[slot], expected[index], tolerance), "") << context() << ", slot " << slot;
   }
 }
 

@@ -182,6 +182,15 @@ TEST(Ops, AsynchronousRedistributionWaitsAtFirstUse) {
   });
 }
 
+TEST(Ops, ConjugatesTravelAsTheirValues) {
+  in_every_world([] {
+    auto x = at::complex(ramp({5, 3}), ramp({5, 3}) + 1);
+    for (auto placements : {"[S(0)]", "[P(sum)]", "[R]"}) {
+      EXPECT_EQ(difference(full_tensor(cut(x, placements).conj()), x.conj().resolve_conj(), 1e-12), "") << placements;
+    }
+  });
+}
+
 TEST(Ops, SeveralThreadsMayRunThem) {
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
