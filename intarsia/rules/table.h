@@ -47,5 +47,6 @@ void add_reduction_rules(RuleTable& table);
 void add_view_rules(RuleTable& table);
 void add_factory_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);
+void add_whole_rules(RuleTable& table);
 
 }  // namespace intarsia

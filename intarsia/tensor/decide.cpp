@@ -176,7 +176,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   decision->known_outputs = infer_outputs(call, decision->inputs, decision->outputs);
   if (!decision->known_outputs) decision->outputs.clear();
   decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
-  if (decision->fallback && !op.rule) announce_fallback(call);
+  if (decision->fallback && !(op.rule && op.rule->family == "whole")) announce_fallback(call);
   choose_layouts(call, *decision);
   for (size_t i = 0; i < decision->in.size(); ++i) {
     auto& form = decision->inputs[i];
