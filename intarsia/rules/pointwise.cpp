@@ -82,13 +82,13 @@ void add_pointwise_rules(RuleTable& t) {
   add(t, {"lerp.Scalar"}, kLerp);
   add(t, {"lerp.Tensor"}, kLerpTensor);
   add(t, {"where.self"}, kWhere);
-  add(t, {"maximum", "fmax"}, kMaximum);
-  add(t, {"minimum", "fmin"}, kMinimum);
+  add(t, {"maximum"}, kMaximum);
+  add(t, {"minimum"}, kMinimum);
 
   // clamp is non-decreasing in its input; bounds are numbers.
-  add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "erf", "atan",
-          "asinh", "asin", "sinh", "acosh", "atanh", "ceil", "floor", "round", "round.decimals", "trunc", "sign",
-          "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
+  // Not sqrt, log and their like: a share outside their domain would turn the whole into NaN.
+  add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
+          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
       kNonDecreasing);
   add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
           "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
@@ -97,7 +97,7 @@ void add_pointwise_rules(RuleTable& t) {
       kLinearInFirst);
 
   // No algebra: every dim may be cut, nothing pending passes.
-  add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
+  add(t, {"sqrt", "log", "log2", "log10", "log1p", "asin", "acosh", "atanh", "sign", "abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
           "gelu", "silu", "mish", "hardswish", "reciprocal", "rsqrt", "sgn", "signbit", "logit", "i0",
           "isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "polygamma",
           "special_entr", "special_ndtri", "special_log_ndtr", "special_erfcx", "special_i0e", "special_i1",
@@ -110,7 +110,7 @@ void add_pointwise_rules(RuleTable& t) {
           "nextafter", "ldexp.Tensor", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
           "heaviside", "gcd", "lcm", "rsub.Tensor", "rsub.Scalar", "clamp.Tensor", "clamp_min.Tensor",
           "clamp_max.Tensor", "igamma", "igammac",
-          "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
+          "fmax", "fmin", "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
           "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_xor.Tensor", "bitwise_xor.Scalar",
           "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor",
           "bitwise_right_shift.Tensor_Scalar", "masked_fill.Scalar", "masked_fill.Tensor", "complex", "polar",

@@ -42,13 +42,21 @@ Map unsqueeze(const OpCall& call) {
   return map;
 }
 
-Map squeeze(const OpCall& call) {
+// The dims that squeeze takes away: those of extent 1 in the whole tensor, not in the shard.
+std::vector<int64_t> squeezed(const OpCall& call) {
   auto& sizes = call.inputs[0].sizes;
-  auto dims = call.dims_arg("dim", sizes.size());
+  std::vector<int64_t> gone;
+  for (auto d : call.dims_arg("dim", sizes.size())) {
+    if (sizes[d] == 1) gone.push_back(d);
+  }
+  return gone;
+}
+
+Map squeeze(const OpCall& call) {
+  auto gone = squeezed(call);
   Map map;
   for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
-    bool goes = sizes[d] == 1 && std::find(dims.begin(), dims.end(), d) != dims.end();
-    if (!goes) map.push_back(d);
+    if (std::find(gone.begin(), gone.end(), d) == gone.end()) map.push_back(d);
   }
   return map;
 }
@@ -126,7 +134,12 @@ void add_view_rules(RuleTable& t_) {
   t_["aten::transpose.int"] = view(transpose);
   t_["aten::t"] = view(t);
   t_["aten::unsqueeze"] = view(unsqueeze);
-  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] = view(squeeze);
+  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] =
+      view(squeeze).with_local([](LocalCall& local) {
+        auto self = local.stack[0].toTensor();
+        auto gone = squeezed(local.call);
+        local.stack = {gone.empty() ? self.alias() : self.squeeze(gone)};
+      });
   t_["aten::expand"] = view(expand).with_size_args({"size"});
   t_["aten::select.int"] = t_["aten::unbind.int"] = view(removes);
   t_["aten::slice.Tensor"] = view(slice);

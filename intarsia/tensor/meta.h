@@ -14,6 +14,7 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
 #include "intarsia/redistribute/plan.h"
+#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 
@@ -80,8 +81,6 @@ class DTensorMeta final : public c10::BackendMeta {
   std::unique_ptr<std::function<Shards()>> pending_;
   std::unique_ptr<Settled> settled_;
 };
-
-inline bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kDTensorKey); }
 
 inline DTensorMeta& meta_of(const at::Tensor& tensor) {
   return *static_cast<DTensorMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
