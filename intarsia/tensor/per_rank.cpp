@@ -9,8 +9,6 @@
 namespace intarsia {
 namespace {
 
-constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;
-
 struct PerRankMeta final : c10::BackendMeta {
   explicit PerRankMeta(Shards values) : values(std::move(values)) {}
   Shards values;

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/meta.h"
 
@@ -73,7 +74,10 @@ void register_all() {
 
 void register_dispatch() {
   static std::once_flag once;
-  std::call_once(once, register_all);
+  std::call_once(once, [] {
+    register_all();
+    interposed();  // the mention makes a linker take that file along from a static library
+  });
 }
 
 }  // namespace intarsia
