@@ -76,6 +76,7 @@ struct Rule {
 
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;
+  bool local_only_if_strided = false;  // the plain op does as well where the first tensor is contiguous
 
   Rule&& with_size_args(std::vector<std::string> names) &&;
   Rule&& with_local(std::function<void(LocalCall&)> local) &&;

@@ -121,6 +121,7 @@ void add_view_rules(RuleTable& t_) {
   auto keeps = [](const OpCall& call) { return without(call, false); };
   t_["aten::view"] = t_["aten::_unsafe_view"] = t_["aten::_reshape_alias"] = t_["aten::reshape"] =
       reshape().with_size_args({"size"});
+  t_["aten::view"].local_only_if_strided = t_["aten::_unsafe_view"].local_only_if_strided = true;
   t_["aten::permute"] = view(permute);
   t_["aten::transpose.int"] = view(transpose);
   t_["aten::t"] = view(t);

@@ -30,6 +30,7 @@ struct Decision {
   bool write_back = false;                          // in-place on a copy, which is then cut and copied into self
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<std::vector<int64_t>> local_sizes;    // per slot: what size arguments become
+  bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 
 // Bounded: when full, it starts afresh. Safe with several threads.

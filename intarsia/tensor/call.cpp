@@ -11,7 +11,9 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kUndefined = -1, kPlain = -2, kList = -3, kNone = -4, kEnd = -5;
+constexpr int64_t kUndefined = -1, kList = -3, kNone = -4, kEnd = -5, kPlain = -6;
+
+const at::Tensor kNoTensor;
 
 void push_double(CallKey& key, double value) {
   int64_t bits;
@@ -49,18 +51,18 @@ bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
   return false;
 }
 
-void push_tensor(CallKey& key, const Operand& operand) {
-  auto& tensor = operand.tensor;
+void push_tensor(CallKey& key, const at::Tensor& tensor) {
   if (!tensor.defined()) return key.push_back(kUndefined);
-  if (operand.meta) {
-    key.push_back(reinterpret_cast<int64_t>(operand.meta->layout));
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.key_set().has(kDTensorKey)) {
+    key.push_back(reinterpret_cast<int64_t>(meta_of(tensor).layout));
   } else {
-    key.push_back(kPlain);
-    key.push_back(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    key.push_back(kPlain - impl.is_wrapped_number());
   }
-  key.push_back(static_cast<int64_t>(tensor.scalar_type()) | (tensor.dim() << 8));
-  key.append(tensor.sizes().begin(), tensor.sizes().end());
-  key.append(tensor.strides().begin(), tensor.strides().end());
+  auto sizes = impl.sizes(), strides = impl.strides();
+  key.push_back(static_cast<int64_t>(c10::typeMetaToScalarType(impl.dtype())) | static_cast<int64_t>(sizes.size() << 8));
+  key.append(sizes.begin(), sizes.end());
+  key.append(strides.begin(), strides.end());
 }
 
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
@@ -132,17 +134,19 @@ Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
   return call;
 }
 
-bool make_key(const Call& call, CallKey& key) {
-  size_t next = 0;
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    auto kind = call.op.kinds[i];
-    if (kind == ArgKind::tensor || kind == ArgKind::tensor_list) {
-      while (next < call.operands.size() && call.operands[next].arg == static_cast<int>(i)) {
-        push_tensor(key, call.operands[next++]);
-      }
+bool make_key(const Op& op, c10::ArrayRef<c10::IValue> args, CallKey& key) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    auto& value = args[i];
+    if (op.kinds[i] == ArgKind::tensor) {
+      push_tensor(key, value.isTensor() ? value.toTensor() : kNoTensor);
+    } else if (op.kinds[i] != ArgKind::tensor_list) {
+      if (!push_value(key, value, op.kinds[i])) return false;
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) push_tensor(key, tensor);
       key.push_back(kEnd);
-    } else if (!push_value(key, call.args[i], kind)) {
-      return false;
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) push_tensor(key, item.isTensor() ? item.toTensor() : kNoTensor);
+      key.push_back(kEnd);
     }
   }
   return true;

@@ -189,6 +189,9 @@ std::shared_ptr<const Decision> decide(const Call& call) {
       decision->local_sizes.emplace_back(shape.begin(), shape.end());
     }
   }
+  decision->direct = call.mesh.slots().size() == 1 && !decision->any_moves && !decision->write_back &&
+                     decision->known_outputs && !op.is_random && !op.is_out &&
+                     !(op.rule && op.rule->local && !op.rule->local_only_if_strided);
   return decision;
 }
 

@@ -19,7 +19,7 @@ using Stack = std::vector<c10::IValue>;
 std::shared_ptr<const Decision> decision_for(const Call& call) {
   CallKey key;
   auto& cache = const_cast<DecisionCache&>(call.op.cache);
-  if (!make_key(call, key)) return decide(call);
+  if (!make_key(call.op, call.args, key)) return decide(call);
   if (auto known = cache.find(key)) return known;
   auto fresh = decide(call);
   if (!fresh->fallback || call.op.rule) cache.insert(key, fresh);  // fallbacks are announced again, for the trace
@@ -208,13 +208,16 @@ void write_back(const Call& call, const Decision& decision, const std::vector<St
 }
 
 // Turns local results into distributed ones, on the stack in the shape that the schema asks for.
-void wrap_results(const Call& call, Decision decision, const std::vector<Stack>& results, Stack& stack) {
+void wrap_results(const Call& call, const Decision& made, const std::vector<Stack>& results, Stack& stack) {
   std::vector<std::vector<at::Tensor>> locals;
   for (auto& values : results) locals.push_back(tensors_of(values));
-  if (!decision.known_outputs) {
+  Decision completed;
+  if (!made.known_outputs) completed = made;
+  auto& decision = made.known_outputs ? made : completed;
+  if (!made.known_outputs) {
     TORCH_CHECK(!results.empty(), "[", call.op.name, "] this process takes no part in ", call.mesh.text(),
                 ", and the form of the result depends on data. Call it only on ranks of the mesh.");
-    read_forms(locals[0], call.mesh, decision);
+    read_forms(locals[0], call.mesh, completed);
   }
   size_t output = 0;
   auto next = [&](int viewed_arg) {
@@ -247,11 +250,78 @@ void wrap_results(const Call& call, Decision decision, const std::vector<Stack>&
   }
 }
 
+// Note [The direct path]
+// In a real process most calls find their tensors where the op wants them: then the arguments are exchanged for local
+// ones where they stand, the op is called, and its results are wrapped. Whatever is not that simple is left to the
+// caller, with the stack untouched.
+bool run_directly(const Op& op, Stack& stack) {
+  auto count = op.kinds.size();
+  auto* args = stack.data() + stack.size() - count;
+  CallKey key;
+  const DeviceMesh* mesh = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    if (op.kinds[i] == ArgKind::tensor_list) return false;
+    if (op.kinds[i] != ArgKind::tensor || !args[i].isTensor()) continue;
+    auto& tensor = args[i].toTensor();
+    if (is_dtensor(tensor)) {
+      auto& own = meta_of(tensor).layout->mesh();
+      if (mesh && *mesh != own) return false;
+      mesh = &own;
+    } else if (tensor.defined() && (tensor.numel() != 1 || !tensor.is_cpu())) {
+      return false;
+    }
+  }
+  if (!make_key(op, c10::ArrayRef<c10::IValue>(args, count), key)) return false;
+  auto decision = op.cache.find(key);
+  if (!decision || !decision->direct) return false;
+  if (op.rule && op.rule->local && !meta_of(args[0].toTensor()).shards()[0].is_contiguous()) return false;
+
+  at::Tensor kept;  // what an in-place op returns, or what a view shows
+  auto keep = !op.written.empty() ? op.written[0] : op.views_arg.empty() ? -1 : op.views_arg[0];
+  c10::DispatchKeySet keys;
+  for (size_t i = 0; i < count; ++i) {
+    if (op.kinds[i] != ArgKind::tensor || !args[i].isTensor()) continue;
+    auto& tensor = args[i].toTensor();
+    if (!tensor.defined()) continue;
+    if (static_cast<int>(i) == keep) kept = tensor;
+    if (is_dtensor(tensor)) {
+      at::Tensor local = meta_of(tensor).shards()[0];
+      keys = keys | local.key_set();
+      args[i] = std::move(local);
+    } else {
+      keys = keys | tensor.key_set();
+    }
+  }
+  for (auto arg : op.size_args) args[arg] = decision->local_sizes[0];
+  // Ordinary CPU tensors go straight to the CPU kernel; conjugate views and other devices take the whole way.
+  keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView - c10::autocast_dispatch_keyset;
+  if (keys == c10::DispatchKeySet(c10::DispatchKey::CPU)) {
+    op.handle.redispatchBoxed(keys, &stack);
+  } else {
+    op.handle.callBoxed(stack);
+  }
+  auto* results = stack.data() + stack.size() - op.returns_arg.size();
+  if (!op.written.empty()) {
+    meta_of(kept).written();
+    results[0] = std::move(kept);
+    return true;
+  }
+  for (size_t r = 0; r < op.returns_arg.size(); ++r) {
+    auto& form = decision->outputs[r];
+    if (!form.defined) continue;
+    auto meta = c10::make_intrusive<DTensorMeta>(Shards{std::move(results[r]).toTensor()}, decision->out[r]);
+    if (op.views_arg[r] >= 0) meta->view_memory_of(shared_meta_of(kept));
+    results[r] = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+  }
+  return true;
+}
+
 }  // namespace
 
 void run_op(const Op& op, Stack& stack) {
   auto count = op.handle.schema().arguments().size();
   at::AutoDispatchBelowADInplaceOrView guard;
+  if (op.may_be_direct && run_directly(op, stack)) return;
   if (op.is_out) return run_out_op(op, stack);
   if (op.decomposition) {
     Stack arguments(stack.end() - count, stack.end());
