@@ -6,7 +6,6 @@
 
 #include <ATen/core/Formatting.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/TensorImpl.h>
 
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/meta.h"
@@ -63,12 +62,20 @@ bool interposed() {
   return ours;
 }
 
+void explain_missing_memory(c10::TensorImpl& impl) {
+  if (C10_LIKELY(interposed())) return;
+  impl.release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "A distributed tensor has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, "
+      "full_tensor(tensor) for the whole, or intarsia::str(tensor) to print it.");
+}
+
 }  // namespace intarsia
 
 std::ostream& at::print(std::ostream& stream, const at::Tensor& tensor, int64_t linesize) {
   if (tensor.defined() && intarsia::is_ours(*tensor.unsafeGetTensorImpl())) return stream << intarsia::str(tensor);
-  static const auto print = intarsia::next<std::ostream& (*)(std::ostream&, const at::Tensor&, int64_t)>(intarsia::kPrint);
-  return print(stream, tensor, linesize);
+  using Print = std::ostream& (*)(std::ostream&, const at::Tensor&, int64_t);
+  static const auto theirs = intarsia::next<Print>(intarsia::kPrint);
+  return theirs(stream, tensor, linesize);
 }
 
 void c10::TensorImpl::throw_data_ptr_access_error() const {

@@ -1,5 +1,7 @@
 #pragma once
-// Functions of LibTorch that take our place in the process: printing, and the errors of data_ptr() and storage().
+// Functions of LibTorch whose place ours take in the process: printing, and the errors of data_ptr() and storage().
+
+#include <c10/core/TensorImpl.h>
 
 namespace intarsia {
 
@@ -7,5 +9,8 @@ namespace intarsia {
 // where this library, or the program it is linked into, is searched for symbols before LibTorch; that is so unless
 // LibTorch was loaded first (Python) or named first on the linker's command line.
 bool interposed();
+
+// Where they do not, stores an error text in the tensor, so that LibTorch's own error also says what to call.
+void explain_missing_memory(c10::TensorImpl& impl);
 
 }  // namespace intarsia
