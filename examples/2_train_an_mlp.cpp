@@ -85,8 +85,10 @@ int main() {
   bool speaks = intarsia::current_world().hosted()[0] == 0;  // one of the ranks speaks for all
   if (speaks) {
     std::cout << "The parameters on " << mesh.text() << ", " << intarsia::current_world().text() << ":\n"
-              << intarsia::describe(*model) << "\nwhich ranks hold what of fc1.weight: " << intarsia::visualize_sharding(model->fc1->weight)
-              << "and of the batch: " << intarsia::visualize_sharding(dx) << "\nstep  loss on the mesh  on one rank\n";
+              << intarsia::describe(*model) << "\nWhich ranks hold what of fc1.weight: "
+              << intarsia::visualize_sharding(model->fc1->weight)
+              << "and of the batch: " << intarsia::visualize_sharding(dx)
+              << "\nstep  loss on the mesh  on one rank" << std::endl;
   }
   bool same = true;
   intarsia::CommDebugMode comms;

@@ -47,8 +47,8 @@ std::string metadata(const char* what, int64_t rank, size_t lane, const std::str
 
 // A complete event ("X") with times in microseconds.
 std::string duration_event(const CommEvent& event, int64_t rank, size_t lane) {
-  return "{\"ph\": \"X\", \"name\": " + quoted(event.kind) + ", \"cat\": " + quoted(event.implicit ? "implicit" : "explicit") +
-         ", \"pid\": " + std::to_string(rank) + ", \"tid\": " + std::to_string(lane) +
+  return "{\"ph\": \"X\", \"name\": " + quoted(event.kind) +
+         ", \"cat\": " + quoted(event.implicit ? "implicit" : "explicit") + ", \"pid\": " + std::to_string(rank) + ", \"tid\": " + std::to_string(lane) +
          ", \"ts\": " + number(event.start * 1e6, "%.3f") + ", \"dur\": " + number(event.seconds * 1e6, "%.3f") +
          ", \"args\": {\"op\": " + quoted(event.op) + ", \"axis\": " + quoted(event.axis) +
          ", \"sent\": " + std::to_string(event.sent) + ", \"received\": " + std::to_string(event.received) + "}}";
@@ -164,7 +164,9 @@ std::string CommDebugMode::table() const {
   auto text = table.text();
   std::map<std::string, int64_t> whole;
   for (auto& fallback : fallbacks()) ++whole[fallback.op];
-  for (auto& [op, count] : whole) text += op + " has no rule: ran on whole tensors, " + std::to_string(count) + " times\n";
+  for (auto& [op, count] : whole) {
+    text += op + " has no rule: ran on whole tensors, " + std::to_string(count) + (count == 1 ? " time\n" : " times\n");
+  }
   return text;
 }
 

@@ -168,8 +168,8 @@ std::string visualize_sharding(const at::Tensor& tensor, bool colour) {
   TORCH_CHECK_TYPE(is_dtensor(tensor), "[visualize_sharding] needs a distributed tensor, but got ",
                    tensor.defined() ? c10::str("a plain one of shape ", tensor.sizes()) : "an undefined one",
                    ". Make one with distribute_tensor.");
-  TORCH_CHECK_VALUE(tensor.dim() <= 2, "[visualize_sharding] the tensor of shape ", tensor.sizes(), " has ", tensor.dim(),
-                    " dims, and a picture has two. Use describe(tensor), or visualize a slice of it.");
+  TORCH_CHECK_VALUE(tensor.dim() <= 2, "[visualize_sharding] the tensor of shape ", tensor.sizes(), " has ",
+                    tensor.dim(), " dims, and a picture has two. Use describe(tensor), or visualize a slice of it.");
   auto& layout = layout_of(tensor);
   auto text = c10::str(tensor.sizes()) + " as " + str(layout) + "\n";
   for (int64_t group = 0; group < layout.mesh().group_count(); ++group) {

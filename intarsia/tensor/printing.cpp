@@ -1,6 +1,8 @@
-#include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -14,6 +16,8 @@ namespace {
 constexpr int64_t kWholeUpTo = 1000;  // larger shards are summarized
 constexpr int64_t kEdge = 3;          // how many entries of a long dim are shown at each end
 constexpr size_t kMostRanks = 16;
+
+using Entries = std::vector<std::string>;
 
 std::string number(double value) {
   char text[32];
@@ -46,7 +50,7 @@ std::vector<int64_t> shown(int64_t size, bool summarize) {
 }
 
 // All entries first, so that columns can be made equally wide.
-void collect(const at::Tensor& tensor, bool summarize, std::vector<std::string>& entries) {
+void collect(const at::Tensor& tensor, bool summarize, Entries& entries) {
   if (tensor.dim() == 0) return entries.push_back(entry(tensor));
   for (auto i : shown(tensor.size(0), summarize)) {
     if (i >= 0) collect(tensor.select(0, i), summarize, entries);
@@ -54,8 +58,8 @@ void collect(const at::Tensor& tensor, bool summarize, std::vector<std::string>&
 }
 
 // Nested brackets, as Python writes them; the innermost dim on one line.
-void write(const std::vector<int64_t>& sizes, size_t dim, bool summarize, std::vector<std::string>::const_iterator& next,
-           size_t width, const std::string& indent, std::string& text) {
+void write(const std::vector<int64_t>& sizes, size_t dim, bool summarize, Entries::const_iterator& next, size_t width,
+           const std::string& indent, std::string& text) {
   if (dim == sizes.size()) {
     text += std::string(width - next->size(), ' ') + *next;
     ++next;
@@ -83,7 +87,7 @@ std::string values_text(const at::Tensor& tensor, const std::string& indent) {
   at::NoGradGuard no_grad;
   auto here = tensor.detach().to(at::kCPU).resolve_conj().resolve_neg();
   bool summarize = here.numel() > kWholeUpTo;
-  std::vector<std::string> entries;
+  Entries entries;
   collect(here, summarize, entries);
   size_t width = 0;
   for (auto& e : entries) width = std::max(width, e.size());

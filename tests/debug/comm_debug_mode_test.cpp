@@ -98,7 +98,7 @@ TEST(CommDebugMode, ListsOpsThatRanOnWholeTensors) {
   torch::linalg_det(torch::mm(job.cut.t(), job.cut));
   ASSERT_GE(comms.fallbacks().size(), 1);
   EXPECT_EQ(comms.fallbacks()[0].op, "aten::_linalg_det");
-  EXPECT_NE(comms.table().find("aten::_linalg_det has no rule: ran on whole tensors, 1 times\n"), std::string::npos);
+  EXPECT_NE(comms.table().find("aten::_linalg_det has no rule: ran on whole tensors, 1 time\n"), std::string::npos);
 }
 
 TEST(CommDebugMode, TheTableGroupsByKindAxisAndOp) {
@@ -108,10 +108,11 @@ TEST(CommDebugMode, TheTableGroupsByKindAxisAndOp) {
   full_tensor(job.cut);
   redistribute(job.pending, {Shard(0)});
   auto table = comms.table();
-  EXPECT_EQ(table.substr(0, table.find('\n')), "collective           axis  for           chosen by   count  bytes     ms");
-  EXPECT_NE(table.find("\nall_gather           tp    full_tensor   the caller      2    288  "), std::string::npos) << table;
-  EXPECT_NE(table.find("\nreduce_scatter(sum)  tp    redistribute  the caller      1    144  "), std::string::npos) << table;
-  EXPECT_NE(table.find("\ntotal                                                    3    432  "), std::string::npos) << table;
+  auto has = [&](const char* line) { return table.find(line) != std::string::npos; };
+  EXPECT_TRUE(has("collective           axis  for           chosen by   count  bytes     ms\n")) << table;
+  EXPECT_TRUE(has("\nall_gather           tp    full_tensor   the caller      2    288  ")) << table;
+  EXPECT_TRUE(has("\nreduce_scatter(sum)  tp    redistribute  the caller      1    144  ")) << table;
+  EXPECT_TRUE(has("\ntotal                                                    3    432  ")) << table;
 }
 
 TEST(CommDebugMode, TheChromeTraceIsJsonWithALaneForEveryAxis) {

@@ -177,7 +177,8 @@ TEST(DistributeParameter, AnUnknownNameListsTheKnownOnes) {
 
 TEST(DistributeParameter, ComputedAndUndefinedTensorsAreErrors) {
   Job job;
-  EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_parameter(job.model->fc1->weight * 2, job.mesh, {Shard(0)}); }),
+  auto computed = job.model->fc1->weight * 2;
+  EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_parameter(computed, job.mesh, {Shard(0)}); }),
             "[distribute_parameter] the tensor of shape [5, 3] was computed from others. "
             "Distribute those, or call distribute_tensor on its detach().");
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_parameter(at::Tensor(), job.mesh, {Shard(0)}); }),

@@ -133,7 +133,8 @@ TEST(DataPtr, ItsErrorSaysWhatToCall) {
 TEST(DataPtr, OtherTensorsWithoutStorageKeepTheErrorOfLibTorch) {
   auto sparse = torch::eye(2).to_sparse();
   EXPECT_EQ(error_text<c10::Error>([&] { sparse.data_ptr(); }).find("[data_ptr]"), std::string::npos);
-  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { sparse.storage(); }), "Cannot access storage of SparseTensorImpl");
+  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { sparse.storage(); }),
+            "Cannot access storage of SparseTensorImpl");
 }
 
 TEST(Item, GivesTheOneValueOfAnyLayoutAlsoInStrictMode) {
