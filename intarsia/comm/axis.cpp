@@ -33,27 +33,52 @@ void copy_to_self(const Shards& from, const Shards& to) {
   for (size_t slot = 0; slot < from.size(); ++slot) to[slot].copy_(from[slot]);
 }
 
+// An error in a collective, told with everything that helps to find the other side of it.
+[[noreturn]] void fail(const Line& line, const std::string& kind, const char* cause, const std::exception& error) {
+  auto* ours = dynamic_cast<const c10::Error*>(&error);
+  auto& ranks = line.ranks[0];
+  C10_THROW_ERROR(DistBackendError, c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"",
+                                             line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ") for ",
+                                             *cause ? cause : "a direct call", ": ",
+                                             ours ? ours->what_without_backtrace() : error.what()));
+}
+
 // Runs one collective: names it in errors, times it, records it.
 template <class Start>
 void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
   auto begin = recording() ? seconds_since_start() : 0;
+  at::NoGradGuard no_grad;
   try {
     Wait finish = start();
     if (finish && wait) {
-      *wait = std::move(finish);
+      *wait = [finish, &line, kind, cause = CauseScope::op()] {  // lines live as long as the process
+        at::NoGradGuard no_grad;
+        try {
+          finish();
+        } catch (const std::exception& error) {
+          fail(line, kind, cause, error);
+        }
+      };
     } else if (finish) {
       finish();
     }
   } catch (const std::exception& error) {
-    auto& ranks = line.ranks[0];
-    TORCH_CHECK(false, "[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"", line.name,
-                "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ") for ",
-                *CauseScope::op() ? CauseScope::op() : "a direct call", ": ", error.what(),
-                "\nA rank of this axis has died, is stuck, or runs other code. See the output of the ranks named.");
+    fail(line, kind, CauseScope::op(), error);
   }
   if (!recording()) return;
   record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
                    seconds_since_start() - begin});
+}
+
+// Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
+void check_reducible(const char* where, const at::Tensor& t, ReduceOp op) {
+  bool inexact = t.is_floating_point() || t.is_complex();
+  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", t.scalar_type(),
+                    " tensors is not whole. Use Partial(sum).");
+  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !t.is_complex(), "[", where, "] ", t.scalar_type(),
+                   " tensors have no ", str(op), ": complex numbers have no order. Reduce their absolute values.");
+  TORCH_CHECK_TYPE((op != ReduceOp::band && op != ReduceOp::bor && op != ReduceOp::bxor) || !inexact, "[", where, "] ",
+                   str(op), " is for integers and bool, not for ", t.scalar_type(), ". Use sum, product, min or max.");
 }
 
 }  // namespace
@@ -83,18 +108,25 @@ Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&
 }
 
 Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
-  Shards buffers;
-  for (auto& t : tensors) buffers.push_back(t.clone(at::MemoryFormat::Contiguous));
-  if (tensors.empty() || size() == 1) return buffers;
+  if (tensors.empty()) return {};
+  check_reducible("all_reduce", tensors[0], op);
+  Shards mine, result;
+  for (auto& t : tensors) {
+    if (size() == 1) {
+      result.push_back(t.clone(at::MemoryFormat::Contiguous));
+    } else {
+      mine.push_back(t.contiguous());
+      result.push_back(at::empty_like(mine.back(), at::MemoryFormat::Contiguous));
+    }
+  }
+  if (size() == 1) return result;
   bool average = op == ReduceOp::avg;
-  TORCH_CHECK_VALUE(!average || tensors[0].is_floating_point() || tensors[0].is_complex(),
-                    "[all_reduce] the average of ", tensors[0].dtype(), " tensors is not whole. Use Partial(sum).");
-  auto bytes = 2 * bytes_of(tensors) / size() * (size() - 1);
+  auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
   Wait pending;
   carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait ? &pending : nullptr,
-        [&] { return engine_->all_reduce(line_, buffers, average ? ReduceOp::sum : op); });
-  auto divide = [buffers, n = size()] {
-    for (auto& b : buffers) b.div_(n);
+        [&] { return engine_->all_reduce(line_, mine, result, average ? ReduceOp::sum : op, wait != nullptr); });
+  auto divide = [result, n = size()] {
+    for (auto& r : result) r.div_(n);
   };
   if (pending && average) {
     *wait = [pending, divide] { pending(), divide(); };
@@ -103,7 +135,7 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   } else if (average) {
     divide();
   }
-  return buffers;
+  return result;
 }
 
 void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait) const {
@@ -126,8 +158,8 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
 
 Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const {
   if (send.empty()) return {};
-  TORCH_CHECK_VALUE(op != ReduceOp::avg || send[0].is_floating_point() || send[0].is_complex(),
-                    "[reduce_scatter] the average of ", send[0].dtype(), " tensors is not whole. Use Partial(sum).");
+  check_reducible("reduce_scatter", send[0], op);
+  at::NoGradGuard no_grad;
   Counts receive_counts;
   Shards receive;
   for (size_t slot = 0; slot < send.size(); ++slot) {
@@ -138,11 +170,11 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
   all_to_all(send, counts, receive, receive_counts, nullptr, ("reduce_scatter(" + str(op) + ")").c_str());
   Shards result;
   for (size_t slot = 0; slot < send.size(); ++slot) {
-    auto parts = receive[slot].view({size(), -1});  // reduced in the order of the line: the same sum on every run
-    auto sum = receive_counts[slot][0] ? parts[0].clone() : at::empty({0}, send[slot].options());
-    for (int64_t j = 1; receive_counts[slot][0] && j < size(); ++j) {
-      auto part = parts[j];
-      reduce_into(sum, part, op == ReduceOp::avg ? ReduceOp::sum : op);
+    auto count = receive_counts[slot][0];
+    auto parts = receive[slot].view({size(), count});  // reduced in the order of the line: the same sum on every run
+    auto sum = size() == 1 ? parts[0] : at::empty({count}, send[slot].options());
+    for (int64_t j = 1; count && j < size(); ++j) {
+      reduce(sum, j == 1 ? parts[0] : sum, parts[j], op == ReduceOp::avg ? ReduceOp::sum : op);
     }
     result.push_back(op == ReduceOp::avg ? sum.div_(size()) : sum);
   }

@@ -27,13 +27,16 @@ using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line]
 // Finishes a collective that is under way. Empty if it has finished already.
 using Wait = std::function<void()>;
 
-// Buffers are contiguous, one per slot. Any dtype; a zero count is legal everywhere.
+// Buffers are contiguous, one per slot, and the engine's until the collective has finished. Any dtype; a zero count is
+// legal everywhere. A collective that is under way makes progress by itself, so waits may come in any order.
 class Engine : public World {
  public:
   using World::World;
 
-  // Reduces the buffers of a line elementwise, in place. Not avg: the caller divides a sum.
-  virtual Wait all_reduce(const Line& line, const Shards& buffers, ReduceOp op) const = 0;
+  // `result` becomes the elementwise reduction of the `mine` of a line; the two do not overlap. Not avg: the caller
+  // divides a sum. Unless `later`, it has finished on return, and the order of the line is the order of the reduction.
+  virtual Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
+                          bool later) const = 0;
 
   // `all` receives the `mine` of every member, one behind the other; counts[slot][member] elements each.
   virtual Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const = 0;
@@ -52,7 +55,8 @@ class Engine : public World {
 // All worlds are engines.
 inline const Engine& engine_of(const World& world) { return static_cast<const Engine&>(world); }
 
-// accumulator = op(accumulator, value), elementwise and in place, for every dtype. Not avg.
+// out = op(a, b), elementwise, for every dtype for which op has a meaning. `out` may be `a`. Not avg.
+void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
 void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
 
 }  // namespace intarsia

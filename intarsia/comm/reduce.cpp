@@ -3,24 +3,56 @@
 #include "intarsia/comm/engine.h"
 
 namespace intarsia {
+namespace {
 
-void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op) {
-  bool logical = accumulator.scalar_type() == at::kBool;
+// ATen cannot add or compare the unsigned types wider than a byte. Their bits add as those of the signed type of the
+// same width do, and flipping the top bit of both maps the unsigned order to the signed one.
+at::ScalarType signed_type(at::ScalarType type) {
+  switch (type) {
+    case at::kUInt16: return at::kShort;
+    case at::kUInt32: return at::kInt;
+    case at::kUInt64: return at::kLong;
+    default: return type;
+  }
+}
+
+at::Tensor flip_top_bit(const at::Tensor& t) {
+  return t.bitwise_xor(static_cast<int64_t>(~uint64_t{0} << (8 * t.element_size() - 1)));
+}
+
+bool reduce_unsigned(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
+  auto type = signed_type(out.scalar_type());
+  if (type == out.scalar_type() || (op != ReduceOp::sum && op != ReduceOp::min && op != ReduceOp::max)) return false;
+  auto to = out.view(type), x = a.view(type), y = b.view(type);
+  if (op == ReduceOp::sum) {
+    at::add_out(to, x, y);
+  } else {
+    auto u = flip_top_bit(x), v = flip_top_bit(y);
+    to.copy_(flip_top_bit(op == ReduceOp::min ? at::minimum(u, v) : at::maximum(u, v)));
+  }
+  return true;
+}
+
+}  // namespace
+
+void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
+  bool logical = out.scalar_type() == at::kBool;
+  if (reduce_unsigned(out, a, b, op)) return;
   switch (op) {
-    case ReduceOp::sum:
-      if (logical) return void(accumulator.logical_or_(value));
-      return void(accumulator.add_(value));
-    case ReduceOp::product:
-      if (logical) return void(accumulator.logical_and_(value));
-      return void(accumulator.mul_(value));
-    case ReduceOp::min: return void(at::minimum_out(accumulator, accumulator, value));
-    case ReduceOp::max: return void(at::maximum_out(accumulator, accumulator, value));
-    case ReduceOp::band: return void(accumulator.bitwise_and_(value));
-    case ReduceOp::bor: return void(accumulator.bitwise_or_(value));
-    case ReduceOp::bxor: return void(accumulator.bitwise_xor_(value));
+    case ReduceOp::sum: logical ? at::logical_or_out(out, a, b) : at::add_out(out, a, b); return;
+    case ReduceOp::product: logical ? at::logical_and_out(out, a, b) : at::mul_out(out, a, b); return;
+    case ReduceOp::min: at::minimum_out(out, a, b); return;
+    case ReduceOp::max: at::maximum_out(out, a, b); return;
+    case ReduceOp::band: at::bitwise_and_out(out, a, b); return;
+    case ReduceOp::bor: at::bitwise_or_out(out, a, b); return;
+    case ReduceOp::bxor: at::bitwise_xor_out(out, a, b); return;
     case ReduceOp::avg: break;
   }
   TORCH_INTERNAL_ASSERT(false, "avg reaches the engine as a sum");
+}
+
+void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op) {
+  reduce(accumulator, accumulator, value, op);
 }
 
 }  // namespace intarsia

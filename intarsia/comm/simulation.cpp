@@ -29,11 +29,12 @@ class SimulationEngine final : public Engine {
     return size() == 1 ? "one rank" : "a simulation of " + std::to_string(size()) + " ranks";
   }
 
-  Wait all_reduce(const Line& line, const Shards& buffers, ReduceOp op) const override {
+  Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool) const override {
     for (auto& members : lines_of(line)) {
-      auto sum = buffers[members[0]].clone();
-      for (size_t j = 1; j < members.size(); ++j) reduce_into(sum, buffers[members[j]], op);
-      for (auto slot : members) buffers[slot].copy_(sum);
+      auto sum = result[members[0]];
+      if (members.size() == 1) sum.copy_(mine[members[0]]);
+      for (size_t j = 1; j < members.size(); ++j) reduce(sum, j == 1 ? mine[members[0]] : sum, mine[members[j]], op);
+      for (size_t j = 1; j < members.size(); ++j) result[members[j]].copy_(sum);
     }
     return {};
   }

@@ -40,8 +40,7 @@ void record(const CommEvent& event);
 void record(const FallbackEvent& event);
 double seconds_since_start();
 
-// Names the call on whose behalf the collectives of this scope run. The outermost scope wins, unless it is only a
-// redistribute inside dispatch.
+// Names the call on whose behalf the collectives of this scope run. The outermost scope wins.
 class CauseScope {
  public:
   CauseScope(const char* op, bool implicit);

@@ -24,12 +24,12 @@ struct Decision {
   std::vector<const Layout*> in;  // per tensor; null where it is plain or undefined
   std::vector<const Layout*> out;
   std::vector<TensorForm> inputs, outputs;
-  std::vector<bool> moves;                          // per tensor: whether it is redistributed
+  std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already
   bool any_moves = false;
   bool fallback = false;                            // no rule: whole tensors
   bool write_back = false;                          // in-place on a copy, which is then cut and copied into self
   bool known_outputs = true;                        // false: the forms are read off the results
-  std::vector<std::vector<int64_t>> local_sizes;    // per slot: what size arguments become
+  std::vector<c10::IValue> local_sizes;             // per slot: what size arguments become
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 

@@ -179,17 +179,20 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   if (decision->fallback && !op.rule) announce_fallback(call);
   choose_layouts(call, *decision);
   for (size_t i = 0; i < decision->in.size(); ++i) {
-    bool moves = decision->in[i] && decision->in[i] != call.operands[i].meta->layout;
-    decision->moves.push_back(moves);
-    decision->any_moves = decision->any_moves || moves;
+    auto& form = decision->inputs[i];
+    auto& steps = decision->plans.emplace_back();
+    if (!decision->in[i] || decision->in[i] == call.operands[i].meta->layout) continue;
+    steps = plan(call.operands[i].meta->layout, decision->in[i], form.sizes, c10::elementSize(form.dtype));
+    decision->any_moves = true;
   }
   if (decision->known_outputs && !op.size_args.empty()) {
     for (auto& slot : call.mesh.slots()) {
       auto shape = local_shape(*decision->out[0], decision->outputs[0].sizes, slot.coordinate);
-      decision->local_sizes.emplace_back(shape.begin(), shape.end());
+      decision->local_sizes.emplace_back(at::IntArrayRef(shape));
     }
   }
-  decision->direct = call.mesh.slots().size() == 1 && !decision->any_moves && !decision->write_back &&
+  bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
+  decision->direct = call.mesh.slots().size() == 1 && !decision->write_back && !(is_view && decision->any_moves) &&
                      decision->known_outputs && !op.is_random && !op.is_out &&
                      !(op.rule && op.rule->local && !op.rule->local_only_if_strided);
   return decision;

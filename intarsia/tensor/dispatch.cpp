@@ -33,8 +33,8 @@ c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision
   for (size_t i = 0; i < decision.in.size(); ++i) {
     if (!decision.in[i]) {
       inputs.emplace_back();
-    } else if (decision.moves[i]) {
-      inputs.push_back(shards_in(call.operands[i].tensor, decision.in[i]));
+    } else if (!decision.plans[i].steps.empty()) {
+      inputs.push_back(shards_by(call.operands[i].tensor, decision.in[i], decision.plans[i]));
     } else {
       inputs.push_back(call.operands[i].meta->shards());
     }
@@ -175,7 +175,7 @@ c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& deci
   auto* layout = decision.out[output];
   if (!base.meta) return c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
   auto& theirs = base.meta->shards();
-  bool shares = !decision.moves[viewed];
+  bool shares = decision.plans[viewed].steps.empty();
   for (size_t slot = 0; slot < shards.size(); ++slot) shares = shares && shards[slot].is_alias_of(theirs[slot]);
   if (shares) {
     auto meta = c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
@@ -250,6 +250,11 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
   }
 }
 
+at::Tensor moved(const Op& op, const at::Tensor& tensor, const Layout* to, const Plan& plan) {
+  CauseScope cause(op.name.c_str(), true);
+  return shards_by(tensor, to, plan)[0];
+}
+
 // Note [The direct path]
 // In a real process most calls find their tensors where the op wants them: then the arguments are exchanged for local
 // ones where they stand, the op is called, and its results are wrapped. Whatever is not that simple is left to the
@@ -279,13 +284,16 @@ bool run_directly(const Op& op, Stack& stack) {
   at::Tensor kept;  // what an in-place op returns, or what a view shows
   auto keep = !op.written.empty() ? op.written[0] : op.views_arg.empty() ? -1 : op.views_arg[0];
   c10::DispatchKeySet keys;
+  int operand = -1;
   for (size_t i = 0; i < count; ++i) {
-    if (op.kinds[i] != ArgKind::tensor || !args[i].isTensor()) continue;
+    if (op.kinds[i] != ArgKind::tensor) continue;
+    ++operand;
+    if (!args[i].isTensor() || !args[i].toTensor().defined()) continue;
     auto& tensor = args[i].toTensor();
-    if (!tensor.defined()) continue;
     if (static_cast<int>(i) == keep) kept = tensor;
     if (is_dtensor(tensor)) {
-      at::Tensor local = meta_of(tensor).shards()[0];
+      auto& plan = decision->plans[operand];
+      at::Tensor local = plan.steps.empty() ? meta_of(tensor).shards()[0] : moved(op, tensor, decision->in[operand], plan);
       keys = keys | local.key_set();
       args[i] = std::move(local);
     } else {

@@ -108,13 +108,18 @@ at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> size
 }
 
 Shards shards_in(const at::Tensor& tensor, const Layout* layout) {
+  auto* now = meta_of(tensor).layout;
+  return shards_by(tensor, layout, plan(now, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type())));
+}
+
+Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& plan) {
   auto& meta = meta_of(tensor);
   auto& shards = meta.shards();
   if (meta.layout == layout) return shards;
-  if (auto* settled = meta.settled(layout)) return *settled;
-  auto steps = plan(meta.layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
-  auto result = run(steps, shards, tensor.sizes());
-  if (meta.layout->has_partial() && !layout->has_partial()) meta.keep_settled(layout, result);
+  bool settles = meta.layout->has_partial() && !layout->has_partial();
+  if (auto* known = settles ? meta.settled(layout) : nullptr) return *known;
+  auto result = run(plan, shards, tensor.sizes());
+  if (settles) meta.keep_settled(layout, result);
   return result;
 }
 

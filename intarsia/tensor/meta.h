@@ -13,6 +13,7 @@
 
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
+#include "intarsia/redistribute/plan.h"
 
 namespace intarsia {
 
@@ -95,7 +96,8 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype);
 
-// The shards of `tensor` in another layout; may share memory with it.
+// The shards of `tensor` in another layout; may share memory with it. The plan leads there.
 Shards shards_in(const at::Tensor& tensor, const Layout* layout);
+Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& plan);
 
 }  // namespace intarsia

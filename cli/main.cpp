@@ -1,0 +1,53 @@
+// The command `intarsia`: a table of subcommands.
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "cli/run.h"
+
+namespace {
+
+struct Subcommand {
+  const char* name;
+  const char* summary;
+  int (*main)(int argc, char** argv);  // argv[0] is the name
+};
+
+const Subcommand kSubcommands[] = {
+    {"run", "start a program as several ranks on this machine", intarsia::cli::run_main},
+};
+
+void print_help(FILE* to) {
+  std::fprintf(to,
+               "intarsia: distributed tensors on LibTorch\n\n"
+               "usage: intarsia <command> [arguments]\n"
+               "       intarsia --help | --version\n\n"
+               "commands:\n");
+  for (auto& command : kSubcommands) std::fprintf(to, "  %-10s %s\n", command.name, command.summary);
+  std::fprintf(to, "\n`intarsia <command> --help` says more.\n");
+}
+
+int dispatch(int argc, char** argv) {
+  std::string first = argc > 1 ? argv[1] : "";
+  if (first == "--help" || first == "-h" || first == "help") return print_help(stdout), 0;
+  if (first == "--version") return std::printf("intarsia %s\n", INTARSIA_VERSION), 0;
+  for (auto& command : kSubcommands) {
+    if (first == command.name) return command.main(argc - 1, argv + 1);
+  }
+  if (!first.empty()) std::fprintf(stderr, "[intarsia] there is no command \"%s\".\n\n", first.c_str());
+  print_help(stderr);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return dispatch(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,90 @@
+#include "cli/options.h"
+
+#include <charconv>
+#include <cstring>
+#include <functional>
+#include <map>
+
+namespace intarsia::cli {
+namespace {
+
+template <class Number>
+Number number(const std::string& option, const std::string& text, Number least, Number most) {
+  Number value{};
+  auto end = text.data() + text.size();
+  auto read = std::from_chars(text.data(), end, value);
+  if (read.ec == std::errc() && read.ptr == end && least <= value && value <= most) return value;
+  throw UsageError("[run] " + option + " is \"" + text + "\". Give a number from " + std::to_string(least) + " to " +
+                   std::to_string(most) + ".");
+}
+
+using Setter = std::function<void(RunOptions&, const std::string& option, const std::string& value)>;
+
+const std::map<std::string, Setter>& setters() {
+  static const Setter ranks = [](auto& o, auto& name, auto& text) { o.ranks = number<int64_t>(name, text, 1, 4096); };
+  static const Setter bind = [](auto& o, auto&, auto& text) { o.bind = text; };
+  static const std::map<std::string, Setter> table = {
+      {"-n", ranks},
+      {"--ranks", ranks},
+      {"--bind", bind},
+      {"--master-addr", bind},
+      {"--port", [](auto& o, auto& name, auto& text) { o.port = number<uint16_t>(name, text, 1, 65535); }},
+      {"--timeout", [](auto& o, auto& name, auto& text) { o.timeout = number<int64_t>(name, text, 1, 1000000); }},
+      {"--grace", [](auto& o, auto& name, auto& text) { o.grace = number<double>(name, text, 0, 3600); }},
+      {"--log-dir", [](auto& o, auto&, auto& text) { o.log_dir = text; }},
+  };
+  return table;
+}
+
+}  // namespace
+
+const char* const kRunHelp = R"(intarsia run: start a program as several ranks on this machine
+
+usage: intarsia run -n RANKS [options] [--] program [arguments]
+
+  -n, --ranks RANKS     how many
+  --no-prefix           pass output on as it is; otherwise every line starts with [rank]
+  --log-dir DIR         also write the output of each rank to DIR/RANK.log
+  --timeout SECONDS     for every wait of the ranks, sets INTARSIA_TIMEOUT (default 300)
+  --grace SECONDS       from SIGTERM to SIGKILL when ranks must stop (default 10)
+  --bind ADDR           the address that the ranks listen on (default 127.0.0.1: this machine only);
+                        --master-addr is the same
+  --port PORT           of the store where they meet (default: a free one)
+
+Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under
+torchrun, and OMP_NUM_THREADS=1 unless it is set. Standard input goes to rank 0 unless it is a terminal. SIGINT, SIGTERM
+and SIGHUP go to all ranks. When a rank fails, the others are stopped, and its status is the status of the run:
+128 + N if it was killed by signal N.
+)";
+
+RunOptions parse_run(int argc, char** argv) {
+  RunOptions options;
+  int i = 1;
+  for (; i < argc && argv[i][0] == '-'; ++i) {
+    std::string word = argv[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (word == "--help" || word == "-h") {
+      options.help = true;
+      return options;
+    }
+    if (word == "--no-prefix") {
+      options.prefix = false;
+      continue;
+    }
+    auto equals = word.starts_with("--") ? word.find('=') : word.npos;
+    auto name = word.substr(0, equals);
+    auto setter = setters().find(name);
+    if (setter == setters().end()) throw UsageError("[run] there is no option " + name + ". See intarsia run --help.");
+    if (equals == word.npos && ++i == argc) throw UsageError("[run] " + name + " needs a value.");
+    setter->second(options, name, equals == word.npos ? argv[i] : word.substr(equals + 1));
+  }
+  options.program.assign(argv + i, argv + argc);
+  if (!options.ranks) throw UsageError("[run] the number of ranks is missing. Write intarsia run -n 4 program.");
+  if (options.program.empty()) throw UsageError("[run] the program is missing. Write intarsia run -n 4 program.");
+  return options;
+}
+
+}  // namespace intarsia::cli

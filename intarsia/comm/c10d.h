@@ -1,0 +1,72 @@
+#pragma once
+// The engine of a real job: one hosted rank, c10d process groups to the others.
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/comm/engine.h"
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace intarsia {
+
+class GlooMaker;
+class Group;
+
+struct C10dOptions {
+  std::string interface;              // see GlooMaker
+  std::chrono::milliseconds timeout;  // of every wait
+  bool direct = true;                 // false: the backend's own collectives also where direct messages are faster
+};
+
+// Groups are made once per list of ranks, when a line first needs one: its members meet in the store, nobody else takes
+// part. Safe to use from several threads; two collectives of one line keep the order in which they were started.
+class C10dEngine final : public Engine {
+ public:
+  // Without a store, lines talk over an adopted group that contains them.
+  C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options);
+  ~C10dEngine() override;
+
+  bool simulated() const override { return false; }
+  std::string text() const override;
+  const C10dOptions& options() const { return options_; }
+
+  Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool later) const override;
+  Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const override;
+  Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
+                  const Counts& receive_counts) const override;
+  Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const override;
+  void barrier() const override;
+
+  // Uses `backend` for the line of these ranks, whose order is the backend's.
+  void adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const;
+
+  // Closes all connections. Later collectives are errors.
+  void close() const;
+
+ private:
+  struct Entry;
+  std::shared_ptr<const Group> group_of(const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
+                                          std::vector<int> peers) const;
+  std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;
+
+  C10dOptions options_;
+  mutable std::mutex mutex_;  // guards what follows; an entry has its own lock
+  mutable bool closed_ = false;
+  mutable c10::intrusive_ptr<c10d::Store> store_;
+  mutable std::shared_ptr<GlooMaker> gloo_;
+  mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,55 @@
+#pragma once
+// Joins the job that this process is part of.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/core/world.h"
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+class Store;
+}  // namespace c10d
+
+namespace intarsia {
+
+// What is left out is read from the environment; see docs/launching.md.
+struct InitOptions {
+  std::optional<int64_t> rank;
+  std::optional<int64_t> world_size;
+  std::string rendezvous;                           // tcp://host:port or file:///path
+  std::string interface;                            // network interface or address for the ranks' connections
+  std::optional<std::chrono::milliseconds> timeout;  // of every wait; else INTARSIA_TIMEOUT (seconds), else 5 minutes
+};
+
+// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI) or srun have set, and returns when all
+// ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second call returns the same
+// world.
+const World& init(const InitOptions& options = {});
+
+// The same over a store that the caller has: rank `rank` of `size` ranks, all of which call it.
+const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
+                       const InitOptions& options = {});
+
+// The same over an existing process group: its ranks are the world. Nothing moves; the group must outlive its use.
+const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options = {});
+const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options = {});
+
+// Leaves the job: closes the connections; the rank that serves the store waits for the others. A program that ends
+// normally need not call it.
+void finalize();
+
+// Of the current world. In a simulation there is no one rank, and asking for it is an error.
+int64_t rank();
+int64_t world_size();
+int64_t local_rank();  // among the ranks on this host, as the launcher counts
+
+// Returns when every rank of the current world has called it.
+void barrier();
+
+}  // namespace intarsia

@@ -1,0 +1,348 @@
+// What every engine must do. Included once by each test program; see in_every_world.
+
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/engine.h"
+#include "tests/support/error_text.h"
+#include "tests/support/worlds.h"
+
+namespace intarsia {
+namespace {
+
+const std::vector<at::ScalarType> kDtypes = {
+    at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32, at::kUInt64,
+    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
+const std::vector<ReduceOp> kOps = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
+                                    ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
+
+bool has_meaning(at::ScalarType type, ReduceOp op) {
+  bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+  if (at::isFloatingType(type)) return !bitwise;
+  if (at::isComplexType(type)) return op == ReduceOp::sum || op == ReduceOp::product;
+  return true;
+}
+
+const Axis& whole_axis() { return Axis::of(init_device_mesh(at::kCPU, {current_world().size()}, {"x"}), 0); }
+const Engine& engine() { return engine_of(current_world()); }
+
+template <class Make>
+Shards per_slot(const Axis& axis, Make make) {
+  Shards shards;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) shards.push_back(make(axis.position(slot)));
+  return shards;
+}
+
+template <class Count>
+Counts counts_per_slot(const Axis& axis, Count count) {
+  Counts counts;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto& row = counts.emplace_back();
+    for (int64_t j = 0; j < axis.size(); ++j) row.push_back(count(axis.position(slot), j));
+  }
+  return counts;
+}
+
+void finish(const Wait& wait) {
+  if (wait) wait();
+}
+
+at::Tensor bytes_of(const at::Tensor& t) { return t.contiguous().view(-1).view(at::kByte); }
+
+// Equal bit for bit in every slot. Compared as bytes: at::equal does not know every dtype, and a NaN equals itself here.
+void expect_each(const Axis& axis, const Shards& shards, const at::Tensor& expected) {
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    ASSERT_EQ(shards[slot].scalar_type(), expected.scalar_type());
+    ASSERT_EQ(shards[slot].sizes(), expected.sizes());
+    EXPECT_TRUE(at::equal(bytes_of(shards[slot]), bytes_of(expected)))
+        << "at position " << axis.position(slot) << ":\n" << shards[slot] << "\ninstead of\n" << expected;
+  }
+}
+
+// What the line's values reduce to, computed in the widest type of the kind.
+at::Tensor expected_reduction(const Axis& axis, at::ScalarType type, ReduceOp op,
+                              const std::function<at::Tensor(int64_t)>& value) {
+  auto wide = type == at::kBool            ? at::kBool
+              : at::isComplexType(type)    ? at::kComplexDouble
+              : at::isFloatingType(type)   ? at::kDouble
+                                           : at::kLong;
+  auto result = value(0).to(wide).clone();
+  for (int64_t j = 1; j < axis.size(); ++j) reduce_into(result, value(j).to(wide), op);
+  return result.to(type);
+}
+
+TEST(Engine, ReducesEveryDtypeByEveryOpThatHasAMeaningForIt) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (auto type : kDtypes) {
+      for (auto op : kOps) {
+        if (!has_meaning(type, op)) continue;
+        SCOPED_TRACE(c10::str(str(op), " of ", type));
+        auto value = [&](int64_t j) {
+          auto last = j + 1 == axis.size();
+          return at::tensor({op == ReduceOp::product ? 1 + j % 2 : j + 1, int64_t{0}, int64_t{last}, int64_t{2}})
+              .to(type);
+        };
+        auto mine = per_slot(axis, value);
+        for (bool later : {false, true}) {
+          auto result = per_slot(axis, [&](int64_t) { return at::empty_like(value(0)); });
+          finish(engine().all_reduce(axis.line(), mine, result, op, later));
+          expect_each(axis, result, expected_reduction(axis, type, op, value));
+        }
+        for (size_t slot = 0; slot < mine.size(); ++slot) {
+          EXPECT_TRUE(at::equal(bytes_of(mine[slot]), bytes_of(value(axis.position(slot))))) << "the input changed";
+        }
+      }
+    }
+  });
+}
+
+TEST(Engine, UnsignedNumbersCompareByAllTheirBits) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (auto type : {at::kByte, at::kUInt16, at::kUInt32, at::kUInt64}) {
+      auto top = static_cast<int64_t>(uint64_t{1} << (8 * at::elementSize(type) - 1));
+      auto value = [&](int64_t j) {  // position 0 holds the number with the top bit, the others small ones
+        return at::full({3}, j ? j : top, at::kLong).to(type);
+      };
+      auto result = per_slot(axis, [&](int64_t) { return at::empty({3}, type); });
+      finish(engine().all_reduce(axis.line(), per_slot(axis, value), result, ReduceOp::max, false));
+      expect_each(axis, result, value(0));
+      finish(engine().all_reduce(axis.line(), per_slot(axis, value), result, ReduceOp::min, false));
+      expect_each(axis, result, value(axis.size() > 1 ? 1 : 0));
+    }
+  });
+}
+
+TEST(Engine, AMinOrMaxKeepsANaNWhoeverHoldsIt) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (int64_t holder = 0; holder < axis.size(); ++holder) {
+      auto mine = per_slot(axis, [&](int64_t j) { return at::full({2}, j == holder ? NAN : double(j)); });
+      for (auto op : {ReduceOp::min, ReduceOp::max}) {
+        for (bool later : {false, true}) {
+          auto result = per_slot(axis, [](int64_t) { return at::empty({2}); });
+          finish(engine().all_reduce(axis.line(), mine, result, op, later));
+          for (auto& r : result) EXPECT_TRUE(r.isnan().all().item<bool>()) << str(op) << " holder " << holder;
+        }
+      }
+    }
+  });
+}
+
+// Below and above the sizes at which the real engine changes its ways; all parts uneven, some empty.
+const std::vector<int64_t> kSizes = {0, 1, 2, 5, 1000, 100003, 1500001};
+
+TEST(Engine, AddsInTheOrderOfTheLineWhateverTheSize) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (auto size : kSizes) {
+      if (current_world().simulated() && size > 100003) continue;  // one way for all sizes
+      SCOPED_TRACE(size);
+      auto value = [&](int64_t j) {  // sums of these depend on the order
+        at::manual_seed(j);
+        return at::randn({size}).mul_(sign_of(j));
+      };
+      auto expected = value(0);
+      for (int64_t j = 1; j < axis.size(); ++j) expected.add_(value(j));
+      auto result = per_slot(axis, [&](int64_t) { return at::empty({size}); });
+      finish(engine().all_reduce(axis.line(), per_slot(axis, value), result, ReduceOp::sum, false));
+      expect_each(axis, result, expected);
+    }
+  });
+}
+
+TEST(Engine, GathersUnevenAndEmptyPartsOfEveryDtype) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto count = [](int64_t, int64_t j) { return j; };  // position 0 has nothing
+    for (auto type : kDtypes) {
+      SCOPED_TRACE(c10::str(type));
+      auto value = [&](int64_t j) { return at::full({j}, j % 7 + 1, at::kLong).to(type); };
+      std::vector<at::Tensor> parts;
+      for (int64_t j = 0; j < axis.size(); ++j) parts.push_back(value(j));
+      auto expected = at::cat(parts);
+      auto all = per_slot(axis, [&](int64_t) { return at::empty({expected.numel()}, type); });
+      finish(engine().all_gather(axis.line(), per_slot(axis, value), all, counts_per_slot(axis, count)));
+      expect_each(axis, all, expected);
+    }
+  });
+}
+
+TEST(Engine, GathersEvenPartsInTheOrderOfTheLine) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (int64_t count : {0, 1, 3, 70000}) {
+      auto value = [&](int64_t j) { return at::full({count}, double(sign_of(j))); };
+      std::vector<at::Tensor> parts;
+      for (int64_t j = 0; j < axis.size(); ++j) parts.push_back(value(j));
+      auto all = per_slot(axis, [&](int64_t) { return at::empty({count * axis.size()}); });
+      auto counts = counts_per_slot(axis, [&](int64_t, int64_t) { return count; });
+      finish(engine().all_gather(axis.line(), per_slot(axis, value), all, counts));
+      expect_each(axis, all, at::cat(parts));
+    }
+  });
+}
+
+TEST(Engine, DealsUnevenAndEmptyPartsOfEveryDtypeToAll) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto count = [](int64_t from, int64_t to) { return (from + 2 * to) % 3; };
+    auto part = [&](int64_t from, int64_t to, at::ScalarType type) {
+      return at::full({count(from, to)}, (10 * from + to) % 100, at::kLong).to(type);
+    };
+    auto n = axis.size();
+    for (auto type : kDtypes) {
+      SCOPED_TRACE(c10::str(type));
+      auto joined = [&](auto make) {
+        std::vector<at::Tensor> parts;
+        for (int64_t j = 0; j < n; ++j) parts.push_back(make(j));
+        return at::cat(parts);
+      };
+      auto send = per_slot(axis, [&](int64_t me) { return joined([&](int64_t j) { return part(me, j, type); }); });
+      auto expected = per_slot(axis, [&](int64_t me) { return joined([&](int64_t j) { return part(j, me, type); }); });
+      auto receive = per_slot(axis, [&](int64_t me) {
+        return at::empty_like(joined([&](int64_t j) { return part(j, me, type); }));
+      });
+      finish(engine().all_to_all(axis.line(), send, counts_per_slot(axis, count), receive,
+                                 counts_per_slot(axis, [&](int64_t me, int64_t j) { return count(j, me); })));
+      for (size_t slot = 0; slot < send.size(); ++slot) {
+        EXPECT_TRUE(at::equal(bytes_of(receive[slot]), bytes_of(expected[slot]))) << receive[slot];
+      }
+    }
+  });
+}
+
+TEST(Engine, BroadcastsFromEverySourceEveryDtype) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    for (auto type : kDtypes) {
+      for (int64_t source = 0; source < axis.size(); ++source) {
+        auto value = [&](int64_t j) { return at::full({2, 3}, j % 5, at::kLong).to(type); };
+        auto buffers = per_slot(axis, value);
+        finish(engine().broadcast(axis.line(), buffers, source));
+        expect_each(axis, buffers, value(source));
+      }
+    }
+    auto nothing = per_slot(axis, [](int64_t) { return at::empty({0}); });
+    finish(engine().broadcast(axis.line(), nothing, 0));
+    engine().barrier();
+  });
+}
+
+TEST(Engine, CollectivesUnderWayMayBeFinishedInAnyOrder) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto n = axis.size();
+    auto mine = per_slot(axis, [](int64_t j) { return at::full({4}, sign_of(j), at::kLong); });
+    auto sum = per_slot(axis, [](int64_t) { return at::empty({4}, at::kLong); });
+    auto all = per_slot(axis, [&](int64_t) { return at::empty({4 * n}, at::kLong); });
+    auto again = per_slot(axis, [&](int64_t) { return at::empty({4 * n}, at::kLong); });
+    auto counts = counts_per_slot(axis, [](int64_t, int64_t) { return 4; });
+    auto first = engine().all_reduce(axis.line(), mine, sum, ReduceOp::sum, true);
+    auto second = engine().all_gather(axis.line(), mine, all, counts);
+    { auto dropped = engine().all_gather(axis.line(), mine, again, counts); }  // nobody waits for it
+    bool early = axis.position(0) % 2 == 0;
+    finish(early ? first : second);
+    finish(early ? second : first);
+    expect_each(axis, sum, at::full({4}, sum_of_signs(n), at::kLong));
+    for (auto& a : all) EXPECT_EQ(a.sum().item<int64_t>(), 4 * sum_of_signs(n));
+    for (auto& a : again) EXPECT_EQ(a.sum().item<int64_t>(), 4 * sum_of_signs(n));
+  });
+}
+
+// Rows and columns of a grid, and a line whose order is not that of the ranks.
+TEST(Engine, LinesOfAGridTalkAmongThemselves) {
+  in_every_world([] {
+    auto n = current_world().size();
+    if (n % 2) return;
+    DeviceMesh mesh(at::kCPU, {2, n / 2}, [&] {
+      std::vector<int64_t> ranks(n);
+      std::iota(ranks.rbegin(), ranks.rend(), 0);
+      return ranks;
+    }(), {"dp", "tp"});
+    for (int64_t which = 0; which < 2; ++which) {
+      auto& axis = Axis::of(mesh, which);
+      Shards mine;
+      std::vector<double> expected;
+      for (auto& slot : mesh.slots()) {
+        mine.push_back(at::full({3}, double(sign_of(slot.rank))));
+        double sum = 0;
+        for (auto rank : mesh.line(slot, {which})) sum += sign_of(rank);
+        expected.push_back(sum);
+      }
+      auto result = axis.all_reduce(mine, ReduceOp::sum);
+      for (size_t slot = 0; slot < result.size(); ++slot) {
+        EXPECT_TRUE(result[slot].eq(expected[slot]).all().item<bool>()) << result[slot];
+      }
+    }
+  });
+}
+
+TEST(Engine, RanksOutsideAMeshTakeNoPart) {
+  in_every_world([] {
+    if (current_world().size() < 3) return;
+    auto& axis = Axis::of(DeviceMesh(at::kCPU, {2}, {2, 0}, {"pair"}), 0);
+    auto mine = per_slot(axis, [](int64_t j) { return at::full({1}, double(sign_of(j))); });
+    for (auto& r : axis.all_reduce(mine, ReduceOp::sum)) EXPECT_EQ(r.item<double>(), 11);
+  });
+}
+
+TEST(Axis, ReducesAndScattersUnevenParts) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto n = axis.size();
+    auto counts = counts_per_slot(axis, [](int64_t, int64_t j) { return (j + 1) % 3; });
+    auto length = std::accumulate(counts[0].begin(), counts[0].end(), int64_t{0});
+    for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max}) {
+      auto send = per_slot(axis, [&](int64_t j) { return at::full({length}, double(sign_of(j))); });
+      auto parts = axis.reduce_scatter(send, counts, op);
+      double expected = op == ReduceOp::max ? sign_of(n - 1) : sum_of_signs(n) / (op == ReduceOp::avg ? double(n) : 1.0);
+      for (size_t slot = 0; slot < parts.size(); ++slot) {
+        EXPECT_EQ(parts[slot].numel(), (axis.position(slot) + 1) % 3);
+        EXPECT_TRUE(at::allclose(parts[slot], at::full_like(parts[slot], expected))) << parts[slot];
+      }
+    }
+  });
+}
+
+TEST(Axis, AllReduceLeavesItsInputAndTakesAnyStrides) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto mine = per_slot(axis, [](int64_t j) { return at::full({2, 3}, double(sign_of(j))).t(); });
+    for (auto op : {ReduceOp::sum, ReduceOp::avg}) {
+      Wait wait;
+      auto later = axis.all_reduce(mine, op, &wait);
+      auto now = axis.all_reduce(mine, op);
+      finish(wait);
+      auto expected = sum_of_signs(axis.size()) / (op == ReduceOp::avg ? double(axis.size()) : 1.0);
+      for (auto* result : {&later, &now}) {
+        for (auto& r : *result) EXPECT_TRUE(at::allclose(r, at::full({3, 2}, expected))) << r;
+      }
+      for (size_t slot = 0; slot < mine.size(); ++slot) {
+        EXPECT_TRUE(mine[slot].eq(sign_of(axis.position(slot))).all().item<bool>());
+      }
+    }
+  });
+}
+
+TEST(Axis, AnOpWithoutAMeaningForTheDtypeIsAnErrorBeforeAnythingMoves) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto reduce_all = [&](at::ScalarType type, ReduceOp op) {
+      axis.all_reduce(per_slot(axis, [&](int64_t) { return at::ones({2}, type); }), op);
+    };
+    EXPECT_EQ(error_text<c10::TypeError>([&] { reduce_all(at::kComplexFloat, ReduceOp::max); }),
+              "[all_reduce] ComplexFloat tensors have no max: complex numbers have no order. Reduce their "
+              "absolute values.");
+    EXPECT_EQ(error_text<c10::TypeError>([&] { reduce_all(at::kFloat, ReduceOp::band); }),
+              "[all_reduce] band is for integers and bool, not for Float. Use sum, product, min or max.");
+    EXPECT_EQ(error_text<c10::ValueError>([&] { reduce_all(at::kLong, ReduceOp::avg); }),
+              "[all_reduce] the average of Long tensors is not whole. Use Partial(sum).");
+  });
+}
+
+}  // namespace
+}  // namespace intarsia

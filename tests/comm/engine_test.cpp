@@ -1,0 +1,1 @@
+#include "tests/comm/engine_bodies.h"

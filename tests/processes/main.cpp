@@ -1,0 +1,39 @@
+// Runs tests as one rank of a real job: intarsia run -n 4 intarsia_process_tests [--gtest_filter=...]
+// With --play NAME it plays one scene of plays.h instead, for the tests of the launcher.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+#include "intarsia/comm/init.h"
+#include "tests/processes/plays.h"
+
+namespace {
+
+// Rank 0 speaks for all; the others only report what fails.
+class OnlyFailures : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::printf("%s:%d: in %s.%s\n%s\n", result.file_name() ? result.file_name() : "?", result.line_number(),
+                test ? test->test_suite_name() : "?", test ? test->name() : "?", result.summary());
+    std::fflush(stdout);
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--play") return intarsia::play(argv[2]);
+  testing::InitGoogleTest(&argc, argv);
+  intarsia::init();
+  if (intarsia::rank() != 0) {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new OnlyFailures);
+  }
+  int failed = RUN_ALL_TESTS();
+  if (!failed) intarsia::barrier();  // a rank that failed has nobody to wait for
+  return failed;
+}

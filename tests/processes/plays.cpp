@@ -1,0 +1,114 @@
+#include "tests/processes/plays.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/init.h"
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+namespace {
+
+const Axis& whole_axis() { return Axis::of(init_device_mesh(at::kCPU, {world_size()}, {"tp"}), 0); }
+
+void sum_of_ranks() {
+  init();
+  auto sum = whole_axis().all_reduce({at::full({1}, double(rank() + 1))}, ReduceOp::sum);
+  std::printf("rank %d of %d, local %d: the sum is %g\n", int(rank()), int(world_size()), int(local_rank()),
+              sum[0].item<double>());
+}
+
+// Works until `strike` happens to rank 1 in the middle of it.
+void reduce_until(const std::function<void()>& strike, int64_t numel) {
+  init();
+  auto& axis = whole_axis();
+  CauseScope cause("aten::mm", true);
+  for (int step = 0; step < 1000; ++step) {
+    if (step == 5) {
+      std::printf("step 5 reached\n");
+      std::fflush(stdout);
+      if (rank() == 1) strike();
+    }
+    axis.all_reduce({at::ones({numel})}, ReduceOp::sum);
+  }
+}
+
+// The error comes when the result is waited for.
+void kill_then_wait() {
+  init();
+  auto& axis = whole_axis();
+  auto all = at::empty({world_size()});
+  Counts counts{std::vector<int64_t>(world_size(), 1)};
+  axis.all_gather({at::ones({1})}, {all}, counts);
+  if (rank() == 1) raise(SIGKILL);
+  Wait wait;
+  axis.all_gather({at::ones({1})}, {all}, counts, &wait);
+  std::printf("under way\n");
+  wait();
+}
+
+void rank_one_uses_other_code() {
+  init();
+  if (rank() != 1) whole_axis().all_reduce({at::ones({4})}, ReduceOp::sum);
+  sleep(60);
+}
+
+void a_group_without_rank_zero() {
+  init();
+  if (rank() == 0) return;  // it may serve the store, which the others still need
+  sleep(1);
+  std::vector<int64_t> others;
+  for (int64_t r = 1; r < world_size(); ++r) others.push_back(r);
+  DeviceMesh mesh(at::kCPU, {world_size() - 1}, others, {"rest"});
+  auto sum = Axis::of(mesh, 0).all_reduce({at::ones({1})}, ReduceOp::sum);
+  std::printf("the others count %g\n", sum[0].item<double>());
+}
+
+void twice() {
+  for (int i = 0; i < 2; ++i) {
+    sum_of_ranks();
+    auto& before = current_world();
+    if (&init() != &before) std::printf("another world\n");
+    finalize();
+    if (world_size() != 1) std::printf("not left\n");
+  }
+}
+
+const std::map<std::string, std::function<void()>> kPlays = {
+    {"sum", sum_of_ranks},
+    {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
+    {"kill_large", [] { reduce_until([] { raise(SIGKILL); }, 3000000); }},
+    {"stop", [] { reduce_until([] { raise(SIGSTOP); }, 1000); }},
+    {"stop_large", [] { reduce_until([] { raise(SIGSTOP); }, 3000000); }},
+    {"exit", [] { reduce_until([] { exit(7); }, 1000); }},
+    {"uncaught", [] { reduce_until([] { abort(); }, 1000); }},
+    {"kill_then_wait", kill_then_wait},
+    {"other_code", rank_one_uses_other_code},
+    {"without_rank_zero", a_group_without_rank_zero},
+    {"twice", twice},
+};
+
+}  // namespace
+
+int play(const std::string& name) {
+  auto found = kPlays.find(name);
+  if (found == kPlays.end()) return std::fprintf(stderr, "there is no play %s\n", name.c_str()), 2;
+  try {
+    found->second();
+  } catch (const std::exception& error) {
+    auto* ours = dynamic_cast<const c10::Error*>(&error);
+    std::fprintf(stderr, "error: %s\n", ours ? ours->what_without_backtrace() : error.what());
+    return 3;
+  }
+  return 0;
+}
+
+}  // namespace intarsia
