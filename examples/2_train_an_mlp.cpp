@@ -16,13 +16,6 @@
 #include <torch/torch.h>
 
 #include "intarsia/intarsia.h"
-#if __has_include("intarsia/comm/init.h")
-#include "intarsia/comm/init.h"
-#else
-namespace intarsia {
-inline void init() {}
-}  // namespace intarsia
-#endif
 
 using intarsia::DeviceMesh, intarsia::Replicate, intarsia::Shard;
 
