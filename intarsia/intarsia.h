@@ -6,5 +6,8 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
+#include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/debug/visualize.h"
+#include "intarsia/nn/distribute_module.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"

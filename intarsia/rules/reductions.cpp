@@ -68,6 +68,8 @@ void add_reduction_rules(RuleTable& t) {
   t["aten::all"] = t["aten::all.dim"] = t["aten::all.dims"] = reduce(ReduceOp::band, {});
   t["aten::any"] = t["aten::any.dim"] = t["aten::any.dims"] = reduce(ReduceOp::bor, {});
   t["aten::count_nonzero.dim_IntList"] = reduce(ReduceOp::sum, {});
+  // A value that leaves the tensor is the same on every rank: the whole is brought together for it.
+  t["aten::_local_scalar_dense"] = t["aten::equal"] = rows("whole", [](const OpCall&) { return Rows(); });
   t.decompose("aten::mean", [](auto& stack) { return mean(stack, std::nullopt, false, dtype_of(stack[1])); });
   t.decompose("aten::mean.dim", [](auto& stack) {
     auto dims = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();

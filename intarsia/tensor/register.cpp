@@ -2,9 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/meta.h"
 
@@ -64,6 +66,10 @@ void register_all() {
   aten->impl("detach", detach);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
+  static auto* others_autograd =
+      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
@@ -73,7 +79,10 @@ void register_all() {
 
 void register_dispatch() {
   static std::once_flag once;
-  std::call_once(once, register_all);
+  std::call_once(once, [] {
+    register_all();
+    interposed();  // the mention makes a linker take that file along from a static library
+  });
 }
 
 }  // namespace intarsia
