@@ -51,6 +51,27 @@ Placement cut_at(const std::string& letters, char letter, int64_t ndim) {
 
 }  // namespace
 
+bool sums_survive(c10::ScalarType from, c10::ScalarType to) {
+  return from == to || (!c10::isIntegralType(from, true) && c10::promoteTypes(from, to) == to);
+}
+
+bool order_survives(c10::ScalarType from, c10::ScalarType to) {
+  if (c10::isComplexType(from) || c10::isComplexType(to)) return false;
+  return from == to || c10::isFloatingType(to) || c10::promoteTypes(from, to) == to;
+}
+
+bool survives_casts(const Row& row, const OpCall& call) {
+  auto to = call.outputs[0].dtype;
+  for (size_t i = 0; i < row.in.size(); ++i) {
+    auto* partial = std::get_if<Partial>(&row.in[i]);
+    if (!partial || !call.inputs[i].defined) continue;
+    auto from = call.inputs[i].dtype;
+    bool order = partial->op == ReduceOp::max || partial->op == ReduceOp::min;
+    if (order ? !order_survives(from, to) : !sums_survive(from, to)) return false;
+  }
+  return true;
+}
+
 std::vector<int64_t> broadcast_shape(const OpCall& call) {
   std::vector<int64_t> shape;
   for (auto& form : call.inputs) {
@@ -112,6 +133,7 @@ Rule pointwise(Rows pending) {
   Rule rule = rows("pointwise", [pending](const OpCall& call) {
     Rows rows;
     auto& out = call.outputs[0];
+    bool wraps = out.dtype == c10::kByte;  // 1 - 2 is 255: no order to keep
     for (int64_t d = 0; d < out.dim(); ++d) {
       Row row;
       bool cut = false;
@@ -125,7 +147,8 @@ Rule pointwise(Rows pending) {
       rows.push_back(std::move(row));
     }
     for (auto row : pending) {
-      if (row.in.size() != call.inputs.size()) continue;
+      if (row.in.size() != call.inputs.size() || !survives_casts(row, call)) continue;
+      if (wraps && (row.out[0] == P_max || row.out[0] == P_min)) continue;
       row.out.assign(call.outputs.size(), row.out[0]);
       rows.push_back(std::move(row));
     }
@@ -151,7 +174,10 @@ Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims) {
       if (!gone) ++kept_before;
       rows.push_back({{S(d)}, Placements(call.outputs.size(), out)});
     }
-    for (auto op : pending) rows.push_back({{P(op)}, Placements(call.outputs.size(), P(op))});
+    for (auto op : pending) {
+      Row row{{P(op)}, Placements(call.outputs.size(), P(op))};
+      if (survives_casts(row, call)) rows.push_back(std::move(row));
+    }
     return rows;
   });
   rule.shapes = [dims](const OpCall& call) {

@@ -34,6 +34,16 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
 // A view that flattens and splits dims, keeping the order of elements.
 Rule reshape();
 
+// Whether a pending sum (average, product) of one dtype is still that sum after every share is cast to another.
+// Whole numbers wrap at the width of their type (bool sums are "or"), and halves overflow, so only widening will do.
+bool sums_survive(c10::ScalarType from, c10::ScalarType to);
+
+// Whether a cast keeps the order of values.
+bool order_survives(c10::ScalarType from, c10::ScalarType to);
+
+// Whether what is pending in the inputs of a row survives the cast to the output's dtype.
+bool survives_casts(const Row& row, const OpCall& call);
+
 // The shape that the inputs broadcast to.
 std::vector<int64_t> broadcast_shape(const OpCall& call);
 

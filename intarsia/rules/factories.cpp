@@ -36,23 +36,15 @@ Rows pass_through(std::initializer_list<ReduceOp> ops) {
   return rows;
 }
 
-bool widens(c10::ScalarType from, c10::ScalarType to) {
-  return from == to || (c10::isFloatingType(from) && c10::isFloatingType(to)) || c10::isComplexType(to) ||
-         (c10::isIntegralType(from, false) && c10::isFloatingType(to));
-}
-
-// A cast keeps sums if it is between floating types (rounding apart), extremes if it keeps the order.
+// A cast keeps what is pending if it loses nothing of it: see sums_survive and order_survives.
 Rule cast() {
   auto shape = pointwise();
   Rule rule = rows("cast", [shape](const OpCall& call) {
     auto rows = shape.rows(call);
-    auto from = call.inputs[0].dtype, to = call.outputs[0].dtype;
-    if (from == to) {
-      for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
-    } else if (widens(from, to)) {
-      rows.push_back({{P_sum}, {P_sum}});
-      rows.push_back({{P_avg}, {P_avg}});
-      if (!c10::isComplexType(to)) rows.push_back({{P_max}, {P_max}}), rows.push_back({{P_min}, {P_min}});
+    bool same = call.inputs[0].dtype == call.outputs[0].dtype;
+    for (auto op : same ? kReduceOps : std::vector{ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
+      Row row{{P(op)}, {P(op)}};
+      if (survives_casts(row, call)) rows.push_back(std::move(row));
     }
     return rows;
   });

@@ -12,6 +12,9 @@ const Rows kLinear = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
 // a <= b implies f(a) <= f(b), so f(max(a, b)) = max(f(a), f(b)): extremes pass.
 const Rows kNonDecreasing = {{{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
+// The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring in.
+const Rows kNonDecreasingFrom = {{{P_min}, {P_min}}};
+
 // -max(a, b) = min(-a, -b), and negation is linear.
 const Rows kNegation = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_min}}, {{P_min}, {P_max}}};
 
@@ -21,6 +24,18 @@ const Rows kAdditive = {
     {{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}},
     {{R, P_avg}, {P_avg}},     {{P_max, R}, {P_max}},     {{P_min, R}, {P_min}},
 };
+
+// b - alpha * a
+const Rows kSubtractFrom = {
+    {{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}},
+    {{R, P_avg}, {P_avg}},     {{R, P_max}, {P_max}},     {{R, P_min}, {P_min}},
+};
+
+// a + bi is linear in (a, b) together.
+const Rows kPair = {{{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}}, {{R, P_avg}, {P_avg}}};
+
+// A positive multiple.
+const Rows kScale = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
 // The same with the second operand a number.
 const Rows kAddNumber = {{{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_min}}};
@@ -53,7 +68,13 @@ const Rows kLerpTensor = {{{P_sum, P_sum, R}, {P_sum}}, {{P_avg, P_avg, R}, {P_a
 const Rows kWhere = {
     {{R, P_sum, P_sum}, {P_sum}}, {{R, P_avg, P_avg}, {P_avg}}, {{R, P_max, P_max}, {P_max}},
     {{R, P_min, P_min}, {P_min}}, {{R, P_avg, R}, {P_avg}},     {{R, R, P_avg}, {P_avg}},
+    {{R, P_max, R}, {P_max}},     {{R, R, P_max}, {P_max}},     {{R, P_min, R}, {P_min}},
+    {{R, R, P_min}, {P_min}},
 };
+
+// masked_fill(a, mask, value) is where(mask, value, a) with a whole value.
+const Rows kMaskedFill = {{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}};
+const Rows kMaskedFillTensor = {{{P_avg, R, R}, {P_avg}}, {{P_max, R, R}, {P_max}}, {{P_min, R, R}, {P_min}}};
 
 // max(max(a, b), c) = max(max(a, c), max(b, c)).
 const Rows kMaximum = {{{P_max, P_max}, {P_max}}, {{P_max, R}, {P_max}}, {{R, P_max}, {P_max}},
@@ -73,6 +94,12 @@ void add(RuleTable& t, std::initializer_list<const char*> ops, const Rows& rows)
 void add_pointwise_rules(RuleTable& t) {
   add(t, {"neg"}, kNegation);
   add(t, {"add.Tensor", "sub.Tensor"}, kAdditive);
+  add(t, {"rsub.Tensor"}, kSubtractFrom);
+  add(t, {"rsub.Scalar"}, {{{P_avg}, {P_avg}}});  // the number's factor may be negative
+  add(t, {"complex"}, kPair);
+  add(t, {"deg2rad", "rad2deg"}, kScale);
+  add(t, {"masked_fill.Scalar"}, kMaskedFill);
+  add(t, {"masked_fill.Tensor"}, kMaskedFillTensor);
   add(t, {"add.Scalar", "sub.Scalar"}, kAddNumber);
   add(t, {"mul.Tensor"}, kMultiplicative);
   add(t, {"mul.Scalar", "div.Scalar"}, kLinear);
@@ -86,34 +113,35 @@ void add_pointwise_rules(RuleTable& t) {
   add(t, {"minimum"}, kMinimum);
 
   // clamp is non-decreasing in its input; bounds are numbers.
-  // Not sqrt, log and their like: a share outside their domain would turn the whole into NaN.
   add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
-          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid", "deg2rad", "rad2deg"},
+          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid"},
       kNonDecreasing);
+  add(t, {"log", "log2", "log10", "log1p", "sqrt", "acosh"}, kNonDecreasingFrom);
   add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
           "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
           "hardsigmoid_backward", "elu_backward", "logit_backward", "native_dropout_backward",
           "hardshrink_backward", "softshrink_backward"},
       kLinearInFirst);
 
-  // No algebra: every dim may be cut, nothing pending passes.
-  add(t, {"sqrt", "log", "log2", "log10", "log1p", "asin", "acosh", "atanh", "sign", "abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
+  // No algebra: every dim may be cut, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or min
+  // would show; asin and atanh are NaN on both sides.)
+  add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
           "gelu", "silu", "mish", "hardswish", "reciprocal", "rsqrt", "sgn", "signbit", "logit", "i0",
           "isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "polygamma",
           "special_entr", "special_ndtri", "special_log_ndtr", "special_erfcx", "special_i0e", "special_i1",
-          "special_i1e", "hardshrink", "softshrink", "isin.Tensor_Scalar",
+          "special_i1e", "asin", "atanh", "sign", "hardshrink", "softshrink", "isin.Tensor_Scalar",
           "softplus", "leaky_relu", "elu", "celu", "nan_to_num", "threshold"},  // decreasing for some parameters
       {});
-  add(t, {"pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Tensor", "fmod.Scalar",
+  add(t, {"fmax", "fmin", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Tensor", "fmod.Scalar",
           "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "floor_divide", "floor_divide.Scalar",
           "div.Tensor_mode", "div.Scalar_mode", "logaddexp", "logaddexp2", "copysign.Tensor", "copysign.Scalar",
           "nextafter", "ldexp.Tensor", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
-          "heaviside", "gcd", "lcm", "rsub.Tensor", "rsub.Scalar", "clamp.Tensor", "clamp_min.Tensor",
+          "heaviside", "gcd", "lcm", "clamp.Tensor", "clamp_min.Tensor",
           "clamp_max.Tensor", "igamma", "igammac",
-          "fmax", "fmin", "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
+          "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
           "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_xor.Tensor", "bitwise_xor.Scalar",
           "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor",
-          "bitwise_right_shift.Tensor_Scalar", "masked_fill.Scalar", "masked_fill.Tensor", "complex", "polar",
+          "bitwise_right_shift.Tensor_Scalar", "polar",
           "_prelu_kernel"},
       {});
   for (std::string op : {"eq", "ne", "lt", "le", "gt", "ge"}) {

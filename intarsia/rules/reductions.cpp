@@ -11,6 +11,7 @@ namespace {
 // max and min of an empty shard are the neutral element, where the plain op would refuse.
 at::Tensor neutral(const TensorForm& form, c10::ArrayRef<int64_t> sizes, bool lowest, const at::Tensor& like) {
   auto options = like.options().dtype(form.dtype);
+  if (c10::multiply_integers(sizes) == 0) return at::empty(sizes, options);
   if (form.dtype == at::kBool) return at::full(sizes, !lowest, options);
   if (at::isFloatingType(form.dtype)) {
     auto infinity = std::numeric_limits<double>::infinity();
@@ -27,7 +28,7 @@ Rule extremum(ReduceOp op) {
   return reduce(op, {op}).with_local([op](LocalCall& local) {
     auto self = local.stack[0].toTensor();
     auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
-    if (self.numel() == 0 && local.call.inputs[0].numel() > 0) {
+    if (self.numel() == 0) {
       local.stack = {neutral(local.call.outputs[0], shape, op == ReduceOp::max, self)};
       return;
     }
@@ -68,8 +69,7 @@ void add_reduction_rules(RuleTable& t) {
   t["aten::all"] = t["aten::all.dim"] = t["aten::all.dims"] = reduce(ReduceOp::band, {});
   t["aten::any"] = t["aten::any.dim"] = t["aten::any.dims"] = reduce(ReduceOp::bor, {});
   t["aten::count_nonzero.dim_IntList"] = reduce(ReduceOp::sum, {});
-  // A value that leaves the tensor is the same on every rank: the whole is brought together for it.
-  t["aten::_local_scalar_dense"] = t["aten::equal"] = rows("whole", [](const OpCall&) { return Rows(); });
+
   t.decompose("aten::mean", [](auto& stack) { return mean(stack, std::nullopt, false, dtype_of(stack[1])); });
   t.decompose("aten::mean.dim", [](auto& stack) {
     auto dims = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();

@@ -42,12 +42,13 @@ Map unsqueeze(const OpCall& call) {
   return map;
 }
 
-// The dims that squeeze takes away: those of extent 1 in the whole tensor, not in the shard.
-std::vector<int64_t> squeezed(const OpCall& call) {
+// The dims that squeeze takes away. Without an argument those are all of extent 1; an empty list names none.
+Map squeezed(const OpCall& call) {
   auto& sizes = call.inputs[0].sizes;
-  std::vector<int64_t> gone;
+  Map gone;
+  if (call.arg_index("dim") >= 0 && call.arg("dim").isIntList() && call.arg("dim").toIntVector().empty()) return gone;
   for (auto d : call.dims_arg("dim", sizes.size())) {
-    if (sizes[d] == 1) gone.push_back(d);
+    if (d < call.inputs[0].dim() && sizes[d] == 1) gone.push_back(d);
   }
   return gone;
 }
@@ -95,6 +96,13 @@ Map keep_last_pairs(const OpCall& call) { return identity(std::min(call.inputs[0
 
 Map keep(const OpCall& call) { return identity(call.inputs[0].dim()); }
 
+// Which dims go is a matter of the whole: an extent of 2 may be 1 on a rank, and stays.
+void squeeze_whole(LocalCall& local) {
+  auto self = local.stack[0].toTensor();
+  auto gone = squeezed(local.call);
+  local.stack = {gone.empty() ? self.alias() : self.squeeze(gone)};
+}
+
 // Conjugation is real-linear; so is reading a complex number as two reals.
 Rule linear_view(std::function<Map(const OpCall&)> map) {
   auto any = view(map);
@@ -127,19 +135,14 @@ Rule as_strided() {
 void add_view_rules(RuleTable& t_) {
   auto removes = [](const OpCall& call) { return without(call, true); };
   auto keeps = [](const OpCall& call) { return without(call, false); };
-  t_["aten::view"] = t_["aten::_unsafe_view"] = t_["aten::_reshape_alias"] = t_["aten::reshape"] =
+  t_["aten::view"] = t_["aten::_unsafe_view"] = t_["aten::_reshape_alias"] =
       reshape().with_size_args({"size"});
   t_["aten::view"].local_only_if_strided = t_["aten::_unsafe_view"].local_only_if_strided = true;
   t_["aten::permute"] = view(permute);
   t_["aten::transpose.int"] = view(transpose);
   t_["aten::t"] = view(t);
   t_["aten::unsqueeze"] = view(unsqueeze);
-  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] =
-      view(squeeze).with_local([](LocalCall& local) {
-        auto self = local.stack[0].toTensor();
-        auto gone = squeezed(local.call);
-        local.stack = {gone.empty() ? self.alias() : self.squeeze(gone)};
-      });
+  t_["aten::squeeze"] = t_["aten::squeeze.dim"] = t_["aten::squeeze.dims"] = view(squeeze).with_local(squeeze_whole);
   t_["aten::expand"] = view(expand).with_size_args({"size"});
   t_["aten::select.int"] = t_["aten::unbind.int"] = view(removes);
   t_["aten::slice.Tensor"] = view(slice);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
@@ -92,6 +93,11 @@ void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh)
                     mesh.text(), ". Distribute it with distribute_tensor or from_local.");
 }
 
+// Where nobody used one of several outputs, autograd's formulas put plain zeros in place of its gradient.
+bool is_missing_gradient(const at::Tensor& tensor) {
+  return torch::autograd::get_current_graph_task_id() >= 0 && !at::any(tensor).item<bool>();
+}
+
 void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
@@ -101,6 +107,7 @@ void admit_plain(Call& call, Operand& operand) {
               "Distribute it first, or call full_tensor on the others.");
   if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
   auto policy = plain_tensor_policy();
+  if (policy == PlainTensors::error && is_missing_gradient(tensor)) policy = PlainTensors::replicate;
   TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
               argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
               call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",

@@ -201,7 +201,9 @@ void write_back(const Call& call, const Decision& decision, const c10::SmallVect
   for (auto i : decision.copied) {
     auto& operand = call.operands[i];
     auto sizes = operand.tensor.sizes();
-    auto way = plan(decision.in[i], operand.meta->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
+    auto returned = std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
+    auto* from = returned < static_cast<int64_t>(decision.out.size()) ? decision.out[returned] : decision.in[i];
+    auto way = plan(from, operand.meta->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
     auto cut = run(way, inputs[i], sizes);
     auto& targets = operand.meta->shards();
     for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);

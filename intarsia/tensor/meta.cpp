@@ -69,7 +69,11 @@ void DTensorMeta::write_back() {
   for (size_t slot = 0; slot < targets.size(); ++slot) {
     auto whole = at::empty_strided(recipe_->base.sizes(), recipe_->base.strides(), wholes[slot].options());
     whole.copy_(wholes[slot]);
-    replay(*recipe_, whole).copy_(values[slot]);
+    auto target = replay(*recipe_, whole), value = values[slot];
+    for (int64_t d = 0; d < target.dim(); ++d) {  // an expanded dim is one place in memory, so all its values are equal
+      if (target.stride(d) == 0 && target.size(d) > 1) target = target.narrow(d, 0, 1), value = value.narrow(d, 0, 1);
+    }
+    target.copy_(value);
     targets[slot].copy_(shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
   }
   base.written();

@@ -26,6 +26,12 @@ ArgKind kind_of(const c10::Argument& argument) {
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
 }
 
+// What a return shares memory with. Lists of views (split, unbind) say so of their elements.
+const std::unordered_set<c10::Symbol>& alias_sets(const c10::AliasInfo& alias) {
+  if (!alias.beforeSets().empty() || alias.containedTypes().empty()) return alias.beforeSets();
+  return alias.containedTypes()[0].beforeSets();
+}
+
 c10::OperatorHandle functional_of(const c10::OperatorHandle& handle) {
   auto base = base_op_of(handle.operator_name());
   if (base.empty()) return handle;
@@ -53,7 +59,7 @@ Op::Op(const c10::OperatorHandle& handle)
     int is = -1, views = -1;
     for (size_t i = 0; result.alias_info() && i < schema.arguments().size(); ++i) {
       auto* alias = schema.arguments()[i].alias_info();
-      if (!alias || alias->beforeSets() != result.alias_info()->beforeSets()) continue;
+      if (!alias || alias->beforeSets() != alias_sets(*result.alias_info())) continue;
       (alias->isWrite() ? is : views) = i;
     }
     returns_arg.push_back(is);

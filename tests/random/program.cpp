@@ -1,0 +1,255 @@
+#include "tests/random/program.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/support/lay_out.h"
+#include "tests/support/world.h"
+
+namespace intarsia {
+namespace {
+
+const std::vector<std::vector<int64_t>> kMeshes = {{1}, {2}, {2}, {3}, {4}, {2, 2}, {2, 2}, {6},
+                                                   {2, 3}, {3, 2}, {8}, {2, 4}, {4, 2}, {2, 2, 2}};
+
+std::string name(size_t i) { return "v" + std::to_string(i); }
+
+at::Tensor random_values(at::IntArrayRef shape, at::ScalarType dtype, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  auto values = at::randn(shape, generator, at::TensorOptions(at::kDouble));
+  if (dtype == at::kLong) return (values * 4).round().to(dtype);
+  if (dtype == at::kBool) return values > 0;
+  return values.to(dtype);
+}
+
+// A fixed weight per element, so that every element's gradient counts.
+at::Tensor loss_of(const Program& program, const Values& values) {
+  at::Tensor loss;
+  for (auto i : program.losses) {
+    auto value = is_dtensor(values[i]) ? full_tensor(values[i]) : values[i];
+    auto weight = random_values(value.sizes(), at::kDouble, program.seed + i);
+    auto term = (value.to(at::kDouble) * weight).sum();
+    loss = loss.defined() ? loss + term : term;
+  }
+  return loss;
+}
+
+Values gradients(const Program& program, const Values& values) {
+  auto loss = loss_of(program, values);
+  Values leaves;
+  for (auto i : program.leaves) leaves.push_back(values[i]);
+  if (!loss.defined() || !loss.requires_grad() || leaves.empty()) return Values(leaves.size());
+  return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
+}
+
+std::string compare_gradients(const Program& program, const Values& values) {
+  Values expected;
+  try {
+    expected = gradients(program, program.values);
+  } catch (const std::exception&) {
+    return "";  // autograd refuses the plain program as well: a value it needs was overwritten
+  }
+  auto actual = gradients(program, values);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    auto zeros = at::zeros_like(program.values[program.leaves[i]].detach());
+    auto goal = expected[i].defined() ? expected[i] : zeros;
+    auto found = !actual[i].defined() ? zeros : is_dtensor(actual[i]) ? full_tensor(actual[i]) : actual[i];
+    auto scale = goal.numel() ? std::max(1.0, goal.abs().max().item<double>()) : 1.0;
+    auto wrong = difference(found / scale, goal / scale, program.tolerance * 10);
+    if (!wrong.empty()) return "gradient of " + name(program.leaves[i]) + ": " + wrong;
+  }
+  return "";
+}
+
+std::string compare_values(const Program& program, const Values& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!is_dtensor(values[i])) return name(i) + " is a plain tensor";
+    auto found = full_tensor(values[i].detach()), goal = program.values[i].detach();
+    if (values[i].sizes() != goal.sizes()) return name(i) + c10::str(" claims shape ", values[i].sizes());
+    if (goal.is_floating_point()) {
+      auto finite = goal.nan_to_num(0, 0, 0).abs();
+      auto scale = goal.numel() ? std::max(1.0, finite.max().item<double>()) : 1.0;
+      found = found / scale, goal = goal / scale;
+    }
+    auto wrong = difference(found, goal, program.tolerance);
+    if (!wrong.empty()) return name(i) + ": " + wrong;
+  }
+  return "";
+}
+
+}  // namespace
+
+Builder::Builder(uint64_t seed) : rng_(seed * 0x9E3779B97F4A7C15ull + 1) {
+  program_.seed = seed;
+  program_.mesh_shape = kMeshes[below(kMeshes.size())];
+}
+
+size_t Builder::any() { return chance(0.6) ? program_.values.size() - 1 : below(program_.values.size()); }
+
+std::optional<size_t> Builder::any_of(int64_t dim) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    auto i = any();
+    if (at(i).dim() == dim) return i;
+  }
+  return std::nullopt;
+}
+
+Placements Builder::placements(int64_t ndim, at::ScalarType dtype, bool pending) {
+  Placements result;
+  for (size_t axis = 0; axis < program_.mesh_shape.size(); ++axis) {
+    auto kind = below(100);
+    Placement p = Replicate();
+    if (kind >= 25 && ndim) p = Shard(below(ndim));
+    if (kind >= 65 && ndim) p = StridedShard(below(ndim), 2 + below(2));
+    if (kind >= 75 && pending) p = Partial(pick({ReduceOp::sum, ReduceOp::sum, ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}));
+    result.push_back(can_hold(p, dtype) ? p : Replicate());
+  }
+  return reductions_commute(result) ? result : placements(ndim, dtype, pending);
+}
+
+size_t Builder::leaf(std::vector<int64_t> shape, at::ScalarType dtype) {
+  auto whole = random_values(shape, dtype, program_.seed * 31 + program_.values.size());
+  ProgramStep step;
+  step.jumbled = chance(0.2);
+  if (step.jumbled && whole.dim() > 1) whole = whole.transpose(0, -1).contiguous().transpose(0, -1);
+  step.leaf = whole.clone();
+  step.placements = placements(whole.dim(), dtype, true);
+  step.text = name(program_.values.size()) + c10::str(" = ", dtype, whole.sizes(), " as ", str(*step.placements));
+  if (step.jumbled) step.text += ", not contiguous";
+  if (whole.is_floating_point()) {
+    whole.requires_grad_();
+    program_.leaves.push_back(program_.values.size());
+  }
+  program_.values.push_back(whole);
+  program_.steps.push_back(std::move(step));
+  return program_.values.size() - 1;
+}
+
+size_t Builder::partner(size_t i) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    auto j = any();
+    if (at::are_expandable(at(i).sizes(), at(j).sizes()) && at(i).scalar_type() == at(j).scalar_type()) return j;
+  }
+  auto shape = at(i).sizes().vec();
+  for (auto& extent : shape) {
+    if (chance(0.2)) extent = 1;
+  }
+  if (!shape.empty() && chance(0.2)) shape.erase(shape.begin(), shape.begin() + 1 + below(shape.size()));
+  auto dtype = at(i).scalar_type();
+  return leaf(shape, dtype);
+}
+
+bool Builder::emit(std::string text, std::function<Values(const Values&)> run) {
+  std::vector<uint32_t> before;
+  try {
+    for (auto& v : program_.values) before.push_back(v._version());
+    auto fresh = run(program_.values);
+    if (fresh.empty()) {  // in place
+      for (size_t i = 0; i < before.size(); ++i) {
+        bool frozen = std::find(frozen_.begin(), frozen_.end(), at(i).storage().unsafeGetStorageImpl()) != frozen_.end();
+        if (at(i)._version() != before[i] && frozen) throw std::runtime_error("frozen");
+      }
+    }
+    std::string names;
+    for (auto& value : fresh) {
+      names += (names.empty() ? "" : ", ") + name(program_.values.size());
+      program_.values.push_back(value);
+    }
+    ProgramStep step;
+    step.text = (names.empty() ? "" : names + " = ") + text;
+    step.run = std::move(run);
+    program_.steps.push_back(std::move(step));
+    return true;
+  } catch (const std::runtime_error&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Builder::redistribute(size_t source) {
+  ProgramStep step;
+  step.placements = placements(at(source).dim(), at(source).scalar_type(), false);
+  step.source = source;
+  step.text = name(program_.values.size()) + " = redistribute(" + name(source) + ", " + str(*step.placements) + ")";
+  auto value = at(source).clone();
+  frozen_.push_back(at(source).storage().unsafeGetStorageImpl());
+  frozen_.push_back(value.storage().unsafeGetStorageImpl());
+  program_.values.push_back(value);
+  program_.steps.push_back(std::move(step));
+}
+
+Program Builder::finish() {
+  for (size_t i = 0; i < program_.values.size(); ++i) {
+    auto& value = program_.values[i];
+    bool last = i + 1 == program_.values.size();
+    if (value.requires_grad() && value.is_floating_point() && (last || chance(0.4))) program_.losses.push_back(i);
+    if (value.scalar_type() == at::kFloat) program_.tolerance = 1e-4;
+  }
+  return std::move(program_);
+}
+
+Program draw_program(uint64_t seed) {
+  for (uint64_t salt = 0;; ++salt) {
+    Builder builder(seed + (salt << 40));
+    auto extent = [&] { return builder.pick<int64_t>({0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 8}); };
+    std::vector<int64_t> shape(builder.pick({0, 1, 1, 2, 2, 2, 3, 3, 4}));
+    for (auto& e : shape) e = extent();
+    try {
+      builder.leaf(shape, builder.chance(0.1) ? at::kLong : builder.chance(0.05) ? at::kBool : at::kDouble);
+      auto steps = 1 + builder.below(6);
+      for (int64_t i = 0; i < steps; ++i) {
+        if (builder.chance(0.15)) {
+          builder.redistribute(builder.any());
+        } else {
+          ops()[builder.below(ops().size())](builder);
+        }
+      }
+      auto program = builder.finish();
+      program.seed = seed;
+      return program;
+    } catch (const std::runtime_error&) {
+      continue;  // a step wrote to memory that a redistribution shares: draw another program
+    }
+  }
+}
+
+std::string str(const Program& program) {
+  std::string text = c10::str("program ", program.seed, " on a mesh of shape ", at::IntArrayRef(program.mesh_shape),
+                              " (run it alone: INTARSIA_SEED=", program.seed, ")\n");
+  for (auto& step : program.steps) text += "  " + step.text + "\n";
+  text += "  loss over";
+  for (auto i : program.losses) text += " " + name(i);
+  return text;
+}
+
+std::string compare(const Program& program, bool* refused) {
+  auto world = simulate(c10::multiply_integers(program.mesh_shape));
+  auto mesh = init_device_mesh(at::kCPU, program.mesh_shape);
+  Values values;
+  seed_dealer(program.seed);
+  const ProgramStep* now = nullptr;
+  try {
+    for (auto& step : program.steps) {
+      now = &step;
+      if (step.leaf.defined()) {
+        auto value = lay_out(step.leaf, mesh, *step.placements, step.jumbled);
+        values.push_back(step.leaf.is_floating_point() ? value.requires_grad_() : value);
+      } else if (step.placements) {
+        values.push_back(intarsia::redistribute(values[step.source], *step.placements));
+      } else {
+        for (auto& value : step.run(values)) values.push_back(value);
+      }
+    }
+    now = nullptr;
+    auto wrong = compare_values(program, values);
+    return wrong.empty() ? compare_gradients(program, values) : wrong;
+  } catch (const c10::Error& error) {
+    std::string what = error.what_without_backtrace();
+    *refused = what.find("in-place operations that require placement changes are not supported") != std::string::npos;
+    return *refused ? "" : (now ? "throws at \"" + now->text + "\": " : "throws: ") + what;
+  }
+}
+
+}  // namespace intarsia

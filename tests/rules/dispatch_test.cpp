@@ -1,0 +1,91 @@
+// The samples once more, now through dispatch: values and gradients for every row's placements, in-place variants.
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/rules/harness.h"
+#include "tests/support/lay_out.h"
+#include "tests/support/world.h"
+
+namespace intarsia {
+namespace {
+
+std::vector<at::Tensor> call(const SampleCall& sample, const std::vector<at::Tensor>& tensors) {
+  auto stack = sample.with_tensors(tensors);
+  sample.handle().callBoxed(stack);
+  return tensors_in(stack);
+}
+
+// The gradients of a weighted sum of all outputs; none where the op has no gradient.
+std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> losses, leaves;
+  for (auto& out : outputs) {
+    if (out.requires_grad()) losses.push_back((is_dtensor(out) ? full_tensor(out) : out).mul(out.numel() + 0.5).sum());
+  }
+  for (auto& in : inputs) {
+    if (in.defined() && in.requires_grad()) leaves.push_back(in);
+  }
+  if (losses.empty()) return {};
+  return torch::autograd::grad({losses.size() == 1 ? losses[0] : at::stack(losses).sum()}, leaves, {}, std::nullopt,
+                               false, /*allow_unused=*/true);
+}
+
+bool wants_grad(const at::Tensor& tensor) { return tensor.defined() && tensor.is_floating_point(); }
+
+std::vector<at::Tensor> plain_gradients(const SampleCall& sample) {
+  std::vector<at::Tensor> leaves;
+  for (auto& t : sample.tensors()) leaves.push_back(wants_grad(t) ? t.detach().clone().requires_grad_() : t);
+  try {
+    return gradients(call(sample, leaves), leaves);
+  } catch (const std::exception&) {
+    return {};  // no derivative
+  }
+}
+
+void compare(const SampleCall& sample, const Row& row, int64_t n, bool values) {
+  auto mesh = init_device_mesh(at::kCPU, {n});
+  std::vector<at::Tensor> inputs;
+  auto expected = plain_gradients(sample);
+  for (size_t i = 0; i < sample.tensors().size(); ++i) {
+    auto& whole = sample.tensors()[i];
+    inputs.push_back(whole.defined() ? lay_out(whole, mesh, {row.in[i]}) : whole);
+    if (!expected.empty() && wants_grad(whole)) inputs.back().requires_grad_();
+  }
+  auto outputs = call(sample, inputs);
+  for (size_t i = 0; values && i < outputs.size(); ++i) {
+    EXPECT_EQ(difference(full_tensor(outputs[i]).detach(), sample.expected()[i], 1e-9), "") << "output " << i;
+  }
+  if (expected.empty()) return;
+  auto actual = gradients(outputs, inputs);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(actual[i].defined(), expected[i].defined()) << "gradient " << i;
+    if (!actual[i].defined()) continue;
+    // Where autograd knows the gradient to be zero it makes a plain tensor of zeros.
+    auto found = is_dtensor(actual[i]) ? full_tensor(actual[i]) : actual[i];
+    EXPECT_EQ(difference(found, expected[i], 1e-9), "") << "gradient " << i;
+  }
+}
+
+TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
+  seed_dealer(3);
+  int64_t tried = 0;
+  for (auto& sample : samples()) {
+    SampleCall plain(sample, at::kDouble);
+    if (!plain.runs()) continue;
+    auto& rule = rule_table().rules().at(sample.op);
+    for (auto& row : rule.rows(plain.seen())) {
+      for_each_world({2, 3}, [&](int64_t n) {
+        Trial trial{{row}, {n}};
+        if (!possible(plain, rule, trial)) return;
+        SCOPED_TRACE(plain.text() + "  " + text_of(trial));
+        EXPECT_NO_THROW(compare(plain, row, n, sample.values));
+        ++tried;
+      });
+    }
+  }
+  std::cout << tried << " calls compared\n";
+}
+
+}  // namespace
+}  // namespace intarsia

@@ -1,0 +1,257 @@
+#include "tests/rules/harness.h"
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/simulation.h"
+#include "tests/support/dealer.h"
+
+namespace intarsia {
+namespace {
+
+at::Tensor distinct(std::vector<int64_t> sizes) {
+  auto count = c10::multiply_integers(sizes);
+  static int64_t calls = 0;
+  auto order = (at::arange(count) * 7 + ++calls) % std::max<int64_t>(count, 1);  // a permutation unless 7 divides it
+  if (count % 7 == 0) order = (at::arange(count) * 5 + calls) % std::max<int64_t>(count, 1);
+  return order.to(at::kDouble).reshape(sizes);
+}
+
+at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (!tensor.is_floating_point()) return tensor;
+  if (dtype == at::kBool) return tensor > 0.3;
+  if (dtype == at::kByte) return (tensor * 2).round().abs().to(dtype);
+  if (at::isIntegralType(dtype, false)) return (tensor * 2).round().to(dtype);
+  if (at::isComplexType(dtype)) return at::complex(tensor, tensor.flip(at::IntArrayRef({})) * 0.5 - 0.25).to(dtype);
+  return tensor.to(dtype);
+}
+
+TensorForm form_of(const at::Tensor& tensor) {
+  TensorForm form;
+  if (!tensor.defined()) return form;
+  form.defined = true;
+  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  form.dtype = tensor.scalar_type();
+  return form;
+}
+
+c10::OperatorHandle find_op(const std::string& name) {
+  auto dot = name.find('.');
+  auto overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(), overload.c_str());
+}
+
+Placements column(const Trial& trial, size_t i, bool out) {
+  Placements placements;
+  for (auto& row : trial.rows) placements.push_back(out ? row.out[i] : row.in[i]);
+  return placements;
+}
+
+std::vector<const Layout*> layouts(const Trial& trial, const DeviceMesh& mesh, size_t count, bool out) {
+  std::vector<const Layout*> result;
+  for (size_t i = 0; i < count; ++i) result.push_back(Layout::get(mesh, column(trial, i, out)));
+  return result;
+}
+
+double tolerance_of(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return 3e-2;
+  if (dtype == at::kBFloat16) return 2e-1;
+  return c10::elementSize(c10::toRealValueType(dtype)) == 4 ? 1e-4 : 1e-9;
+}
+
+}  // namespace
+
+at::Tensor x(std::vector<int64_t> sizes) {
+  auto count = c10::multiply_integers(sizes);
+  return (distinct(std::move(sizes)) - count / 2 + 0.375) / 4;
+}
+at::Tensor pos(std::vector<int64_t> sizes) { return (distinct(std::move(sizes)) + 5) / 4; }
+at::Tensor unit(std::vector<int64_t> sizes) {
+  auto count = c10::multiply_integers(sizes);
+  return (distinct(std::move(sizes)) - count / 2 + 0.25) / (count + 1.0);
+}
+at::Tensor below(int64_t n, std::vector<int64_t> sizes) { return distinct(std::move(sizes)).to(at::kLong) % n; }
+
+const std::vector<Sample>& samples() {
+  static auto* all = [] {
+    auto* list = new std::vector<Sample>;
+    add_pointwise_samples(*list);
+    add_other_samples(*list);
+    return list;
+  }();
+  return *all;
+}
+
+std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& values) {
+  std::vector<at::Tensor> tensors;
+  for (auto& value : values) {
+    if (value.isTensor()) {
+      tensors.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(tensor);
+    }
+  }
+  return tensors;
+}
+
+SampleCall::SampleCall(const Sample& sample, at::ScalarType dtype) : handle_(find_op(sample.op)) {
+  auto& arguments = schema().arguments();
+  TORCH_CHECK(sample.args.size() == arguments.size(), "the sample of ", sample.op, " has ", sample.args.size(),
+              " arguments, the op ", arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto value = sample.args[i];
+    if (value.isTensor()) {
+      value = cast(value.toTensor(), dtype);
+      tensors_.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorList()) list.push_back(cast(tensor, dtype));
+      value = list;
+      for (const at::Tensor& tensor : list) tensors_.push_back(tensor);
+    } else if (arguments[i].type()->str().find("Tensor") != std::string::npos) {
+      tensors_.emplace_back();  // a missing optional tensor keeps its place
+    }
+    args_.push_back(std::move(value));
+  }
+  auto stack = args_;
+  runs_ = sample.whole_numbers || !at::isIntegralType(dtype, true);
+  if (!runs_) return;
+  try {
+    handle_.callBoxed(stack);
+    for (auto& tensor : tensors_in(stack)) tensor.clone();
+  } catch (const std::exception&) {
+    runs_ = false;
+    return;
+  }
+  expected_ = tensors_in(stack);
+  for (auto& tensor : tensors_) inputs_.push_back(form_of(tensor));
+  for (auto& tensor : expected_) outputs_.push_back(form_of(tensor));
+}
+
+std::vector<c10::IValue> SampleCall::with_tensors(const std::vector<at::Tensor>& tensors) const {
+  auto stack = args_;
+  size_t next = 0;
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) {
+      stack[i] = tensors[next++];
+    } else if (stack[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (size_t k = 0; k < args_[i].toTensorList().size(); ++k) list.push_back(tensors[next++]);
+      stack[i] = list;
+    } else if (schema().arguments()[i].type()->str().find("Tensor") != std::string::npos) {
+      ++next;
+    }
+  }
+  return stack;
+}
+
+std::string SampleCall::text() const {
+  std::string text = c10::toString(handle_.operator_name()) + "(";
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (i) text += ", ";
+    if (args_[i].isTensor()) {
+      text += c10::str(args_[i].toTensor().scalar_type(), args_[i].toTensor().sizes());
+    } else if (args_[i].isTensorList()) {
+      text += "tensors";
+    } else {
+      text += c10::str(args_[i]);
+    }
+  }
+  return text + ")";
+}
+
+bool possible(const SampleCall& call, const Rule& rule, const Trial& trial) {
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    auto placements = column(trial, i, false);
+    if (!reductions_commute(placements)) return false;
+    for (auto& p : placements) {
+      if (!call.tensors()[i].defined() ? !is_replicate(p) : !can_hold(p, call.tensors()[i].scalar_type())) return false;
+    }
+  }
+  for (size_t i = 0; i < call.expected().size(); ++i) {
+    if (!reductions_commute(column(trial, i, true))) return false;
+    if (call.expected()[i].numel() > 0) continue;
+    for (auto& row : trial.rows) {
+      if (!can_hold(row.out[i], call.expected()[i].scalar_type())) return false;
+    }
+  }
+  if (!rule.legal) return true;
+  auto world = simulate(c10::multiply_integers(trial.mesh_shape));
+  auto mesh = init_device_mesh(at::kCPU, trial.mesh_shape);
+  auto in = Layout::get(mesh, column(trial, 0, false)), out = Layout::get(mesh, column(trial, 0, true));
+  return rule.legal(call.seen(), *in, *out);
+}
+
+std::vector<std::vector<at::Tensor>> run_on_ranks(const SampleCall& call, const Rule& rule, const Trial& trial) {
+  auto world = simulate(c10::multiply_integers(trial.mesh_shape));
+  auto mesh = init_device_mesh(at::kCPU, trial.mesh_shape);
+  auto in = layouts(trial, mesh, call.tensors().size(), false);
+  auto out = layouts(trial, mesh, call.expected().size(), true);
+  std::vector<Pieces> dealt;
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    auto& whole = call.tensors()[i];
+    dealt.push_back(whole.defined() ? deal_out(whole, column(trial, i, false), trial.mesh_shape)
+                                    : Pieces(mesh.size()));
+  }
+  auto seen = call.seen();
+  std::vector<std::vector<at::Tensor>> results;
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    std::vector<at::Tensor> mine;
+    for (auto& pieces : dealt) mine.push_back(pieces[rank]);
+    auto stack = call.with_tensors(mine);
+    auto& slot = mesh.slots()[rank];
+    for (auto& name : rule.size_args) {
+      auto shape = local_shape(*out[0], call.expected()[0].sizes(), slot.coordinate);
+      stack[seen.arg_index(name.c_str())] = std::vector<int64_t>(shape.begin(), shape.end());
+    }
+    if (rule.local) {
+      LocalCall local{seen, in, out, slot, stack};
+      rule.local(local);
+    } else {
+      call.handle().callBoxed(stack);
+    }
+    results.push_back(tensors_in(stack));
+  }
+  return results;
+}
+
+std::string verdict(const SampleCall& call, const std::vector<std::vector<at::Tensor>>& results, const Trial& trial,
+                    bool values) {
+  for (size_t i = 0; i < call.expected().size(); ++i) {
+    auto& expected = call.expected()[i];
+    auto placements = column(trial, i, true);
+    for (auto& p : placements) {
+      if (!can_hold(p, expected.scalar_type())) return "no " + str(p) + " of this dtype";
+    }
+    Pieces pieces;
+    for (auto& mine : results) pieces.push_back(mine[i]);
+    if (!values) {
+      for (auto& piece : pieces) piece = at::zeros_like(piece);
+    }
+    try {
+      auto whole = put_together(pieces, placements, trial.mesh_shape, expected.sizes());
+      auto goal = values ? expected : at::zeros_like(expected);
+      auto wrong = difference(whole, goal, tolerance_of(expected.scalar_type()));
+      if (!wrong.empty()) return "output " + std::to_string(i) + ": " + wrong;
+    } catch (const c10::Error& error) {
+      return "output " + std::to_string(i) + ": " + error.what_without_backtrace();
+    }
+  }
+  return "";
+}
+
+std::string try_rows(const SampleCall& call, const Rule& rule, const Trial& trial, bool values) {
+  try {
+    return verdict(call, run_on_ranks(call, rule, trial), trial, values);
+  } catch (const c10::Error& error) {
+    return std::string("throws ") + error.what_without_backtrace();
+  }
+}
+
+std::string text_of(const Trial& trial) {
+  std::string text;
+  for (auto& row : trial.rows) text += (text.empty() ? "" : "  and  ") + str(row);
+  return text + " on " + c10::str(c10::IntArrayRef(trial.mesh_shape));
+}
+
+}  // namespace intarsia
