@@ -104,15 +104,17 @@ TEST(DistributeModule, CallsThePartitionForTheModuleAndEverySubmoduleOnce) {
   EXPECT_EQ(names, (std::vector<std::string>{"", "0", "0.0", "0.1", "1", "1.fc1", "1.fc2"}));
 }
 
-TEST(DistributeModule, TiedParametersAreDistributedOnce) {
+TEST(DistributeModule, AModuleThatIsUsedTwiceIsDistributedOnce) {
   Job job;
-  torch::nn::Linear a(3, 3), b(3, 3);
-  b->weight = a->weight;
-  b->named_parameters()["weight"] = a->weight;
-  torch::nn::Sequential both(a, b);
-  distribute_module(*both, job.mesh);
-  EXPECT_TRUE(is_dtensor(b->weight));
-  EXPECT_EQ(a->weight.unsafeGetTensorImpl(), b->weight.unsafeGetTensorImpl());
+  torch::nn::Linear twice(3, 3);
+  torch::nn::Sequential both(twice, torch::nn::ReLU(), twice);
+  int calls = 0;
+  distribute_module(*both, job.mesh, [&](auto&, auto& module, auto& mesh) {
+    if (&module == twice.get() && ++calls) distribute_parameter(module, "weight", mesh, {Shard(1)});
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(str(placements_of(twice->weight)), "[S(1)]");
+  EXPECT_EQ(str(placements_of(twice->bias)), "[R]");
 }
 
 TEST(DistributeModule, AModuleOnTheStackWorksToo) {
