@@ -133,7 +133,8 @@ Rule pointwise(Rows pending) {
   Rule rule = rows("pointwise", [pending](const OpCall& call) {
     Rows rows;
     auto& out = call.outputs[0];
-    bool wraps = out.dtype == c10::kByte;  // 1 - 2 is 255: no order to keep
+    // Whole numbers wrap: 1 - 2 is 255 for bytes, and minus the lowest number, the max of an empty shard, is itself.
+    bool wraps = c10::isIntegralType(out.dtype, true);
     for (int64_t d = 0; d < out.dim(); ++d) {
       Row row;
       bool cut = false;

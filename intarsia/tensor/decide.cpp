@@ -88,7 +88,7 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
     auto dense = c10::contiguous_strides(shapes[i]);
     std::vector<int64_t> strides(dense.begin(), dense.end());
     for (auto& input : inputs) {
-      if (!input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
+      if (!op.rule->aligned || !input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
       strides = at::infer_dense_strides(shapes[i], input.strides);
       break;
     }

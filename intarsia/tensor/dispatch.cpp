@@ -186,7 +186,9 @@ c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& deci
   }
   for (auto& shard : shards) shard = shard.clone();  // memory of its own, which writes to the base cannot reach
   auto meta = c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
-  auto recipe = std::make_unique<Recipe>(Recipe{base.tensor, call.op.handle, call.args.vec(),
+  // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
+  auto viewed_tensor = wrap(shared_meta_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
+  auto recipe = std::make_unique<Recipe>(Recipe{viewed_tensor, call.op.handle, call.args.vec(),
                                                 static_cast<size_t>(viewed_arg), output,
                                                 {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
                                                 base.meta->version()});

@@ -6,12 +6,21 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/interpose.h"
 
 namespace intarsia {
 namespace {
 
 c10::Device device_of(const Shards& shards, const Layout& layout) {
   return shards.empty() ? c10::Device(layout.mesh().device_type()) : shards[0].device();
+}
+
+// An expanded dim is one place in memory, which copy_ would refuse to write many times; all its values are equal.
+void write(at::Tensor target, at::Tensor value) {
+  for (int64_t d = 0; d < target.dim(); ++d) {
+    if (target.stride(d) == 0 && target.size(d) > 1) target = target.narrow(d, 0, 1), value = value.narrow(d, 0, 1);
+  }
+  target.copy_(value);
 }
 
 at::Tensor replay(const Recipe& recipe, const at::Tensor& base) {
@@ -68,21 +77,16 @@ void DTensorMeta::write_back() {
   auto& targets = base.shards();
   for (size_t slot = 0; slot < targets.size(); ++slot) {
     auto whole = at::empty_strided(recipe_->base.sizes(), recipe_->base.strides(), wholes[slot].options());
-    whole.copy_(wholes[slot]);
-    auto target = replay(*recipe_, whole), value = values[slot];
-    for (int64_t d = 0; d < target.dim(); ++d) {  // an expanded dim is one place in memory, so all its values are equal
-      if (target.stride(d) == 0 && target.size(d) > 1) target = target.narrow(d, 0, 1), value = value.narrow(d, 0, 1);
-    }
-    target.copy_(value);
-    targets[slot].copy_(shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
+    write(whole, wholes[slot]);
+    write(replay(*recipe_, whole), values[slot]);
+    write(targets[slot], shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
   }
   base.written();
   recipe_->seen = base.version();
 }
 
-const Shards* DTensorMeta::settled(const Layout* wanted) {
-  if (!settled_ || settled_->layout != wanted || settled_->version != version()) return nullptr;
-  return &settled_->shards;
+const DTensorMeta::Settled* DTensorMeta::settled() {
+  return settled_ && settled_->version == version() ? settled_.get() : nullptr;
 }
 
 void DTensorMeta::keep_settled(const Layout* wanted, const Shards& shards) {
@@ -102,6 +106,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kDTensorKey), dtype, device);
   impl->set_sizes_and_strides(sizes, strides);
   impl->set_storage_access_should_throw();
+  explain_missing_memory(*impl);
   impl->set_backend_meta(std::move(meta));
   return at::Tensor(std::move(impl));
 }
@@ -109,6 +114,10 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype) {
   return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), sizes, strides, dtype);
+}
+
+at::Tensor another_handle(const at::Tensor& tensor) {
+  return wrap(shared_meta_of(tensor), tensor.sizes(), tensor.strides(), tensor.dtype());
 }
 
 Shards shards_in(const at::Tensor& tensor, const Layout* layout) {
@@ -121,7 +130,11 @@ Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& pla
   auto& shards = meta.shards();
   if (meta.layout == layout) return shards;
   bool settles = meta.layout->has_partial() && !layout->has_partial();
-  if (auto* known = settles ? meta.settled(layout) : nullptr) return *known;
+  if (auto* known = settles ? meta.settled() : nullptr) {
+    if (known->layout == layout) return known->shards;
+    auto steps = intarsia::plan(known->layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
+    return run(steps, known->shards, tensor.sizes());
+  }
   auto result = run(plan, shards, tensor.sizes());
   if (settles) meta.keep_settled(layout, result);
   return result;

@@ -61,15 +61,17 @@ class DTensorMeta final : public c10::BackendMeta {
 
   // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
   // reduced shards are kept until the tensor changes.
-  const Shards* settled(const Layout* layout);
-  void keep_settled(const Layout* layout, const Shards& shards);
-
- private:
+  // Other layouts are made from them, too: a second reduction could round otherwise, and the gradient of amax looks for
+  // the very values that the forward pass found.
   struct Settled {
     const Layout* layout;
     uint64_t version;
     Shards shards;
   };
+  const Settled* settled();
+  void keep_settled(const Layout* layout, const Shards& shards);
+
+ private:
   void finish();
   void refresh();
   void write_back();
@@ -94,6 +96,9 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
                 caffe2::TypeMeta dtype);
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype);
+
+// A shallow copy: the same body under a new handle.
+at::Tensor another_handle(const at::Tensor& tensor);
 
 // The shards of `tensor` in another layout; may share memory with it. The plan leads there.
 Shards shards_in(const at::Tensor& tensor, const Layout* layout);

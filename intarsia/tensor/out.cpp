@@ -41,7 +41,9 @@ void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.functional.operator_name() != op.handle.operator_name(), "[", op.name,
                               "] changes the form of a tensor in place, which a distributed tensor cannot do. ",
                               "Use an op that returns a new tensor.");
-  auto self = stack[stack.size() - op.kinds.size()].toTensor();
+  auto& argument = stack[stack.size() - op.kinds.size()];
+  auto self = argument.toTensor();
+  argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
   op.functional.callBoxed(stack);
   adopt(self, stack.back().toTensor());
   stack.back() = self;

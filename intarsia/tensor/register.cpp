@@ -36,11 +36,6 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit
   run_op(*op, *stack);
 }
 
-// A shallow copy: the same body under a new handle.
-at::Tensor detach(const at::Tensor& self) {
-  return wrap(shared_meta_of(self), self.sizes(), self.strides(), self.dtype());
-}
-
 // set_data may turn a plain parameter into a distributed one and back.
 bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
 
@@ -63,7 +58,7 @@ void register_all() {
     auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(*handle));
     aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
   }
-  aten->impl("detach", detach);
+  aten->impl("detach", another_handle);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   // Those of them that bring no gradient are treated as on a CPU: backward through them warns.

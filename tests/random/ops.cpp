@@ -201,6 +201,8 @@ void view(Builder& b) {
 
 void in_place(Builder& b) {
   auto i = b.any();
+  // Reading a tensor while writing another view of its memory has no defined result.
+  auto apart = [&](size_t j) { return i == j || !b.at(i).is_alias_of(b.at(j)); };
   switch (b.below(9)) {
     case 0: b.emit("add_(" + v(i) + ", 1)", [=](const Values& r) { r[i].add_(1); return Values(); }); break;
     case 1: b.emit("mul_(" + v(i) + ", 0.5)", [=](const Values& r) { r[i].mul_(0.5); return Values(); }); break;
@@ -210,17 +212,17 @@ void in_place(Builder& b) {
     case 5: b.emit("sigmoid_(" + v(i) + ")", [=](const Values& r) { r[i].sigmoid_(); return Values(); }); break;
     case 6: {
       auto j = b.partner(i);
-      b.emit("add_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].add_(r[j]); return Values(); });
+      if (apart(j)) b.emit("add_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].add_(r[j]); return Values(); });
       break;
     }
     case 7: {
       auto j = b.partner(i);
-      b.emit("copy_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].copy_(r[j]); return Values(); });
+      if (apart(j)) b.emit("copy_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].copy_(r[j]); return Values(); });
       break;
     }
     default: {
       auto j = b.partner(i);
-      b.emit("mul_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].mul_(r[j]); return Values(); });
+      if (apart(j)) b.emit("mul_(" + v(i) + ", " + v(j) + ")", [=](const Values& r) { r[i].mul_(r[j]); return Values(); });
     }
   }
 }

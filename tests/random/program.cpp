@@ -209,8 +209,8 @@ Program draw_program(uint64_t seed) {
       auto program = builder.finish();
       program.seed = seed;
       return program;
-    } catch (const std::runtime_error&) {
-      continue;  // a step wrote to memory that a redistribution shares: draw another program
+    } catch (const std::exception&) {
+      continue;  // a step wrote to memory that a redistribution shares, or to a base of many views: draw another program
     }
   }
 }

@@ -123,6 +123,20 @@ Pieces deal_axis(const at::Tensor& whole, const Placement& placement, int64_t n)
                     placement);
 }
 
+void deal_from(const at::Tensor& whole, size_t axis, const Placements& placements,
+               const std::vector<int64_t>& mesh_shape, Pieces& pieces) {
+  if (axis == placements.size()) return pieces.push_back(whole);
+  if (is_replicate(placements[axis])) {  // replicas are equal to the last bit, whatever is drawn further in
+    Pieces one;
+    deal_from(whole, axis + 1, placements, mesh_shape, one);
+    for (int64_t i = 0; i < mesh_shape[axis]; ++i) pieces.insert(pieces.end(), one.begin(), one.end());
+    return;
+  }
+  for (auto& part : deal_axis(whole, placements[axis], mesh_shape[axis])) {
+    deal_from(part, axis + 1, placements, mesh_shape, pieces);
+  }
+}
+
 at::Tensor reduced(const Pieces& parts, ReduceOp op) {
   auto result = parts[0];
   bool logical = result.scalar_type() == at::kBool;
@@ -177,14 +191,8 @@ at::Tensor put_axis(const Pieces& parts, const Placement& placement, at::IntArra
 void seed_dealer(uint64_t seed) { generator().set_current_seed(seed); }
 
 Pieces deal_out(const at::Tensor& whole, const Placements& placements, const std::vector<int64_t>& mesh_shape) {
-  Pieces pieces = {whole};
-  for (size_t axis = 0; axis < placements.size(); ++axis) {
-    Pieces next;
-    for (auto& piece : pieces) {
-      for (auto& part : deal_axis(piece, placements[axis], mesh_shape[axis])) next.push_back(part);
-    }
-    pieces = std::move(next);
-  }
+  Pieces pieces;
+  deal_from(whole, 0, placements, mesh_shape, pieces);
   for (auto& piece : pieces) piece = piece.clone();
   return pieces;
 }

@@ -1,0 +1,247 @@
+// What dispatch promises beyond values: lists, out=, policies, errors, fallbacks, modes.
+
+#include <fstream>
+#include <thread>
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/tensor/policy.h"
+#include "tests/support/error_text.h"
+#include "tests/support/lay_out.h"
+#include "tests/support/worlds.h"
+
+TORCH_LIBRARY(intarsia_test, m) {
+  m.def("twice(Tensor x) -> Tensor");
+  m.impl("twice", torch::dispatch(c10::DispatchKey::CPU, [](const at::Tensor& x) { return x * 2; }));
+}
+
+namespace intarsia {
+namespace {
+
+DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}); }
+at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor cut(const at::Tensor& whole, const char* placements = "[S(0)]") {
+  return lay_out(whole, line(), parse_placements(placements));
+}
+
+struct Warnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  std::vector<std::string> texts;
+};
+
+struct Fallbacks : Recorder {
+  Fallbacks() { add_recorder(this); }
+  ~Fallbacks() override { remove_recorder(this); }
+  void on_comm(const CommEvent&) override {}
+  void on_fallback(const FallbackEvent& event) override { ops.push_back(event.op); }
+  std::vector<std::string> ops;
+};
+
+TEST(Ops, TakeListsOfTensors) {
+  in_every_world([] {
+    auto a = ramp({5, 3}), b = ramp({2, 3});
+    EXPECT_EQ(difference(full_tensor(at::cat({cut(a), cut(b, "[R]")}, 0)), at::cat({a, b}, 0)), "");
+    EXPECT_EQ(difference(full_tensor(at::stack({cut(a), cut(a, "[P(sum)]")}, 1)), at::stack({a, a}, 1)), "");
+  });
+}
+
+TEST(Ops, TakeMissingOptionalTensors) {
+  in_every_world([] {
+    auto x = ramp({5, 4}), target = at::arange(5) % 4;
+    auto expected = at::cross_entropy_loss(x, target);
+    EXPECT_EQ(difference(full_tensor(at::cross_entropy_loss(cut(x), cut(target))), expected, 1e-12), "");
+    at::Tensor weight = ramp({4}) + 1;
+    EXPECT_EQ(difference(full_tensor(at::cross_entropy_loss(cut(x), cut(target), cut(weight, "[R]"))),
+                         at::cross_entropy_loss(x, target, weight), 1e-12), "");
+    EXPECT_EQ(difference(full_tensor(cut(x).index({cut(target, "[R]")})), x.index({target})), "");
+  });
+}
+
+TEST(Ops, WriteIntoOutTensors) {
+  in_every_world([] {
+    auto a = ramp({5, 3}), out = cut(at::zeros({5, 3}, at::kDouble), "[S(1)]");
+    auto& returned = at::add_out(out, cut(a), cut(a, "[P(sum)]"));
+    EXPECT_TRUE(returned.is_same(out));
+    EXPECT_EQ(difference(full_tensor(out), a + a), "");
+    EXPECT_EQ(str(placements_of(out)), "[S(1)]");
+  });
+}
+
+TEST(Ops, InPlaceReturnsSelfAndKeepsItsLayout) {
+  in_every_world([] {
+    auto x = cut(ramp({5, 3}), "[S(1)]");
+    EXPECT_TRUE(x.add_(cut(ramp({5, 3}))).is_same(x));
+    EXPECT_EQ(str(placements_of(x)), "[S(1)]");
+    EXPECT_EQ(difference(full_tensor(x), 2 * ramp({5, 3})), "");
+  });
+}
+
+TEST(Ops, InPlaceOnAPendingSumThatCannotStayPendingIsAnError) {
+  auto world = simulate(2);
+  auto x = cut(ramp({4}), "[P(sum)]");
+  auto text = error_text<c10::Error>([&] { x.relu_(); });
+  EXPECT_EQ(text, "[aten::relu_] [4] [P(sum)] on DeviceMesh(cpu, tp=2): in-place operations that require placement changes "
+                  "are not supported. Use the op that returns a new tensor, or redistribute first.");
+  EXPECT_EQ(difference(full_tensor(x), ramp({4})), "") << "and it changed nothing";
+}
+
+TEST(Ops, PlainTensorsOfOneElementMixFreely) {
+  in_every_world([] {
+    auto x = ramp({5, 3});
+    EXPECT_EQ(difference(full_tensor(cut(x) * at::tensor(2.0, at::kDouble)), x * 2), "");
+    EXPECT_EQ(difference(full_tensor(cut(x, "[P(sum)]") + at::ones({1, 1}, at::kDouble)), x + 1), "");
+  });
+}
+
+TEST(Ops, PlainTensorsFollowThePolicyOfTheScope) {
+  auto world = simulate(2);
+  auto x = ramp({4, 3});
+  EXPECT_EQ(error_text<c10::Error>([&] { cut(x) + x; }),
+            "[aten::add.Tensor] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [4, 3], "
+            "while others lie on DeviceMesh(cpu, tp=2). Distribute it with distribute_tensor or from_local, or open a "
+            "PlainTensorScope(PlainTensors::replicate).");
+  for (auto policy : {PlainTensors::replicate, PlainTensors::verify}) {
+    PlainTensorScope scope(policy);
+    EXPECT_EQ(difference(full_tensor(cut(x) + x), x + x), "");
+  }
+}
+
+TEST(Ops, DifferentMeshesAreAnErrorThatNamesBoth) {
+  auto world = simulate(4);
+  auto a = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {4}, {"tp"}), {Shard(0)});
+  auto b = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"}), {Shard(0), Replicate()});
+  EXPECT_EQ(error_text<c10::ValueError>([&] { a + b; }),
+            "[aten::add.Tensor] its tensors lie on different meshes: DeviceMesh(cpu, tp=4) and DeviceMesh(cpu, dp=2, tp=2)."
+            " Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+}
+
+TEST(Ops, AnOpWithoutARuleRunsOnWholeTensorsAndSaysSoOnce) {
+  in_every_world([] {
+    Warnings warnings;
+    c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    Fallbacks fallbacks;
+    auto x = ramp({5, 3});
+    EXPECT_EQ(difference(full_tensor(cut(x).erfinv().roll(1, 0).rot90()), x.erfinv().roll(1, 0).rot90()), "");
+    cut(x).roll(1, 0);
+    EXPECT_EQ(std::count(fallbacks.ops.begin(), fallbacks.ops.end(), "aten::roll"), 2);
+    EXPECT_LE(std::count_if(warnings.texts.begin(), warnings.texts.end(),
+                            [](auto& t) { return t.find("[aten::roll]") == 0; }), 1);
+  });
+}
+
+TEST(Ops, StrictModeMakesAMissingRuleAnError) {
+  auto world = simulate(2);
+  StrictScope strict;
+  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { cut(ramp({4, 3})).roll(1, 0); }),
+            "[aten::roll] has no sharding rule ([4, 3] [S(0)] on DeviceMesh(cpu, tp=2)), and strict mode is on. Register a "
+            "rule, or redistribute its inputs to Replicate.");
+}
+
+TEST(Ops, OpsOfOtherLibrariesWork) {
+  in_every_world([] {
+    auto twice = c10::Dispatcher::singleton().findSchemaOrThrow("intarsia_test::twice", "");
+    std::vector<c10::IValue> stack = {cut(ramp({5, 3}))};
+    twice.callBoxed(stack);
+    EXPECT_EQ(difference(full_tensor(stack[0].toTensor()), 2 * ramp({5, 3})), "");
+  });
+}
+
+TEST(Ops, InferenceModeIsFine) {
+  in_every_world([] {
+    c10::InferenceMode mode;
+    auto x = cut(ramp({5, 3}));
+    x.add_(1);
+    EXPECT_EQ(difference(full_tensor(at::relu(x).select(0, 1)), ramp({5, 3}).add(1).select(0, 1)), "");
+  });
+}
+
+TEST(Ops, AutocastCastsOnTheCpu) {
+  in_every_world([] {
+    auto a = ramp({5, 4}).to(at::kFloat), b = ramp({4, 2}).to(at::kFloat);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    auto expected = at::mm(a, b), actual = at::mm(cut(a), cut(b));
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    EXPECT_EQ(expected.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(difference(full_tensor(actual), expected, 1e-2), "");
+  });
+}
+
+TEST(Ops, AsynchronousRedistributionWaitsAtFirstUse) {
+  in_every_world([] {
+    for (auto from : {"[S(0)]", "[P(sum)]", "[SS(0, 2)]"}) {
+      for (auto to : {"[R]", "[S(1)]"}) {
+        auto moved = redistribute(cut(ramp({5, 3}), from), parse_placements(to), true);
+        EXPECT_EQ(difference(full_tensor(moved + 1), ramp({5, 3}) + 1, 1e-12), "") << from << to;
+      }
+    }
+  });
+}
+
+TEST(Ops, SeveralThreadsMayRunThem) {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      auto world = simulate(2 + id % 2);
+      for (int64_t i = 0; i < 200; ++i) {
+        auto x = ramp({1 + i % 7, 3});
+        if (!at::allclose(full_tensor(cut(x).matmul(cut(x.t(), "[R]")).relu().sum(0)), x.matmul(x.t()).relu().sum(0))) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+int64_t resident_pages() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident;
+}
+
+TEST(Ops, AHundredThousandLeaveMemoryFlat) {
+  auto world = simulate(2);
+  auto x = cut(ramp({8, 8})).requires_grad_();
+  auto some = [&](int64_t count) {
+    for (int64_t i = 0; i < count; i += 5) {
+      auto y = (x * 2).relu().view({64}).slice(0, 0, 32 + i % 30);
+      y.sum().backward();
+      x.mutable_grad() = at::Tensor();
+    }
+  };
+  some(10000);
+  auto before = resident_pages();
+  some(100000);
+  EXPECT_LE(resident_pages() - before, 2000) << "pages of 4 KiB";
+}
+
+// The largest block that was asked for while it lives.
+struct Largest : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { largest = std::max(largest, size); }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t largest = 0;
+};
+
+TEST(Ops, AllocateNothingOfGlobalSize) {
+  auto world = simulate(8);
+  auto x = zeros({64, 256}, line(), {Shard(0)}), w = zeros({256, 256}, line(), {Shard(1)});
+  auto bias = zeros({256}, line(), {Replicate()});
+  auto largest = std::make_shared<Largest>();
+  {
+    c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, largest);
+    auto y = (x + bias).relu().view({8, 8, 256}).transpose(0, 1).sum({0});
+    auto z = redistribute(x, {Shard(1)}) * 2;
+    z.mul_(2);
+  }
+  EXPECT_GT(largest->largest, 0);
+  EXPECT_LE(largest->largest, 64 * 256 * 4 / 8);
+}
+
+}  // namespace
+}  // namespace intarsia
