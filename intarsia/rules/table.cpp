@@ -80,6 +80,7 @@ RuleTable& rule_table() {
     add_view_rules(*t);
     add_factory_rules(*t);
     add_loss_rules(*t);
+    add_whole_rules(*t);
     return t;
   }();
   return *table;

@@ -34,7 +34,8 @@ class RuleTable {
   std::map<std::string, Decomposition> decompositions_;
 };
 
-// All rules; made on first use. A rule of one's own is added here before the op's first call.
+// All rules; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen, before
+// the first distributed tensor is made.
 RuleTable& rule_table();
 
 // The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is no variant.
@@ -47,5 +48,6 @@ void add_reduction_rules(RuleTable& table);
 void add_view_rules(RuleTable& table);
 void add_factory_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);
+void add_whole_rules(RuleTable& table);
 
 }  // namespace intarsia

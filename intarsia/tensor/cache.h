@@ -27,7 +27,7 @@ struct Decision {
   std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already
   bool any_moves = false;
   bool fallback = false;                            // no rule: whole tensors
-  bool write_back = false;                          // in-place on a copy, which is then cut and copied into self
+  std::vector<int> copied;                          // tensors written in a copy, which is then cut and copied back
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<c10::IValue> local_sizes;             // per slot: what size arguments become
   bool direct = false;                              // one slot and nothing to do but call: see run_directly

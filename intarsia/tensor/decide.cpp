@@ -136,6 +136,10 @@ void announce_fallback(const Call& call) {
              ". Said once for this op.");
 }
 
+bool is_written(const Op& op, const Operand& operand) {
+  return std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
+}
+
 [[noreturn]] void refuse_in_place(const Call& call) {
   TORCH_CHECK(false, "[", call.op.name, "] ", describe(call),
               ": in-place operations that require placement changes are not supported. ",
@@ -147,22 +151,27 @@ void choose_layouts(const Call& call, Decision& decision) {
   auto* rule = decision.known_outputs ? op.rule : nullptr;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
   Question question{rule, seen, call.mesh, {}, -1};
+  std::vector<int> written;
   for (size_t i = 0; i < decision.inputs.size(); ++i) {
     auto& operand = call.operands[i];
     question.now.push_back(operand.meta ? operand.meta->layout : nullptr);
-    if (!op.is_out && !op.written.empty() && operand.arg == op.written[0] && operand.index < 0) question.written = i;
+    if (!op.is_out && is_written(op, operand) && operand.meta) written.push_back(i);
   }
+  if (written.size() == 1 && op.written.size() == 1 && op.returns_arg.size() == 1) question.written = written[0];
   auto choice = choose(question);
   if (!choice) {
-    // The written tensor cannot keep its layout during the op. Cut tensors can be cut again afterwards; a pending
-    // reduction is lost for good.
-    if (question.now[question.written]->has_partial()) refuse_in_place(call);
     question.written = -1;
     choice = choose(question);
-    decision.write_back = true;
   }
   decision.in = choice->in;
   decision.out = choice->out;
+  for (auto i : written) {
+    // A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is
+    // pending in it would be lost. Random numbers are drawn once and copied to all.
+    if (decision.in[i] == question.now[i] && !op.is_random) continue;
+    if (question.now[i]->has_partial()) refuse_in_place(call);
+    decision.copied.push_back(i);
+  }
 }
 
 }  // namespace
@@ -176,7 +185,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   decision->known_outputs = infer_outputs(call, decision->inputs, decision->outputs);
   if (!decision->known_outputs) decision->outputs.clear();
   decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
-  if (decision->fallback && !op.rule) announce_fallback(call);
+  if (decision->fallback && !(op.rule && op.rule->family == "whole")) announce_fallback(call);
   choose_layouts(call, *decision);
   for (size_t i = 0; i < decision->in.size(); ++i) {
     auto& form = decision->inputs[i];
@@ -192,7 +201,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
     }
   }
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
-  decision->direct = call.mesh.slots().size() == 1 && !decision->write_back && !(is_view && decision->any_moves) &&
+  decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
                      decision->known_outputs && !op.is_random && !op.is_out &&
                      !(op.rule && op.rule->local && !op.rule->local_only_if_strided);
   return decision;

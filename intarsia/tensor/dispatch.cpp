@@ -18,7 +18,7 @@ using Stack = std::vector<c10::IValue>;
 
 std::shared_ptr<const Decision> decision_for(const Call& call) {
   CallKey key;
-  auto& cache = const_cast<DecisionCache&>(call.op.cache);
+  auto& cache = call.op.cache;
   if (!make_key(call.op, call.args, key)) return decide(call);
   if (auto known = cache.find(key)) return known;
   auto fresh = decide(call);
@@ -38,6 +38,9 @@ c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision
     } else {
       inputs.push_back(call.operands[i].meta->shards());
     }
+  }
+  for (auto i : decision.copied) {
+    for (auto& shard : inputs[i]) shard = shard.clone();
   }
   return inputs;
 }
@@ -103,30 +106,33 @@ std::vector<at::Tensor> tensors_of(const Stack& values) {
 }
 
 // All ranks must draw the same numbers. A simulation draws once; processes take those of the mesh's first rank.
-void agree_on_random_results(const Call& call, std::vector<Stack>& results) {
-  auto& mesh = call.mesh;
-  CauseScope cause(call.op.name.c_str(), true);
-  std::vector<int64_t> axes;
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+void agree(const DeviceMesh& mesh, Shards& shards) {
+  if (shards.empty() || !shards[0].defined()) return;
   if (mesh.world().simulated()) {
-    for (size_t slot = 1; slot < results.size(); ++slot) {
-      results[slot] = results[0];
-      for (auto& value : results[slot]) {
-        if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().clone();
-      }
-    }
+    for (size_t slot = 1; slot < shards.size(); ++slot) shards[slot] = shards[0].clone();
     return;
   }
-  for (auto& value : results[0]) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    auto whole = value.toTensor().contiguous();
-    Axis::of(mesh, axes).broadcast({whole}, 0);
-    value = whole;
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+  shards[0] = shards[0].contiguous();
+  Axis::of(mesh, axes).broadcast(shards, 0);
+}
+
+void agree_on_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
+                             std::vector<Stack>& results) {
+  CauseScope cause(call.op.name.c_str(), true);
+  for (auto i : decision.copied) agree(call.mesh, inputs[i]);
+  for (auto& stack : results) stack.resize(results[0].size());
+  for (size_t r = 0; r < results[0].size(); ++r) {
+    if (!results[0][r].isTensor() || call.op.returns_arg[r] >= 0) continue;
+    Shards shards(results.size());
+    shards[0] = results[0][r].toTensor();
+    agree(call.mesh, shards);
+    for (size_t slot = 0; slot < results.size(); ++slot) results[slot][r] = shards[slot];
   }
 }
 
-std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
-                                     const c10::SmallVector<Shards, 4>& inputs) {
+std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
   std::vector<Stack> results;
   auto& slots = call.mesh.slots();
   for (size_t slot = 0; slot < slots.size(); ++slot) {
@@ -135,13 +141,9 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
       continue;
     }
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
-    if (decision.write_back) {  // the op must not write into the caller's shards before all is well
-      auto& self = stack[call.op.written[0]];
-      self = self.toTensor().clone();
-    }
     call_local(call, decision, slots[slot], stack);
   }
-  if (call.op.is_random && slots.size() > 0) agree_on_random_results(call, results);
+  if (call.op.is_random && slots.size() > 0) agree_on_random_results(call, decision, inputs, results);
   return results;
 }
 
@@ -195,18 +197,19 @@ c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& deci
   return meta;
 }
 
-// After an op ran in place on a copy: cut the result as the tensor lies, and copy it in.
-void write_back(const Call& call, const Decision& decision, const std::vector<Stack>& results) {
-  auto self = operand_of_arg(call, call.op.written[0]);
-  auto& operand = call.operands[self];
-  Shards values;
-  for (auto& stack : results) values.push_back(stack[0].toTensor());
-  auto* from = decision.out.empty() ? decision.in[self] : decision.out[0];
+// What was written into copies is cut as the tensors lie, and copied in.
+void write_back(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs) {
   CauseScope cause(call.op.name.c_str(), true);
-  auto element_size = c10::elementSize(operand.tensor.scalar_type());
-  auto cut = run(plan(from, operand.meta->layout, operand.tensor.sizes(), element_size), values, operand.tensor.sizes());
-  auto& targets = operand.meta->shards();
-  for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);
+  for (auto i : decision.copied) {
+    auto& operand = call.operands[i];
+    auto sizes = operand.tensor.sizes();
+    auto returned = std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
+    auto* from = returned < static_cast<int64_t>(decision.out.size()) ? decision.out[returned] : decision.in[i];
+    auto way = plan(from, operand.meta->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
+    auto cut = run(way, inputs[i], sizes);
+    auto& targets = operand.meta->shards();
+    for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);
+  }
 }
 
 // Turns local results into distributed ones, on the stack in the shape that the schema asks for.
@@ -237,6 +240,11 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
   };
   auto& returns = call.op.handle.schema().returns();
   for (size_t r = 0; r < returns.size(); ++r) {
+    if (call.op.returns_arg[r] >= 0) {
+      stack.push_back(call.args[call.op.returns_arg[r]]);
+      ++output;
+      continue;
+    }
     if (!results.empty() && !results[0][r].isTensor() && !results[0][r].isTensorList() && !results[0][r].isNone()) {
       stack.push_back(results[0][r]);
       continue;
@@ -333,6 +341,7 @@ void run_op(const Op& op, Stack& stack) {
   at::AutoDispatchBelowADInplaceOrView guard;
   if (op.may_be_direct && run_directly(op, stack)) return;
   if (op.is_out) return run_out_op(op, stack);
+  if (op.changes_form) return run_form_op(op, stack);
   if (op.decomposition) {
     Stack arguments(stack.end() - count, stack.end());
     if ((*op.decomposition)(arguments)) {
@@ -347,16 +356,12 @@ void run_op(const Op& op, Stack& stack) {
   auto decision = decision_for(call);
   auto inputs = redistribute_inputs(call, *decision);
   auto results = call_on_all_slots(call, *decision, inputs);
-  if (op.written.empty()) return wrap_results(call, *decision, results, stack);
-  if (decision->write_back) write_back(call, *decision, results);
+  write_back(call, *decision, inputs);
   for (auto& operand : call.operands) {
     bool written = std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
     if (written && operand.meta) operand.meta->written();
   }
-  for (size_t r = 0; r < op.returns_arg.size(); ++r) {
-    TORCH_INTERNAL_ASSERT(op.returns_arg[r] >= 0, op.name, " writes an argument and returns something else");
-    stack.push_back(arguments[op.returns_arg[r]]);
-  }
+  wrap_results(call, *decision, results, stack);
 }
 
 }  // namespace intarsia

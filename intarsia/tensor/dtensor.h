@@ -43,7 +43,9 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
 // happens at first use.
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op = false);
 
-bool is_dtensor(const at::Tensor& tensor);
+inline bool is_dtensor(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::PrivateUse3);
+}
 const DeviceMesh& mesh_of(const at::Tensor& tensor);
 const Placements& placements_of(const at::Tensor& tensor);
 const Layout& layout_of(const at::Tensor& tensor);

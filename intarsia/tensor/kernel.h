@@ -13,4 +13,7 @@ void run_op(const Op& op, std::vector<c10::IValue>& stack);
 // out=: runs the functional op, brings each result to the layout of its out tensor, and copies it in.
 void run_out_op(const Op& op, std::vector<c10::IValue>& stack);
 
+// transpose_, squeeze_ and the like: the tensor takes on the form and the body of the functional op's result.
+void run_form_op(const Op& op, std::vector<c10::IValue>& stack);
+
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/interpose.h"
 
 namespace intarsia {
 namespace {
@@ -105,6 +106,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kDTensorKey), dtype, device);
   impl->set_sizes_and_strides(sizes, strides);
   impl->set_storage_access_should_throw();
+  explain_missing_memory(*impl);
   impl->set_backend_meta(std::move(meta));
   return at::Tensor(std::move(impl));
 }
@@ -112,6 +114,10 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype) {
   return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), sizes, strides, dtype);
+}
+
+at::Tensor another_handle(const at::Tensor& tensor) {
+  return wrap(shared_meta_of(tensor), tensor.sizes(), tensor.strides(), tensor.dtype());
 }
 
 Shards shards_in(const at::Tensor& tensor, const Layout* layout) {

@@ -14,6 +14,7 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
 #include "intarsia/redistribute/plan.h"
+#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 
@@ -83,8 +84,6 @@ class DTensorMeta final : public c10::BackendMeta {
   std::unique_ptr<Settled> settled_;
 };
 
-inline bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kDTensorKey); }
-
 inline DTensorMeta& meta_of(const at::Tensor& tensor) {
   return *static_cast<DTensorMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
 }
@@ -97,6 +96,9 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
                 caffe2::TypeMeta dtype);
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype);
+
+// A shallow copy: the same body under a new handle.
+at::Tensor another_handle(const at::Tensor& tensor);
 
 // The shards of `tensor` in another layout; may share memory with it. The plan leads there.
 Shards shards_in(const at::Tensor& tensor, const Layout* layout);

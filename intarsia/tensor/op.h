@@ -29,9 +29,10 @@ struct Op {
   std::vector<int> size_args;      // arguments that become the local shape of output 0
   bool is_out = false;             // out=: the written arguments come last and are not read
   bool is_random = false;
+  bool changes_form = false;       // in-place ops that change sizes: transpose_, squeeze_, resize_
   bool may_be_direct = false;      // its schema fits the direct path: tensors in, tensors out, at most one written
   size_t functional_args = 0;      // how many leading arguments the functional op has
-  DecisionCache cache;
+  mutable DecisionCache cache;
 };
 
 }  // namespace intarsia

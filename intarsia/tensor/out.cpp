@@ -7,6 +7,12 @@
 namespace intarsia {
 namespace {
 
+// The tensor becomes `result`: its form and its body.
+void adopt(const at::Tensor& tensor, const at::Tensor& result) {
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+  tensor.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(result));
+}
+
 // An out tensor of another shape is resized, as the plain op resizes it; then it takes the layout of the result.
 void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   TORCH_CHECK(is_dtensor(out), "[", op.name, "] the out tensor of shape ", out.sizes(),
@@ -20,9 +26,7 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
       TORCH_WARN("An output with one or more elements was resized since it had shape ", out.sizes(),
                  ", which does not match the required output shape ", result.sizes(), ".");
     }
-    out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
-    out.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(result.to(out.scalar_type())));
-    return;
+    return adopt(out, result.to(out.scalar_type()));
   }
   CauseScope cause(op.name.c_str(), true);
   auto values = shards_in(result, target.layout);
@@ -32,6 +36,18 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
 }
 
 }  // namespace
+
+void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op.functional.operator_name() != op.handle.operator_name(), "[", op.name,
+                              "] changes the form of a tensor in place, which a distributed tensor cannot do. ",
+                              "Use an op that returns a new tensor.");
+  auto& argument = stack[stack.size() - op.kinds.size()];
+  auto self = argument.toTensor();
+  argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
+  op.functional.callBoxed(stack);
+  adopt(self, stack.back().toTensor());
+  stack.back() = self;
+}
 
 void run_out_op(const Op& op, std::vector<c10::IValue>& stack) {
   auto count = op.handle.schema().arguments().size();

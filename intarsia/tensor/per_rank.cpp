@@ -7,10 +7,10 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "intarsia/tensor/interpose.h"
+
 namespace intarsia {
 namespace {
-
-constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;
 
 struct PerRankMeta final : c10::BackendMeta {
   explicit PerRankMeta(Shards values) : values(std::move(values)) {}
@@ -110,6 +110,9 @@ void register_all() {
   }
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kPerRankKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fan_out>());
+  static auto* others_autograd =
+      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse2, __FILE__, __LINE__);
+  others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse2, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
@@ -126,6 +129,7 @@ at::Tensor per_rank(Shards values) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kPerRankKey), first.dtype(), first.device());
   impl->set_sizes_and_strides(first.sizes(), first.strides());
   impl->set_storage_access_should_throw();
+  explain_missing_memory(*impl);
   impl->set_backend_meta(c10::make_intrusive<PerRankMeta>(std::move(values)));
   return at::Tensor(std::move(impl));
 }

@@ -10,6 +10,8 @@
 
 namespace intarsia {
 
+constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;
+
 at::Tensor per_rank(Shards values);
 bool is_per_rank(const at::Tensor& tensor);
 const Shards& values_of(const at::Tensor& tensor);

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/meta.h"
 
@@ -20,43 +21,6 @@ class OpKernel final : public c10::OperatorKernel {
  private:
   std::unique_ptr<Op> op_;
 };
-
-// A shallow copy: the same body under a new handle.
-at::Tensor another_handle(const at::Tensor& self) {
-  return wrap(shared_meta_of(self), self.sizes(), self.strides(), self.dtype());
-}
-
-// squeeze_, transpose_ and their like change what self looks at, not the values it looks at: self becomes the result
-// of the functional op, which views the same memory.
-class InPlaceViewKernel final : public c10::OperatorKernel {
- public:
-  explicit InPlaceViewKernel(const c10::OperatorHandle& functional) : functional_(functional) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    auto& argument = stack->at(stack->size() - op.schema().arguments().size());
-    auto self = argument.toTensor();
-    argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
-    functional_.callBoxed(*stack);
-    auto result = stack->back().toTensor();
-    self.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
-    self.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(result));
-    stack->back() = std::move(self);
-  }
-
- private:
-  c10::OperatorHandle functional_;
-};
-
-c10::BoxedKernel kernel_for(const c10::OperatorHandle& handle) {
-  auto base = base_op_of(handle.operator_name());
-  if (handle.hasTag(at::Tag::inplace_view) && !base.empty() && rule_table().rules().count(base)) {
-    auto dot = base.find('.');
-    auto overload = dot == std::string::npos ? "" : base.substr(dot + 1);
-    auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(base.substr(0, dot).c_str(), overload.c_str());
-    return c10::BoxedKernel::makeFromFunctor(std::make_unique<InPlaceViewKernel>(functional));
-  }
-  return c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(handle));
-}
 
 // Ops of other libraries have no kernel of their own: each is read from its schema when it is first met.
 void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -91,11 +55,16 @@ void register_all() {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto handle = dispatcher.findSchema(name);
     if (!handle || !takes_over(*handle)) continue;
-    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(kernel_for(*handle)));
+    auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(*handle));
+    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
   }
   aten->impl("detach", another_handle);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
+  static auto* others_autograd =
+      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
@@ -108,7 +77,10 @@ void register_all() {
 
 void register_dispatch() {
   static std::once_flag once;
-  std::call_once(once, register_all);
+  std::call_once(once, [] {
+    register_all();
+    interposed();  // the mention makes a linker take that file along from a static library
+  });
 }
 
 }  // namespace intarsia

@@ -1,0 +1,32 @@
+#pragma once
+// Pictures of layouts in text: which rank holds what.
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace intarsia {
+
+// A box per piece of a distributed tensor of at most 2 dims, with the ranks that hold it; positions at the edges.
+//         0-2  3-5
+//       ┌────┬────┐
+//   0-1 │ 0  │ 1  │
+//       ├────┼────┤
+//   2-3 │ 2  │ 3  │
+//       └────┴────┘
+// With `colour`, every set of ranks has a background of its own (ANSI escapes). Needs no communication.
+std::string visualize_sharding(const at::Tensor& tensor, bool colour = false);
+
+// A table with a line for every parameter and buffer: name, shape, dtype, placements, local shape on each rank.
+//   name       shape    dtype  placements  local shape
+//   fc.weight  [5, 3]   Float  [S(0)]      [2, 3] on 0-1, [1, 3] on 2, [0, 3] on 3
+std::string describe(const torch::nn::Module& module);
+
+// The line of a single tensor, plain ones included: [5, 3] Float [S(0)] on DeviceMesh(cpu, tp=4): [2, 3] on 0-1, ...
+std::string describe(const at::Tensor& tensor);
+
+}  // namespace intarsia

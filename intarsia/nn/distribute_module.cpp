@@ -1,0 +1,94 @@
+#include "intarsia/nn/distribute_module.h"
+
+#include <set>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+// All defined parameters and buffers, submodules included.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  for (auto& parameter : module.parameters()) tensors.push_back(parameter);
+  for (auto& buffer : module.buffers()) tensors.push_back(buffer);
+  return tensors;
+}
+
+// Puts tensors back as they were, unless the work on them was completed.
+class Rollback {
+ public:
+  explicit Rollback(const torch::nn::Module& module) {
+    for (auto& tensor : tensors_of(module)) saved_.push_back({tensor, tensor.variable_data(), tensor.grad()});
+  }
+  ~Rollback() {
+    for (auto& entry : saved_) {
+      entry.tensor.set_data(entry.data);
+      entry.tensor.mutable_grad() = entry.grad;
+    }
+  }
+  Rollback(const Rollback&) = delete;
+  Rollback& operator=(const Rollback&) = delete;
+  void complete() { saved_.clear(); }
+
+ private:
+  struct Entry {
+    at::Tensor tensor, data, grad;
+  };
+  std::vector<Entry> saved_;
+};
+
+// Parents first. A module that is used in two places is visited once.
+void visit(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+           std::set<const torch::nn::Module*>& seen) {
+  if (!seen.insert(&module).second) return;
+  partition_fn(name, module, mesh);
+  for (auto& child : module.named_children()) {
+    visit(name.empty() ? child.key() : name + "." + child.key(), *child.value(), mesh, partition_fn, seen);
+  }
+}
+
+}  // namespace
+
+void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
+                          std::optional<int64_t> src_data_rank) {
+  TORCH_CHECK_VALUE(tensor.defined(), "[distribute_parameter] the tensor is undefined. Give it a value first.");
+  TORCH_CHECK_VALUE(tensor.is_leaf(), "[distribute_parameter] the tensor of shape ", tensor.sizes(),
+                    " was computed from others. Distribute those, or call distribute_tensor on its detach().");
+  auto data = distribute_tensor(tensor.detach(), mesh, placements, src_data_rank);
+  if (is_dtensor(tensor)) return;  // distribute_tensor has checked that it lies so
+  auto grad = tensor.grad();
+  if (grad.defined()) grad = distribute_tensor(grad.detach(), mesh, placements, src_data_rank);
+  tensor.set_data(data);
+  tensor.mutable_grad() = grad;
+}
+
+void distribute_parameter(const torch::nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+                          const Placements& placements, std::optional<int64_t> src_data_rank) {
+  std::string known;
+  for (auto& tensors : {module.named_parameters(), module.named_buffers()}) {
+    for (auto& item : tensors) {
+      if (item.key() == name) return distribute_parameter(item.value(), mesh, placements, src_data_rank);
+      known += (known.empty() ? "" : ", ") + item.key();
+    }
+  }
+  TORCH_CHECK_VALUE(false, "[distribute_parameter] ", module.name(), " has no parameter or buffer \"", name,
+                    "\". It has ", known.empty() ? "none" : known, ".");
+}
+
+void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+                       std::optional<int64_t> src_data_rank) {
+  Rollback rollback(module);
+  std::set<const torch::nn::Module*> seen;
+  if (partition_fn) visit("", module, mesh, partition_fn, seen);
+  for (auto& tensor : tensors_of(module)) {
+    if (is_dtensor(tensor)) continue;
+    distribute_parameter(tensor, mesh, Placements(mesh.ndim(), Replicate()), src_data_rank);
+  }
+  rollback.complete();
+}
+
+}  // namespace intarsia

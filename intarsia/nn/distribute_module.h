@@ -1,0 +1,42 @@
+#pragma once
+// Turns the parameters and buffers of an existing torch::nn module into distributed tensors, in place.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/mesh.h"
+#include "intarsia/core/placement.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace intarsia {
+
+// Lays `tensor` (a parameter, a buffer, or any leaf) on the mesh under its own handle: members, dictionaries and
+// optimizers that hold it see the change. Its gradient, if it has one, goes with it. src_data_rank: see
+// distribute_tensor. A tensor that already lies so is left alone.
+void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
+                          std::optional<int64_t> src_data_rank = 0);
+
+// The same for the parameter or buffer `name` of a module: "weight", or "0.weight" in a submodule.
+void distribute_parameter(const torch::nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+                          const Placements& placements, std::optional<int64_t> src_data_rank = 0);
+
+// Called for the module itself (with the name "") and then for every submodule in it ("fc1", "layers.0").
+using PartitionFn = std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
+
+// Distributes all parameters and buffers: those that `partition_fn` distributes (with distribute_parameter) as it says,
+// the others replicated. What is distributed already stays as it is. When anything fails, partition_fn included,
+// every tensor is as it was before the call.
+//   distribute_module(*model, mesh, [](auto& name, auto& module, auto& mesh) {
+//     if (name == "fc1") distribute_parameter(module, "weight", mesh, {Shard(0)});
+//   });
+// State that an optimizer has already built up (momenta) is not converted: distribute before the first step.
+void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn = nullptr,
+                       std::optional<int64_t> src_data_rank = 0);
+
+}  // namespace intarsia

@@ -1,0 +1,91 @@
+#include "intarsia/tensor/interpose.h"
+
+#include <dlfcn.h>
+
+#include <ostream>
+
+#include <ATen/core/Formatting.h>
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/per_rank.h"
+
+// Note [Interposed functions]
+// operator<< for tensors is inline in LibTorch's headers and calls at::print, which reads the data pointer; and the
+// functions behind the errors of data_ptr() and storage() are not virtual. All three are exported, and the dynamic
+// linker takes the first definition that it meets: ours, since a program or library names LibTorch after us. Each
+// serves our tensors and hands all others to LibTorch's own, which is the next definition of the name. This costs
+// nothing per tensor, unlike an error text stored in each.
+
+namespace intarsia {
+namespace {
+
+constexpr auto kPrint = "_ZN2at5printERSoRKNS_6TensorEl";
+constexpr auto kDataPtrError = "_ZNK3c1010TensorImpl27throw_data_ptr_access_errorEv";
+constexpr auto kStorageError = "_ZNK3c1010TensorImpl26throw_storage_access_errorEv";
+
+// LibTorch's own definition.
+template <class Function>
+Function next(const char* name) {
+  auto* found = dlsym(RTLD_NEXT, name);
+  TORCH_INTERNAL_ASSERT(found, "LibTorch does not export ", name);
+  return reinterpret_cast<Function>(found);
+}
+
+bool is_ours(const c10::TensorImpl& impl) {
+  return impl.key_set().has(kDTensorKey) || impl.key_set().has(kPerRankKey);
+}
+
+// What to call instead.
+std::string advice(const c10::TensorImpl& impl) {
+  auto* meta = const_cast<c10::TensorImpl&>(impl).get_backend_meta();
+  if (!impl.key_set().has(kDTensorKey) || !meta) {
+    return c10::str("a tensor that stands for one per rank, of shape ", impl.sizes(),
+                    ", has no memory of its own. Use values_of(tensor), which has that of every hosted rank.");
+  }
+  return c10::str("a distributed tensor of shape ", impl.sizes(), ", ", str(*static_cast<DTensorMeta*>(meta)->layout),
+                  ", has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, or ",
+                  "full_tensor(tensor) for the whole.");
+}
+
+}  // namespace
+
+bool interposed() {
+  // Ours is the first definition if it lies in the same library or program as this file.
+  static const bool ours = [] {
+    Dl_info here, print;
+    auto* known = reinterpret_cast<void*>(&is_ours);
+    auto* first = dlsym(RTLD_DEFAULT, kPrint);
+    return dladdr(known, &here) && first && dladdr(first, &print) && here.dli_fbase == print.dli_fbase;
+  }();
+  return ours;
+}
+
+void explain_missing_memory(c10::TensorImpl& impl) {
+  if (C10_LIKELY(interposed())) return;
+  impl.release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "A distributed tensor has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, "
+      "full_tensor(tensor) for the whole, or intarsia::str(tensor) to print it.");
+}
+
+}  // namespace intarsia
+
+std::ostream& at::print(std::ostream& stream, const at::Tensor& tensor, int64_t linesize) {
+  if (tensor.defined() && intarsia::is_ours(*tensor.unsafeGetTensorImpl())) return stream << intarsia::str(tensor);
+  using Print = std::ostream& (*)(std::ostream&, const at::Tensor&, int64_t);
+  static const auto theirs = intarsia::next<Print>(intarsia::kPrint);
+  return theirs(stream, tensor, linesize);
+}
+
+void c10::TensorImpl::throw_data_ptr_access_error() const {
+  TORCH_CHECK(!intarsia::is_ours(*this), "[data_ptr] ", intarsia::advice(*this));
+  intarsia::next<void (*)(const c10::TensorImpl*)>(intarsia::kDataPtrError)(this);
+  TORCH_INTERNAL_ASSERT(false);  // the declaration says that it does not return
+}
+
+void c10::TensorImpl::throw_storage_access_error() const {
+  TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_ours(*this), "[storage] ", intarsia::advice(*this));
+  intarsia::next<void (*)(const c10::TensorImpl*)>(intarsia::kStorageError)(this);
+  TORCH_INTERNAL_ASSERT(false);
+}
