@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kUndefined = -1, kList = -3, kNone = -4, kEnd = -5, kPlain = -6;
+constexpr int64_t kUndefined = -1, kNone = -4, kEnd = -5, kPlain = -6;
 
 const at::Tensor kNoTensor;
 
@@ -30,19 +30,20 @@ bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
   if (value.isBool()) return key.push_back(value.toBool()), true;
   if (value.isDouble()) return push_double(key, value.toDouble()), true;
   if (value.isIntList()) {
-    key.push_back(kList);
-    for (auto item : value.toIntList()) key.push_back(item);
-    return key.push_back(kEnd), true;
+    auto list = value.toIntList();
+    key.push_back(list.size());  // before the items, which may be any number: no list runs into the next
+    for (auto item : list) key.push_back(item);
+    return true;
   }
   if (value.isBoolList()) {
-    key.push_back(kList);
+    key.push_back(value.toBoolList().size());
     for (bool item : value.toBoolList()) key.push_back(item);
-    return key.push_back(kEnd), true;
+    return true;
   }
   if (value.isDoubleList()) {
-    key.push_back(kList);
+    key.push_back(value.toDoubleList().size());
     for (double item : value.toDoubleList()) push_double(key, item);
-    return key.push_back(kEnd), true;
+    return true;
   }
   if (value.isDevice()) return key.push_back(static_cast<int64_t>(value.toDevice().type())), true;
   if (value.isString()) {
