@@ -34,7 +34,8 @@ class Engine : public World {
   using World::World;
 
   // `result` becomes the elementwise reduction of the `mine` of a line; the two do not overlap. Not avg: the caller
-  // divides a sum. Unless `later`, it has finished on return, and the order of the line is the order of the reduction.
+  // divides a sum. Unless `later`, it has finished on return, and gloo and the simulation reduce in the order of the
+  // line: the same bits from both, on every run and on every rank.
   virtual Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                           bool later) const = 0;
 

@@ -13,13 +13,16 @@ namespace {
 
 // Rank 0 speaks for all; the others only report what fails.
 class OnlyFailures : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo& test) override {
+    name_ = std::string(test.test_suite_name()) + "." + test.name();
+  }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::printf("%s:%d: in %s.%s\n%s\n", result.file_name() ? result.file_name() : "?", result.line_number(),
-                test ? test->test_suite_name() : "?", test ? test->name() : "?", result.summary());
+    std::printf("%s:%d: in %s\n%s\n", result.file_name() ? result.file_name() : "?", result.line_number(),
+                name_.c_str(), result.summary());
     std::fflush(stdout);
   }
+  std::string name_;
 };
 
 }  // namespace

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""A rank that dies or hangs inside a collective: the others say so in time, and nothing hangs."""
+
+import signal
+import subprocess
+import unittest
+
+from support import PLAYER, environment, finish_all, free_port, play, run, start_rank
+
+GONE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\]\) for aten::mm: '
+        r"rank 1 is gone \(.*\)\. See why it ended\.")
+LATE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\]\) for aten::mm: '
+        r"rank 1 did not take part within 3 s\. ")
+
+
+def start_by_hand(scene, ranks=3, timeout=60, **variables):
+    """Ranks without a launcher that would end them: what they do is their own."""
+    port = free_port()
+    return [start_rank(scene, RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                       INTARSIA_TIMEOUT=timeout, **variables) for rank in range(ranks)]
+
+
+class AKilledRank(unittest.TestCase):
+    def check(self, scene, pattern=GONE, **variables):
+        ranks = start_by_hand(scene, **variables)
+        results = finish_all(ranks)
+        self.assertEqual(results[1][0], -signal.SIGKILL)
+        for rank in (0, 2):
+            self.assertEqual(results[rank][0], 3, results[rank])
+            self.assertRegex(results[rank][2], pattern.format(rank=rank))
+
+    def test_ends_a_small_reduction_of_the_others_with_an_error(self):
+        self.check("kill")
+
+    def test_ends_a_large_reduction_of_the_others_with_an_error(self):
+        self.check("kill_large")
+
+    def test_ends_the_wait_for_what_is_under_way(self):
+        self.check("kill_then_wait", r'error: \[all_gather\] failed on rank {rank} along axis "tp" '
+                                     r"\(ranks \[0, 1, 2\]\) for a direct call: rank 1 is gone \(")
+
+    def test_ends_the_collectives_of_the_backend_too(self):
+        self.check("kill", r"error: \[all_reduce\(sum\)\] failed on rank {rank} along axis", INTARSIA_DIRECT=0)
+
+    def test_ends_the_run_and_is_named(self):
+        for scene in ("kill", "kill_large"):
+            ended = play(3, scene)
+            self.assertEqual(ended.status, 128 + 9, ended)
+            self.assertIn("[run] rank 1 was killed by signal 9 (SIGKILL); the others were stopped.\n", ended.err)
+            for rank in (0, 2):
+                self.assertRegex(ended.err, rf"\[{rank}\] " + GONE.format(rank=rank))
+
+    def test_that_ends_with_a_status_is_named_with_it(self):
+        ended = play(3, "exit")
+        self.assertEqual(ended.status, 7, ended)
+        self.assertIn("[run] rank 1 ended with status 7; the others were stopped.\n", ended.err)
+
+    def test_that_aborts_is_named_too(self):
+        ended = play(3, "uncaught")
+        self.assertEqual(ended.status, 128 + 6, ended)
+
+
+class AStuckRank(unittest.TestCase):
+    def test_makes_the_others_fail_when_the_time_is_over(self):
+        for scene in ("stop", "stop_large"):
+            ended = play(3, scene, "--timeout", 3, "--grace", 2)
+            self.assertEqual(ended.status, 3, ended)
+            self.assertLess(ended.seconds, 30)
+            for rank in (0, 2):
+                self.assertRegex(ended.err, rf"\[{rank}\] " + LATE.format(rank=rank))
+
+    def test_that_runs_other_code_is_waited_for_no_longer_than_that(self):
+        ended = play(3, "other_code", "--timeout", 2, "--grace", 2)
+        self.assertEqual(ended.status, 3, ended)
+        self.assertIn("[make_group] rank 0 waited 2 s for 3 ranks: rank 1 did not arrive.", ended.err)
+
+
+class AfterAFault(unittest.TestCase):
+    def test_no_process_is_left(self):
+        play(3, "kill")
+        found = subprocess.run(["pgrep", "-f", f"{PLAYER} --play kill"], capture_output=True, text=True).stdout
+        self.assertEqual(found, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

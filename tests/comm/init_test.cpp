@@ -1,0 +1,104 @@
+#include "intarsia/comm/init.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "intarsia/comm/from_group.h"
+#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/simulation.h"
+#include "tests/support/error_text.h"
+
+namespace intarsia {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Whatever a test made of the process's world ends with it.
+class Init : public testing::Test {
+ protected:
+  void TearDown() override { finalize(); }
+};
+
+TEST_F(Init, WithoutALauncherItIsAWorldOfOneRank) {
+  auto& world = init();
+  EXPECT_EQ(world.size(), 1);
+  EXPECT_EQ(&init(), &world);
+  EXPECT_EQ(&world, &world_of_one());
+  EXPECT_EQ(rank(), 0);
+  EXPECT_EQ(world_size(), 1);
+  EXPECT_EQ(local_rank(), 0);
+  barrier();
+}
+
+TEST_F(Init, InASimulationThereIsNoOneRank) {
+  auto world = simulate(4);
+  EXPECT_EQ(world_size(), 4);
+  EXPECT_EQ(error_text<c10::Error>([] { rank(); }),
+            "[rank] the world is a simulation of 4 ranks, and this process plays 4 ranks. Loop over "
+            "current_world().hosted() or the mesh's slots().");
+}
+
+TEST_F(Init, ARankThatDoesNotArriveIsNamed) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  store->set("arrived/2", std::vector<uint8_t>{1});
+  EXPECT_EQ(error_text<c10::DistStoreError>([&] { arrive("init", *store, 0, {0, 1, 2, 3}, milliseconds(20)); }),
+            "[init] rank 0 waited 0.02 s for 4 ranks: ranks 1, 3 did not arrive. See whether they were started and "
+            "what they print; INTARSIA_TIMEOUT sets the wait in seconds.");
+  arrive("init", *store, 0, {0, 2}, milliseconds(20));
+}
+
+TEST_F(Init, AFailedInitLeavesNoWorld) {
+  InitOptions options;
+  options.rank = 0;
+  options.world_size = 2;
+  options.rendezvous = "file:///tmp/intarsia-init-test-" + std::to_string(getpid());
+  options.timeout = milliseconds(20);
+  EXPECT_EQ(error_text<c10::DistStoreError>([&] { init(options); }).substr(0, 71),
+            "[init] rank 0 waited 0.02 s for 2 ranks: rank 1 did not arrive. See whe");
+  unlink(options.rendezvous.substr(7).c_str());
+  EXPECT_EQ(process_world(), nullptr);
+}
+
+TEST_F(Init, AStoreThatNobodyServesIsNamed) {
+  InitOptions options;
+  options.rank = 1;
+  options.world_size = 2;
+  options.rendezvous = "tcp://127.0.0.1:9";
+  options.timeout = milliseconds(20);
+  EXPECT_EQ(error_text<c10::DistNetworkError>([&] { init(options); }),
+            "[init] rank 1 waited 0.02 s for the store at tcp://127.0.0.1:9, which rank 0 serves: Connection refused. "
+            "Rank 0 did not arrive, or MASTER_ADDR and MASTER_PORT are wrong.");
+}
+
+TEST_F(Init, APortThatIsTakenIsNamed) {
+  auto first = serve_store("127.0.0.1", 0, milliseconds(1000));
+  auto port = std::to_string(first.port);
+  EXPECT_EQ(error_text<c10::DistNetworkError>([&] { serve_store("127.0.0.1", first.port, milliseconds(20)); }),
+            "[init] cannot serve a store at 127.0.0.1:" + port + ": Address already in use. Set MASTER_PORT to a free "
+            "port, MASTER_ADDR to an address of this host.");
+}
+
+TEST_F(Init, WrongOptionsAreNamed) {
+  auto text = [](InitOptions options) { return error_text<c10::ValueError>([&] { init(options); }); };
+  InitOptions half, outside;
+  half.rank = 1;
+  outside.rank = 2;
+  outside.world_size = 2;
+  EXPECT_EQ(text(half), "[init] only the rank was given. Give both or neither.");
+  EXPECT_EQ(text(outside), "[init] rank 2 does not exist in a world of 2.");
+}
+
+TEST_F(Init, ASimulationHasNoGroupsToAdopt) {
+  auto world = simulate(2);
+  EXPECT_EQ(error_text<c10::Error>([] { mesh_from_groups(std::vector<c10::intrusive_ptr<c10d::Backend>>{},
+                                                         c10::DeviceType::CPU, {2}, {0, 1}); }),
+            "[mesh_from_groups] the world is a simulation of 2 ranks, which has no process groups. Use "
+            "init_device_mesh.");
+}
+
+}  // namespace
+}  // namespace intarsia
