@@ -7,6 +7,7 @@
 
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"
+#include "intarsia/nn/linear_forward.h"
 #include "intarsia/nn/op_style.h"
 #include "intarsia/nn/styles.h"
 #include "intarsia/tensor/dtensor.h"
@@ -43,6 +44,8 @@ void check_table(const StyleTarget& target, const ParallelStyle& style, const Li
   check_placement(options.input_layouts, "input_layouts", style);
   check_placement(options.output_layouts, "output_layouts", style);
   if (auto* module = as<torch::nn::LinearImpl>(target)) {
+    TORCH_CHECK(linear_is_ours(), "[", style.name(), "] this program searches LibTorch for functions before this library, so ",
+                "torch::nn::Linear cannot be parallelized as it is. Name intarsia before torch when linking.");
     check_parameter(module->weight, "weight", linear, target, style);
     if (module->bias.defined()) check_parameter(module->bias, "bias", bias, target, style);
   } else if (auto* module = as<torch::nn::EmbeddingImpl>(target)) {

@@ -2,8 +2,8 @@
 // How an op that uses a parameter prepares its input and leaves its output: what a leaf style writes on the parameter.
 //
 // Note [Styles on unmodified modules]
-// torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear, Embedding
-// aten::embedding, LayerNorm aten::layer_norm. So the weight carries the style, and these ops read it, above autograd,
+// torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear (see
+// Note [The forward of Linear]), Embedding aten::embedding, LayerNorm aten::layer_norm. So the weight carries the style, and these ops read it, above autograd,
 // before they run (see Note [Tensors with a note]). A weight that two modules share, as tied vocabularies do, has a style
 // per op. The style goes where the weight goes: clone() and to(dtype) keep it, and optimizers do not touch it.
 

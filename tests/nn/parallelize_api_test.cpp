@@ -32,8 +32,8 @@ TEST(TensorParallelAPITests, test_parallelize_mlp_with_module_api) {
 
 TEST(TensorParallelAPITests, test_parallelize_mlp_with_module_api_nested) {
   on_four_ranks([](const DeviceMesh& mesh) {
-    torch::nn::Sequential model({{"dummy_encoder", MLPModule()}});
-    auto parallel = deepcopy(model);
+    MLPModule mlp;  // Sequential's clone() would number the modules anew
+    torch::nn::Sequential model({{"dummy_encoder", mlp}}), parallel({{"dummy_encoder", deepcopy(mlp)}});
     parallelize_module(*parallel, mesh,
                        {{"dummy_encoder.net1", colwise_gathered()}, {"dummy_encoder.net2", colwise_gathered()}});
     struct Forward {
@@ -239,10 +239,10 @@ TEST(TensorParallelComms, AnMlpNeedsOneReductionForwardAndOneBackward) {
     auto input = torch::rand({12, 10}).requires_grad_();
     CommDebugMode comms;
     auto output = model(input);
-    EXPECT_EQ(comms.text(), "all_reduce(sum) tp 480B\n");
+    EXPECT_EQ(comms.text(), "all_reduce(sum) tp 720B\n");
     comms.enter();
     output.sum().backward();
-    EXPECT_EQ(comms.text(), "all_reduce(sum) tp 480B\n");
+    EXPECT_EQ(comms.text(), "all_reduce(sum) tp 720B\n");
   });
 }
 
