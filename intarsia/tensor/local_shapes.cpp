@@ -47,6 +47,23 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
   }
 }
 
+// With run_check all ranks hear of a shard that does not fit, so that none is left waiting for one that has stopped.
+void check_on_all_ranks(const at::Tensor& local, const Layout& layout, at::IntArrayRef shape) {
+  auto& mesh = layout.mesh();
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+  Shards verdicts;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    auto expected = local_shape(layout, shape, mesh.slots()[slot].coordinate);
+    verdicts.push_back(at::scalar_tensor(value_at(local, slot).sizes() == at::IntArrayRef(expected), at::kLong));
+  }
+  auto agreed = Axis::of(mesh, axes).all_reduce(verdicts, ReduceOp::min);
+  if (agreed[0].item<int64_t>() == 1) return;
+  check_local_shapes(local, layout, shape);  // the rank at fault says what is wrong with it
+  TORCH_CHECK_VALUE(false, "[from_local] a shard on another rank does not fit ", str(layout), " of a tensor of shape ",
+                    shape, ". See the errors of the other ranks.");
+}
+
 // Where an axis replicates, its first rank's values count for all.
 at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
   auto& mesh = layout.mesh();
@@ -74,8 +91,11 @@ std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& l
   auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
   TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),
                     " has ", shape.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
-  check_local_shapes(local, *layout, shape);
-  if (!options.run_check) return {local, shape};
+  if (!options.run_check) {
+    check_local_shapes(local, *layout, shape);
+    return {local, shape};
+  }
+  check_on_all_ranks(local, *layout, shape);
   // Autograd passes through: the values are the caller's own wherever the ranks agree.
   if (local.requires_grad()) return {local, shape};
   return {equal_replicas(local, *layout), shape};
