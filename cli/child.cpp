@@ -68,8 +68,8 @@ int open_log(const std::string& dir, int64_t rank) {
   mkdir(dir.c_str(), 0777);
   auto path = dir + "/" + std::to_string(rank) + ".log";
   int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) throw std::runtime_error("[run] cannot write " + path + ": " + std::strerror(errno) + ". Check --log-dir.");
-  return fd;
+  if (fd >= 0) return fd;
+  throw std::runtime_error("[run] cannot write " + path + ": " + std::strerror(errno) + ". Check --log-dir.");
 }
 
 // Rank 0 reads our input. A terminal stays with us: a rank in the background may not read it.

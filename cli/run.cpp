@@ -44,7 +44,7 @@ Variables variables_of(const RunOptions& options, int64_t rank, uint16_t port) {
       {"MASTER_ADDR", options.bind},
       {"MASTER_PORT", std::to_string(port)},
       {"INTARSIA_INTERFACE", options.bind},
-      // We serve the store, as torchrun does: no rank has to win a port, and none has to stay until the others are done.
+      // We serve the store, as torchrun does: no rank has to win a port or to stay until the others are done.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_RUN_ID", "intarsia-" + std::to_string(getpid())},
       {"TORCHELASTIC_RESTART_COUNT", "0"},

@@ -23,7 +23,7 @@ constexpr int kTagBase = 0x1A75;
 
 // Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr int64_t kOneExchangeBytes = 256 << 10;  // that a member sends
-// Room for the parts of others is kept for the next time up to this size: fresh memory costs as much as the transfer.
+// Room for the parts of others is kept for the next time up to this size.
 constexpr int64_t kKeptBytes = 8 << 20;
 
 using Clock = std::chrono::steady_clock;
@@ -80,12 +80,13 @@ class Messages {
     post(t, to, [&](auto& one) { return members().backend->send(one, members().peers[to], tag); });
   }
 
-  // Waits for the first `count` messages that were not waited for; a work can be waited for once.
-  void wait(size_t count) {
+  // Gloo's works can be waited for once; calling this again is harmless.
+  void wait_all() {
+    if (next_ == works_.size()) return;
+    state_->check();
     auto deadline = Clock::now() + members().timeout;
-    for (; count && next_ < works_.size(); --count, ++next_) wait_for(works_[next_], deadline);
+    for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline);
   }
-  void wait_all() { wait(works_.size() - next_); }
 
  private:
   struct Message {

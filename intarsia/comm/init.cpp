@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -25,17 +27,17 @@ constexpr milliseconds kDefaultTimeout = std::chrono::minutes(5);
 
 const char* environment(const char* name) { return getenv(name); }
 
-// The job that this process is part of.
-struct Joined {
-  const C10dEngine* engine = nullptr;
-  c10::intrusive_ptr<c10d::Store> store;  // if a rank serves it, which must then be the last to leave
-  bool serving = false;                   // it is this one
+// A store that we opened. It stays open until the process ends: the ranks may leave and join again, not all at once.
+struct OpenStore {
+  Meeting meeting;
+  c10::intrusive_ptr<c10d::Store> store;
 };
 
 struct State {
   std::recursive_mutex mutex;
-  Joined joined;
-  int64_t times = 0;  // that this process has joined a job: each time has its own keys in the store
+  std::optional<OpenStore> opened;
+  const C10dEngine* engine = nullptr;  // the last that joined a job
+  int64_t times = 0;                   // that we have joined: each time has its own keys in the store
 };
 State& state() {
   static auto* instance = new State;
@@ -63,7 +65,8 @@ std::vector<int64_t> count_up(int64_t n) {
 // Worlds live until the process ends, so engines are never freed.
 const World& join(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options) {
   auto* engine = new C10dEngine(rank, size, std::move(store), std::move(options));
-  state().joined.engine = engine;
+  ++state().times;
+  state().engine = engine;
   set_process_world(engine);
   return *engine;
 }
@@ -75,26 +78,34 @@ const World& join_store(const c10::intrusive_ptr<c10d::Store>& store, int64_t ra
 }
 
 c10::intrusive_ptr<c10d::Store> own_keys(c10::intrusive_ptr<c10d::Store> store, const std::string& job) {
-  auto prefix = c10::str("intarsia/", job, "/", ++state().times);
+  auto prefix = c10::str("intarsia/", job, "/", state().times);
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
 }
 
-// The store's server stays until the others are done with it. A rank that fails does not wait: the launcher should hear
-// of it first, and the others notice by the closed connections.
-void leave_job(milliseconds patience) {
-  std::lock_guard lock(state().mutex);
-  Joined joined = std::exchange(state().joined, {});
-  if (!joined.engine) return;
-  joined.engine->close();
-  if (!joined.store) return;
-  leave(*joined.store, joined.engine->hosted()[0]);
-  if (joined.serving) wait_until_left(*joined.store, count_up(joined.engine->size()), patience);
+c10::intrusive_ptr<c10d::Store> store_at(const Meeting& meeting, const Launch& launch, milliseconds timeout) {
+  auto& opened = state().opened;
+  if (!opened || opened->meeting.text() != meeting.text()) {
+    opened = OpenStore{meeting, open_store(meeting, launch.rank, launch.size, timeout)};
+  }
+  return opened->store;
 }
 
+// The rank that serves the store stays until the others are done with it.
+void leave_store() {
+  auto opened = std::exchange(state().opened, std::nullopt);
+  if (!opened || !opened->meeting.file.empty() || !opened->meeting.rank_zero_serves) return;
+  auto& engine = *state().engine;
+  auto rank = engine.hosted()[0];
+  leave(*opened->store, rank);
+  if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), engine.options().timeout);
+}
+
+// A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
 void leave_at_exit(int status, void*) {
-  if (status != 0 || !state().joined.engine) return;
+  if (status != 0 || !state().engine) return;
   try {
-    leave_job(state().joined.engine->options().timeout);
+    state().engine->close();
+    leave_store();
   } catch (const std::exception&) {
     // The store has gone before us: there is nobody left to tell.
   }
@@ -122,10 +133,8 @@ const World& init(const InitOptions& options) {
   auto timeout = timeout_of(options);
   auto meeting = read_meeting(environment, launch, options.rendezvous);
   auto interface = options.interface.empty() ? read_interface(environment, meeting, launch) : options.interface;
-  auto store = own_keys(open_store(meeting, launch.rank, launch.size, timeout), launch.job);
+  auto store = own_keys(store_at(meeting, launch, timeout), launch.job);
   auto& world = join_store(store, launch.rank, launch.size, {interface, timeout, direct_messages()});
-  if (meeting.file.empty() && meeting.rank_zero_serves) state().joined.store = store;
-  state().joined.serving = meeting.serves(launch.rank);
   static int registered = on_exit(leave_at_exit, nullptr);
   (void)registered;
   return world;
@@ -148,7 +157,7 @@ const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group
   auto& world = join(launch.rank, launch.size, store, {interface, timeout_of(options), direct_messages()});
   auto devices = group->getDeviceTypes();
   bool cpu = devices.empty() || std::find(devices.begin(), devices.end(), at::kCPU) != devices.end();
-  state().joined.engine->adopt(count_up(launch.size), group->getBackend(cpu ? at::kCPU : devices[0].type()));
+  state().engine->adopt(count_up(launch.size), group->getBackend(cpu ? at::kCPU : devices[0].type()));
   return world;
 }
 
@@ -156,14 +165,13 @@ const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, con
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
   auto& world = join(group->getRank(), group->getSize(), nullptr, {"", timeout_of(options), direct_messages()});
-  state().joined.engine->adopt(count_up(group->getSize()), group);
+  state().engine->adopt(count_up(group->getSize()), group);
   return world;
 }
 
 void finalize() {
   std::lock_guard lock(state().mutex);
-  auto* engine = state().joined.engine;
-  if (engine) leave_job(engine->options().timeout);
+  if (state().engine) state().engine->close();
   set_process_world(nullptr);
 }
 

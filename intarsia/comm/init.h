@@ -27,9 +27,9 @@ struct InitOptions {
   std::optional<std::chrono::milliseconds> timeout;  // of every wait; else INTARSIA_TIMEOUT (seconds), else 5 minutes
 };
 
-// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI) or srun have set, and returns when all
-// ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second call returns the same
-// world.
+// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI) or srun have set, and returns when
+// all ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second call returns the
+// same world.
 const World& init(const InitOptions& options = {});
 
 // The same over a store that the caller has: rank `rank` of `size` ranks, all of which call it.
@@ -40,8 +40,8 @@ const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int6
 const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options = {});
 const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options = {});
 
-// Leaves the job: closes the connections; the rank that serves the store waits for the others. A program that ends
-// normally need not call it.
+// Leaves the job: closes the connections. The process may join again, if the others do too. A program that ends need not
+// call it: when it ends well, the rank that serves the store stays until the others have ended too.
 void finalize();
 
 // Of the current world. In a simulation there is no one rank, and asking for it is an error.

@@ -83,8 +83,8 @@ void wait_for_server(const Meeting& meeting, int64_t rank, milliseconds timeout)
     return fd >= 0;
   });
   TORCH_CHECK_WITH(DistNetworkError, answered, "[init] rank ", rank, " waited ", seconds(timeout),
-                   " s for the store at ", meeting.text(), ", which ", meeting.rank_zero_serves ? "rank 0" : "the launcher",
-                   " serves: ", std::strerror(error), ". ",
+                   " s for the store at ", meeting.text(), ", which ",
+                   meeting.rank_zero_serves ? "rank 0" : "the launcher", " serves: ", std::strerror(error), ". ",
                    meeting.rank_zero_serves ? "Rank 0 did not arrive" : "The launcher has ended",
                    ", or MASTER_ADDR and MASTER_PORT are wrong.");
 }

@@ -142,7 +142,8 @@ class Ends(unittest.TestCase):
         self.assertEqual(ended.err, "[run] rank 1 was killed by signal 9 (SIGKILL); the others were stopped.\n")
 
     def test_a_rank_that_does_not_listen_is_killed_after_the_grace(self):
-        ended = run("-n", 2, "--grace", 0.5, "sh", "-c", "trap '' TERM; [ $RANK = 0 ] && exit 1; sleep 60 & wait; sleep 60")
+        script = "trap '' TERM; [ $RANK = 0 ] && exit 1; sleep 60 & wait; sleep 60"
+        ended = run("-n", 2, "--grace", 0.5, "sh", "-c", script)
         self.assertEqual(ended.status, 1)
         self.assertLess(ended.seconds, 20)
 

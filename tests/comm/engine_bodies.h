@@ -54,7 +54,7 @@ at::Tensor bytes_of(const at::Tensor& t) { return t.contiguous().view(-1).view(a
 
 at::Tensor beginning(const at::Tensor& t) { return t.reshape(-1).slice(0, 0, 8); }
 
-// Equal bit for bit in every slot. Compared as bytes: at::equal does not know every dtype, and a NaN equals itself here.
+// Equal bit for bit in every slot: at::equal does not know every dtype, and here a NaN equals itself.
 void expect_each(const Axis& axis, const Shards& shards, const at::Tensor& expected) {
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
     ASSERT_EQ(shards[slot].scalar_type(), expected.scalar_type());
@@ -312,7 +312,8 @@ TEST(Axis, ReducesAndScattersUnevenParts) {
     for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max}) {
       auto send = per_slot(axis, [&](int64_t j) { return at::full({length}, double(sign_of(j))); });
       auto parts = axis.reduce_scatter(send, counts, op);
-      double expected = op == ReduceOp::max ? sign_of(n - 1) : sum_of_signs(n) / (op == ReduceOp::avg ? double(n) : 1.0);
+      double sum = sum_of_signs(n);
+      double expected = op == ReduceOp::max ? sign_of(n - 1) : op == ReduceOp::avg ? sum / n : sum;
       for (size_t slot = 0; slot < parts.size(); ++slot) {
         EXPECT_EQ(parts[slot].numel(), (axis.position(slot) + 1) % 3);
         EXPECT_TRUE(at::allclose(parts[slot], at::full_like(parts[slot], expected))) << parts[slot];
