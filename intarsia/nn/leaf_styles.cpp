@@ -108,8 +108,8 @@ void SequenceParallel::check(const StyleTarget& target) const {
 
 void SequenceParallel::apply(const StyleTarget& target) const {
   for (auto& parameter : target.module.parameters()) distribute(target, parameter, Replicate());
-  OpStyle style{target.mesh, Shard(options_.sequence_dim), Shard(options_.sequence_dim), std::nullopt,
-                options_.use_local_output};
+  Shard sequence(options_.sequence_dim);
+  OpStyle style{target.mesh, sequence, sequence, sequence, options_.use_local_output};
   if (auto* hooks = hooks_of(target.module)) {
     hooks->register_forward_pre_hook([style](auto&, Values& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
     hooks->register_forward_hook([style](auto&, Values&, Values& outputs) {
