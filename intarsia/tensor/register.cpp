@@ -68,9 +68,6 @@ void register_all() {
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-  static auto* other_autograd =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
-  other_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
 }
 
 }  // namespace
