@@ -23,9 +23,8 @@ constexpr int kTagBase = 0x1A75;
 
 // Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr int64_t kOneExchangeBytes = 256 << 10;  // that a member sends
-// Larger parts are cut into pieces, so that adding one overlaps with moving the next.
-constexpr int64_t kPieceBytes = 1 << 20;
-constexpr int64_t kMostPieces = 4;
+// Room for the parts of others is kept for the next time up to this size: fresh memory costs as much as the transfer.
+constexpr int64_t kKeptBytes = 8 << 20;
 
 using Clock = std::chrono::steady_clock;
 
@@ -39,6 +38,7 @@ std::string list(const std::vector<int64_t>& ranks) {
 struct State {
   Members members;
   std::mutex posting;  // the messages of two threads' collectives must not mix
+  at::Tensor room;     // bytes for the parts of others; guarded by posting
 
   bool failed() const {
     std::lock_guard lock(mutex_);
@@ -262,43 +262,37 @@ class DirectGroup final : public Group {
   // Member j reduces part j of all members, then sends it to them.
   void reduce_in_two_exchanges(const at::Tensor& mine, const at::Tensor& result, ReduceOp op) const {
     auto n = members().size(), length = (mine.numel() + n - 1) / n;
-    auto pieces = std::clamp<int64_t>(length * mine.element_size() / kPieceBytes, 1, kMostPieces);
-    // Piece k of part j, of either buffer. The last parts may be short or empty.
-    auto begin = [&](int64_t j, int64_t k) { return std::min(j * length + length * k / pieces, mine.numel()); };
-    auto piece = [&](const at::Tensor& t, int64_t j, int64_t k) {
-      return t.narrow(0, begin(j, k), begin(j, k + 1) - begin(j, k));
-    };
-    auto values = at::empty({n, begin(me(), pieces) - begin(me(), 0)}, mine.options());
-    auto value = [&](int64_t j, int64_t k) {  // what member j contributes to our own piece k
-      return j == me() ? piece(mine, j, k)
-                       : values[j].narrow(0, begin(me(), k) - begin(me(), 0), begin(me(), k + 1) - begin(me(), k));
-    };
-    auto incoming = start(mine), outgoing = start(mine), reduced = start(mine);
+    MemberCounts counts;  // the last parts may be short or empty
+    for (int64_t j = 0; j < n; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
+    Parts from(mine, counts), to(result, counts);
+    auto incoming = start(mine), outgoing = start(mine);
     std::lock_guard lock(state_->posting);
-    for (int64_t k = 0; k < pieces; ++k) {
-      for_each_peer(-1, [&](int64_t j) {
-        if (auto to = value(j, k); to.numel()) incoming->receive(to, j, tag_);
-      });
-    }
-    for (int64_t k = 0; k < pieces; ++k) {
-      for_each_peer(+1, [&](int64_t j) {
-        if (auto from = piece(mine, j, k); from.numel()) outgoing->send(from, j, tag_);
-      });
-    }
-    for (int64_t k = 0; k < pieces; ++k) {
-      for_each_peer(-1, [&](int64_t j) {
-        if (auto to = piece(result, j, k); to.numel()) reduced->receive(to, j, tag_ + 1);
-      });
-    }
-    for (int64_t k = 0; k < pieces; ++k) {
-      auto sum = piece(result, me(), k);
-      if (!sum.numel()) continue;
-      incoming->wait(n - 1);
-      for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0, k) : sum, value(j, k), op);
+    auto values = room_for((n - 1) * counts[me()], mine).view({n - 1, counts[me()]});
+    auto value = [&](int64_t j) { return j == me() ? from[j] : values[j - (j > me())]; };
+    for_each_peer(-1, [&](int64_t j) {
+      if (counts[me()]) incoming->receive(value(j), j, tag_);
+    });
+    for_each_peer(+1, [&](int64_t j) {
+      if (counts[j]) outgoing->send(from[j], j, tag_);
+    });
+    incoming->wait_all();
+    for_each_peer(-1, [&](int64_t j) {
+      if (counts[j]) incoming->receive(to[j], j, tag_ + 1);
+    });
+    if (counts[me()]) {
+      auto sum = to[me()];
+      for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0) : sum, value(j), op);
       for_each_peer(+1, [&](int64_t j) { outgoing->send(sum, j, tag_ + 1); });
     }
-    reduced->wait_all();
+    incoming->wait_all();
     outgoing->wait_all();
+  }
+
+  at::Tensor room_for(int64_t count, const at::Tensor& like) const {
+    auto bytes = count * like.element_size();
+    if (bytes > kKeptBytes) return at::empty({count}, like.options());
+    if (!state_->room.defined() || state_->room.numel() < bytes) state_->room = at::empty({bytes}, at::kByte);
+    return state_->room.narrow(0, 0, bytes).view(like.scalar_type());
   }
 
   std::shared_ptr<State> state_;

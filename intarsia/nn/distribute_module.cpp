@@ -5,41 +5,12 @@
 
 #include <torch/nn/module.h>
 
+#include "intarsia/nn/hooks.h"
+#include "intarsia/nn/rollback.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
-
-// All defined parameters and buffers, submodules included.
-std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
-  std::vector<at::Tensor> tensors;
-  for (auto& parameter : module.parameters()) tensors.push_back(parameter);
-  for (auto& buffer : module.buffers()) tensors.push_back(buffer);
-  return tensors;
-}
-
-// Puts tensors back as they were, unless the work on them was completed.
-class Rollback {
- public:
-  explicit Rollback(const torch::nn::Module& module) {
-    for (auto& tensor : tensors_of(module)) saved_.push_back({tensor, tensor.variable_data(), tensor.grad()});
-  }
-  ~Rollback() {
-    for (auto& entry : saved_) {
-      entry.tensor.set_data(entry.data);
-      entry.tensor.mutable_grad() = entry.grad;
-    }
-  }
-  Rollback(const Rollback&) = delete;
-  Rollback& operator=(const Rollback&) = delete;
-  void complete() { saved_.clear(); }
-
- private:
-  struct Entry {
-    at::Tensor tensor, data, grad;
-  };
-  std::vector<Entry> saved_;
-};
 
 // Parents first. A module that is used in two places is visited once.
 void visit(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
@@ -81,12 +52,25 @@ void distribute_parameter(const torch::nn::Module& module, const std::string& na
 
 void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
                        std::optional<int64_t> src_data_rank) {
+  distribute_module(module, mesh, partition_fn, nullptr, nullptr, src_data_rank);
+}
+
+void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+                       const InputFn& input_fn, const OutputFn& output_fn, std::optional<int64_t> src_data_rank) {
+  if (input_fn) need_hooks(module, "distribute_module", "input_fn");
+  if (output_fn) need_hooks(module, "distribute_module", "output_fn");
   Rollback rollback(module);
   std::set<const torch::nn::Module*> seen;
   if (partition_fn) visit("", module, mesh, partition_fn, seen);
   for (auto& tensor : tensors_of(module)) {
     if (is_dtensor(tensor)) continue;
     distribute_parameter(tensor, mesh, Placements(mesh.ndim(), Replicate()), src_data_rank);
+  }
+  if (input_fn) {
+    hooks_of(module)->register_forward_pre_hook([=](auto& self, Values& inputs) { input_fn(self, inputs, mesh); });
+  }
+  if (output_fn) {
+    hooks_of(module)->register_forward_hook([=](auto& self, Values&, Values& outputs) { output_fn(self, outputs, mesh); });
   }
   rollback.complete();
 }

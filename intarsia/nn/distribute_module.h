@@ -39,4 +39,12 @@ using PartitionFn = std::function<void(const std::string& name, torch::nn::Modul
 void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn = nullptr,
                        std::optional<int64_t> src_data_rank = 0);
 
+// The same for a module with hooks (see hooks.h), whose arguments and results are prepared in every forward. Both
+// functions may replace values in place; either may be null.
+class Values;
+using InputFn = std::function<void(torch::nn::Module& module, Values& inputs, const DeviceMesh& mesh)>;
+using OutputFn = std::function<void(torch::nn::Module& module, Values& outputs, const DeviceMesh& mesh)>;
+void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+                       const InputFn& input_fn, const OutputFn& output_fn, std::optional<int64_t> src_data_rank = 0);
+
 }  // namespace intarsia

@@ -98,14 +98,26 @@ double elements_of(const at::Tensor& a, const at::Tensor& b) {
   return count;
 }
 
+// A sum of many half numbers does not fit where their mean does: such tensors are summed in float, as plain ops do.
+c10::ScalarType widen_halves(std::vector<c10::IValue>& stack, size_t tensors) {
+  auto dtype = stack[0].toTensor().scalar_type();
+  for (size_t i = 0; i < tensors; ++i) {
+    auto tensor = stack[i].toTensor();
+    if (at::isReducedFloatingType(tensor.scalar_type())) stack[i] = tensor.to(at::kFloat);
+  }
+  return dtype;
+}
+
 // A mean over elements is a sum divided by their number, whatever the shards.
 Decomposition mean_by_sum(const char* op, size_t reduction_arg) {
   return [=](std::vector<c10::IValue>& stack) {
     if (stack[reduction_arg].toInt() != kMean) return false;
     auto count = elements_of(stack[0].toTensor(), stack[1].toTensor());
     stack[reduction_arg] = kSum;
+    auto dtype = widen_halves(stack, 2);
     c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
-    stack[0] = at::div(stack[0].toTensor(), count);
+    auto mean = at::div(stack[0].toTensor(), count);
+    stack[0] = at::isReducedFloatingType(dtype) ? mean.to(dtype) : mean;
     return true;
   };
 }
@@ -113,9 +125,11 @@ Decomposition mean_by_sum(const char* op, size_t reduction_arg) {
 Decomposition mean_by_sum_backward(const char* op, size_t reduction_arg) {
   return [=](std::vector<c10::IValue>& stack) {
     if (stack[reduction_arg].toInt() != kMean) return false;
+    auto dtype = widen_halves(stack, 3);
     stack[0] = at::div(stack[0].toTensor(), elements_of(stack[1].toTensor(), stack[2].toTensor()));
     stack[reduction_arg] = kSum;
     c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
+    if (at::isReducedFloatingType(dtype)) stack[0] = stack[0].toTensor().to(dtype);
     return true;
   };
 }

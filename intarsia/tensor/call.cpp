@@ -87,9 +87,14 @@ void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh)
     first.push_back(tensor.clone(at::MemoryFormat::Contiguous));
   }
   CauseScope cause(op.name.c_str(), true);
-  Axis::of(mesh, axes).broadcast(first, 0);
-  bool same = true;
-  for (size_t slot = 0; slot < mine.size(); ++slot) same = same && at::equal(mine[slot], first[slot]);
+  auto& everyone = Axis::of(mesh, axes);
+  everyone.broadcast(first, 0);
+  Shards verdicts;  // shared, so that every rank gets the error and none is left waiting
+  for (size_t slot = 0; slot < mine.size(); ++slot) {
+    verdicts.push_back(at::scalar_tensor(at::equal(mine[slot], first[slot]), at::kLong));
+  }
+  verdicts = everyone.all_reduce(verdicts, ReduceOp::min);
+  bool same = verdicts.empty() || verdicts[0].item<int64_t>() == 1;
   TORCH_CHECK_VALUE(same, "[", op.name, "] a plain tensor of shape ", tensor.sizes(), " differs between the ranks of ",
                     mesh.text(), ". Distribute it with distribute_tensor or from_local.");
 }

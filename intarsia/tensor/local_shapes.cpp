@@ -47,6 +47,45 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
   }
 }
 
+std::vector<int64_t> all_axes(const DeviceMesh& mesh) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
+  return axes;
+}
+
+void check_same_ndim(int64_t ndim, const Layout& layout) {
+  auto& everyone = Axis::of(layout.mesh(), all_axes(layout.mesh()));
+  Shards dims(everyone.slot_count(), at::tensor({ndim, -ndim}, at::kLong));
+  auto most = everyone.all_reduce(dims, ReduceOp::max)[0];
+  auto upper = most[0].item<int64_t>(), lower = -most[1].item<int64_t>();
+  TORCH_CHECK_VALUE(lower == upper, "[from_local] the ranks of ", layout.mesh().text(), " hold tensors of ", lower,
+                    " to ", upper, " dims. All shards need the same number.");
+}
+
+// The shape that the mesh's first rank sees, for all to compare theirs with.
+std::vector<int64_t> first_shape(const std::vector<int64_t>& shape, const Layout& layout) {
+  auto& everyone = Axis::of(layout.mesh(), all_axes(layout.mesh()));
+  Shards shapes;
+  for (size_t slot = 0; slot < everyone.slot_count(); ++slot) shapes.push_back(at::tensor(shape, at::kLong));
+  everyone.broadcast(shapes, 0);
+  return {shapes[0].data_ptr<int64_t>(), shapes[0].data_ptr<int64_t>() + shapes[0].numel()};
+}
+
+// With run_check all ranks hear of a shard that does not fit, so that none is left waiting for one that has stopped.
+void check_on_all_ranks(const at::Tensor& local, const Layout& layout, at::IntArrayRef shape) {
+  auto& mesh = layout.mesh();
+  Shards verdicts;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    auto expected = local_shape(layout, shape, mesh.slots()[slot].coordinate);
+    verdicts.push_back(at::scalar_tensor(value_at(local, slot).sizes() == at::IntArrayRef(expected), at::kLong));
+  }
+  auto agreed = Axis::of(mesh, all_axes(mesh)).all_reduce(verdicts, ReduceOp::min);
+  if (agreed[0].item<int64_t>() == 1) return;
+  check_local_shapes(local, layout, shape);  // the rank at fault says what is wrong with it
+  TORCH_CHECK_VALUE(false, "[from_local] a shard on another rank does not fit ", str(layout), " of a tensor of shape ",
+                    shape, ". See the errors of the other ranks.");
+}
+
 // Where an axis replicates, its first rank's values count for all.
 at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
   auto& mesh = layout.mesh();
@@ -71,11 +110,16 @@ std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& l
   TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
   CauseScope cause("from_local", false);
   if (layout->mesh().slots().empty()) return {local, options.shape.value_or(local.sizes().vec())};
+  if (options.run_check) check_same_ndim(local.dim(), *layout);
   auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
   TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),
                     " has ", shape.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
-  check_local_shapes(local, *layout, shape);
-  if (!options.run_check) return {local, shape};
+  if (!options.run_check) {
+    check_local_shapes(local, *layout, shape);
+    return {local, shape};
+  }
+  shape = first_shape(shape, *layout);
+  check_on_all_ranks(local, *layout, shape);
   // Autograd passes through: the values are the caller's own wherever the ranks agree.
   if (local.requires_grad()) return {local, shape};
   return {equal_replicas(local, *layout), shape};

@@ -103,7 +103,9 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
   // Autograd must replay views instead of calling as_strided, which has no meaning on a cut tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   auto device = device_of(meta->shards(), *meta->layout);
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kDTensorKey), dtype, device);
+  c10::DispatchKeySet keys(kDTensorKey);
+  if (C10_UNLIKELY(meta->note.defined())) keys = keys.add(kNoteKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(keys, dtype, device);
   impl->set_sizes_and_strides(sizes, strides);
   impl->set_storage_access_should_throw();
   explain_missing_memory(*impl);
@@ -118,6 +120,11 @@ at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> size
 
 at::Tensor another_handle(const at::Tensor& tensor) {
   return wrap(shared_meta_of(tensor), tensor.sizes(), tensor.strides(), tensor.dtype());
+}
+
+void attach_note(const at::Tensor& tensor, NotePtr note) {
+  meta_of(tensor).note = std::move(note);
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(another_handle(tensor).getIntrusivePtr());
 }
 
 Shards shards_in(const at::Tensor& tensor, const Layout* layout) {

@@ -20,6 +20,14 @@ namespace intarsia {
 
 constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;
 
+// Note [Tensors with a note]
+// A tensor may carry a note for the ops that use it: a parallel style says on a parameter how `linear` prepares its input
+// and leaves its output (nn/). Such a tensor has one more key, above autograd, where those ops have kernels and all others
+// fall through. LibTorch keeps this key free for libraries and has no kernel on it, so tensors without a note pay nothing.
+// clone, to and detach hand the note on, and set_data of a distributed tensor keeps it.
+constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;
+using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
+
 // Note [Views that communicate]
 // A view op whose result lies on the same ranks as its base is a view of the local tensors, and writing through it
 // changes the base by itself. Where the result has to be brought together from other ranks (row 3 of a tensor cut by
@@ -40,6 +48,7 @@ class DTensorMeta final : public c10::BackendMeta {
   DTensorMeta(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
 
   const Layout* layout;
+  NotePtr note;  // null for most; see Note [Tensors with a note]
 
   // The local tensors, finished and up to date.
   const Shards& shards() {
@@ -99,6 +108,9 @@ at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> size
 
 // A shallow copy: the same body under a new handle.
 at::Tensor another_handle(const at::Tensor& tensor);
+
+// Puts a note on the tensor's body, or takes it away, and gives this handle the key for it, in place.
+void attach_note(const at::Tensor& tensor, NotePtr note);
 
 // The shards of `tensor` in another layout; may share memory with it. The plan leads there.
 Shards shards_in(const at::Tensor& tensor, const Layout* layout);

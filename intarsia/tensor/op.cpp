@@ -67,6 +67,7 @@ Op::Op(const c10::OperatorHandle& handle)
   }
   is_out = schema.arguments().size() > 0 && !written.empty() && schema.arguments()[written[0]].is_out();
   functional_args = is_out ? written[0] : schema.arguments().size();
+  keeps_note = name == "aten::clone" || name == "aten::_to_copy";
   changes_form = handle.hasTag(at::Tag::inplace_view);
   may_be_direct = !changes_form && !is_out && !is_random && !decomposition && written.size() <= 1;
   for (size_t r = 0; r < schema.returns().size(); ++r) {

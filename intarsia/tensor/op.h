@@ -30,6 +30,7 @@ struct Op {
   bool is_out = false;             // out=: the written arguments come last and are not read
   bool is_random = false;
   bool changes_form = false;       // in-place ops that change sizes: transpose_, squeeze_, resize_
+  bool keeps_note = false;         // clone and to: see Note [Tensors with a note]
   bool may_be_direct = false;      // its schema fits the direct path: tensors in, tensors out, at most one written
   size_t functional_args = 0;      // how many leading arguments the functional op has
   mutable DecisionCache cache;

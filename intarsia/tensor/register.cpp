@@ -16,9 +16,20 @@ namespace {
 class OpKernel final : public c10::OperatorKernel {
  public:
   explicit OpKernel(const c10::OperatorHandle& handle) : op_(std::make_unique<Op>(handle)) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { run_op(*op_, *stack); }
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    if (C10_UNLIKELY(op_->keeps_note)) return run_keeping_note(*stack);
+    run_op(*op_, *stack);
+  }
 
  private:
+  // See Note [Tensors with a note].
+  void run_keeping_note(torch::jit::Stack& stack) {
+    auto& self = stack[stack.size() - op_->kinds.size()].toTensor();
+    auto note = is_dtensor(self) ? meta_of(self).note : NotePtr();
+    run_op(*op_, stack);
+    if (note) attach_note(stack.back().toTensor(), std::move(note));
+  }
+
   std::unique_ptr<Op> op_;
 };
 
@@ -36,8 +47,14 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit
   run_op(*op, *stack);
 }
 
-// set_data may turn a plain parameter into a distributed one and back.
-bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
+// set_data may turn a plain parameter into a distributed one and back. It asks here first, so this is where a new
+// distributed value takes over the note of the old one.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  if (is_dtensor(self) && is_dtensor(from) && meta_of(self).note && !meta_of(from).note) {
+    attach_note(from, meta_of(self).note);
+  }
+  return true;
+}
 
 // Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
 // own (silu_backward) are taken over if there is a rule. foreach ops decompose into the ops of single tensors.
@@ -65,6 +82,8 @@ void register_all() {
   static auto* others_autograd =
       new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+  static auto* notes = new torch::Library(torch::Library::IMPL, "_", kNoteKey, __FILE__, __LINE__);
+  notes->fallback(torch::CppFunction::makeFallthrough());
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);

@@ -76,6 +76,25 @@ class Launchers(unittest.TestCase):
                                      MASTER_PORT=port), scene="twice", expected=[f"{line}\n{line}" for line in sums(2)])
 
 
+class Embedded(unittest.TestCase):
+    """In a program that has made its connections itself, as one in Python has."""
+
+    def test_a_store_is_enough(self):
+        ended = play(2, "over_a_store", INTARSIA_INTERFACE="lo")
+        self.assertEqual(ended.lines, [f"[{rank}] rank {rank} of 2: DeviceMesh(cpu, x=2) sums to 3" for rank in range(2)],
+                         ended)
+
+    def test_a_group_becomes_the_world_and_makes_sub_groups(self):
+        ended = play(3, "over_a_group")
+        self.assertEqual(ended.lines, [
+            "[0] rank 0 of 3: DeviceMesh(cpu, pair=2; ranks [2 0]) sums to 4",
+            "[0] rank 0 of 3: DeviceMesh(cpu, x=3) sums to 6",
+            "[1] rank 1 of 3: DeviceMesh(cpu, x=3) sums to 6",
+            "[2] rank 2 of 3: DeviceMesh(cpu, pair=2; ranks [2 0]) sums to 4",
+            "[2] rank 2 of 3: DeviceMesh(cpu, x=3) sums to 6",
+        ], ended)
+
+
 class Missing(unittest.TestCase):
     def test_ranks_that_do_not_arrive_are_named_by_those_who_did(self):
         port = free_port()

@@ -9,8 +9,13 @@
 #include <map>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/axis.h"
+#include "intarsia/comm/from_group.h"
+#include "intarsia/comm/gloo.h"
 #include "intarsia/comm/init.h"
 #include "intarsia/comm/trace.h"
 
@@ -82,6 +87,43 @@ void twice() {
   }
 }
 
+c10::intrusive_ptr<c10d::Store> store_of_the_user() {
+  c10d::TCPStoreOptions options;
+  options.port = std::stoi(getenv("MASTER_PORT"));
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>(getenv("MASTER_ADDR"), options);
+}
+
+void print_sum(const DeviceMesh& mesh) {
+  auto sum = Axis::of(mesh, 0).all_reduce({at::full({1}, double(rank() + 1))}, ReduceOp::sum);
+  std::printf("rank %d of %d: %s sums to %g\n", int(rank()), int(world_size()), str(mesh).c_str(),
+              sum[0].item<double>());
+}
+
+void over_a_store() {
+  auto me = std::stoi(getenv("RANK")), n = std::stoi(getenv("WORLD_SIZE"));
+  init_from(store_of_the_user(), me, n);
+  print_sum(init_device_mesh(at::kCPU, {n}, {"x"}));
+}
+
+// What a Python program has after torch.distributed.init_process_group("gloo").
+c10::intrusive_ptr<c10d::ProcessGroup> group_of_the_user() {
+  auto me = std::stoi(getenv("RANK")), n = std::stoi(getenv("WORLD_SIZE"));
+  auto store = store_of_the_user();
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, me, n);
+  GlooMaker gloo("lo", std::chrono::seconds(20));
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                    gloo.make(c10::make_intrusive<c10d::PrefixStore>("user", store), me, n));
+  return group;
+}
+
+void over_a_group() {
+  auto mesh = mesh_from_group(group_of_the_user(), at::kCPU, "x");  // there is no world yet
+  print_sum(mesh);
+  DeviceMesh pair(at::kCPU, {2}, {2, 0}, {"pair"});
+  if (!pair.slots().empty()) print_sum(pair);
+}
+
 const std::map<std::string, std::function<void()>> kPlays = {
     {"sum", sum_of_ranks},
     {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
@@ -94,6 +136,8 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
     {"twice", twice},
+    {"over_a_store", over_a_store},
+    {"over_a_group", over_a_group},
 };
 
 }  // namespace

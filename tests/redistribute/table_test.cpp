@@ -1,5 +1,7 @@
 // Every way from one layout to another, compared with an independent dealer.
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "intarsia/comm/trace.h"
@@ -65,7 +67,7 @@ void check(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& fr
 
 int64_t check_all(const DeviceMesh& mesh, const std::vector<Placement>& kinds, const std::vector<Ints>& shapes,
                   const std::vector<at::ScalarType>& dtypes) {
-  int64_t checked = 0;
+  int64_t checked = 0, skipped = 0;
   auto layouts = layouts_of(kinds, mesh.ndim());
   for (auto dtype : dtypes) {
     for (auto& shape : shapes) {
@@ -74,6 +76,8 @@ int64_t check_all(const DeviceMesh& mesh, const std::vector<Placement>& kinds, c
         for (auto& to : layouts) {
           if (!reachable(from, to) || !all_hold(from, dtype) || !all_hold(to, dtype)) continue;
           if (!reductions_commute(from) || !reductions_commute(to)) continue;
+          // Real processes take a while: every seventh pair, a different seventh for each shape.
+          if (process_world() && mesh.ndim() > 1 && ++skipped % 7) continue;
           check(whole, mesh, from, to);
           if (testing::Test::HasFatalFailure()) return checked;
           ++checked;
@@ -105,7 +109,7 @@ TEST(RedistributeTable, EveryPairOfPlacementsOnTwoAxes) {
                                         Partial("sum"), Partial("avg"), Partial("max")};
   int64_t checked = 0;
   for_each_world({4, 6}, [&](int64_t n) {
-    for (auto& shape : {Ints{2, n / 2}, Ints{n / 2, 2}}) {
+    for (auto& shape : std::set<Ints>{{2, n / 2}, {n / 2, 2}}) {
       checked += check_all(init_device_mesh(at::kCPU, shape), kinds, {{5, 3}, {8, 4}, {1, 0}}, {at::kDouble});
     }
   });

@@ -99,6 +99,11 @@ void add_other_samples(std::vector<Sample>& list) {
   each({"fill.Scalar"}, {x({5, 3}), 2});
   each({"fill.Tensor"}, {x({5, 3}), pos({})});
 
+  // what leaves the world of tensors
+  each({"_local_scalar_dense", "is_nonzero"}, {x({})});
+  each({"equal"}, {x({5, 3}), x({5, 3})});
+  each({"allclose"}, {x({5, 3}), x({5, 3}), 1e-5, 1e-8, false});
+
   // losses
   each({"_log_softmax", "_softmax"}, {x({5, 3, 2}), 1, false});
   each({"_log_softmax_backward_data", "_softmax_backward_data"}, {x({5, 3, 2}), x({5, 3, 2}), -1, at::kDouble});

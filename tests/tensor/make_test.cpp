@@ -164,5 +164,26 @@ TEST(Factories, CanMakeATensorThatNoRankCouldHold) {
   EXPECT_EQ(x.numel(), int64_t{1} << 42);
 }
 
+TEST(FromLocal, PendingReductionsOfSeveralKindsHaveNoOneValue) {
+  auto world = simulate(4);
+  auto mesh = init_device_mesh(at::kCPU, {2, 2});
+  auto text = error_text<c10::ValueError>([&] { from_local(at::ones({2}), mesh, {Partial("max"), Partial()}); });
+  EXPECT_EQ(text, "[from_local] [P(max), P(sum)] has no one value: it depends on which reduction is done first. Use one "
+                  "kind of Partial on all axes, or sums and averages.");
+  EXPECT_EQ(full_tensor(from_local(at::ones({2}), mesh, {Partial("avg"), Partial()})).sum().item<float>(), 4);
+}
+
+TEST(MseLoss, TheMeanOfHalfNumbersWhoseSumIsTooLarge) {
+  auto world = simulate(2);
+  auto mesh = init_device_mesh(at::kCPU, {2});
+  auto x = at::full({4096}, 8.0, at::kHalf), y = at::zeros({4096}, at::kHalf);  // the sum of squares is 262144
+  auto a = distribute_tensor(x, mesh, {Shard(0)}).requires_grad_();
+  auto loss = at::mse_loss(a, distribute_tensor(y, mesh, {Shard(0)}));
+  loss.backward();
+  EXPECT_EQ(loss.scalar_type(), at::kHalf);
+  EXPECT_EQ(full_tensor(loss).item<float>(), 64);
+  EXPECT_EQ(full_tensor(a.grad())[0].item<float>(), 16.f / 4096);
+}
+
 }  // namespace
 }  // namespace intarsia

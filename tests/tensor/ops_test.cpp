@@ -1,8 +1,5 @@
 // What dispatch promises beyond values: lists, out=, policies, errors, fallbacks, modes.
 
-#include <fstream>
-#include <thread>
-
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -189,67 +186,6 @@ TEST(Ops, ConjugatesTravelAsTheirValues) {
       EXPECT_EQ(difference(full_tensor(cut(x, placements).conj()), x.conj().resolve_conj(), 1e-12), "") << placements;
     }
   });
-}
-
-TEST(Ops, SeveralThreadsMayRunThem) {
-  std::vector<std::thread> threads;
-  std::atomic<int> wrong = 0;
-  for (int id = 0; id < 4; ++id) {
-    threads.emplace_back([&, id] {
-      auto world = simulate(2 + id % 2);
-      for (int64_t i = 0; i < 200; ++i) {
-        auto x = ramp({1 + i % 7, 3});
-        if (!at::allclose(full_tensor(cut(x).matmul(cut(x.t(), "[R]")).relu().sum(0)), x.matmul(x.t()).relu().sum(0))) ++wrong;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
-}
-
-int64_t resident_pages() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident;
-}
-
-TEST(Ops, AHundredThousandLeaveMemoryFlat) {
-  auto world = simulate(2);
-  auto x = cut(ramp({8, 8})).requires_grad_();
-  auto some = [&](int64_t count) {
-    for (int64_t i = 0; i < count; i += 5) {
-      auto y = (x * 2).relu().view({64}).slice(0, 0, 32 + i % 30);
-      y.sum().backward();
-      x.mutable_grad() = at::Tensor();
-    }
-  };
-  some(10000);
-  auto before = resident_pages();
-  some(100000);
-  EXPECT_LE(resident_pages() - before, 2000) << "pages of 4 KiB";
-}
-
-// The largest block that was asked for while it lives.
-struct Largest : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { largest = std::max(largest, size); }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t largest = 0;
-};
-
-TEST(Ops, AllocateNothingOfGlobalSize) {
-  auto world = simulate(8);
-  auto x = zeros({64, 256}, line(), {Shard(0)}), w = zeros({256, 256}, line(), {Shard(1)});
-  auto bias = zeros({256}, line(), {Replicate()});
-  auto largest = std::make_shared<Largest>();
-  {
-    c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, largest);
-    auto y = (x + bias).relu().view({8, 8, 256}).transpose(0, 1).sum({0});
-    auto z = redistribute(x, {Shard(1)}) * 2;
-    z.mul_(2);
-  }
-  EXPECT_GT(largest->largest, 0);
-  EXPECT_LE(largest->largest, 64 * 256 * 4 / 8);
 }
 
 }  // namespace

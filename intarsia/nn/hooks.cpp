@@ -1,0 +1,61 @@
+#include "intarsia/nn/hooks.h"
+
+#include <algorithm>
+
+namespace intarsia {
+namespace {
+
+template <class List>
+void drop(List& list, int64_t number) {
+  list.erase(std::remove_if(list.begin(), list.end(), [&](auto& item) { return item.first == number; }), list.end());
+}
+
+}  // namespace
+
+void HookHandle::remove() {
+  if (auto lists = lists_.lock()) drop(lists->before, number_), drop(lists->after, number_);
+  lists_.reset();
+}
+
+ForwardHooks& ForwardHooks::operator=(const ForwardHooks& other) {
+  if (this != &other) *lists_ = *other.lists_;
+  return *this;
+}
+
+HookHandle ForwardHooks::register_forward_pre_hook(ForwardPreHook hook) {
+  TORCH_CHECK_VALUE(hook, "[register_forward_pre_hook] the hook is empty. Give a function.");
+  lists_->before.emplace_back(++lists_->last, std::make_shared<const ForwardPreHook>(std::move(hook)));
+  return {lists_, lists_->last};
+}
+
+HookHandle ForwardHooks::register_forward_hook(ForwardHook hook) {
+  TORCH_CHECK_VALUE(hook, "[register_forward_hook] the hook is empty. Give a function.");
+  lists_->after.emplace_back(++lists_->last, std::make_shared<const ForwardHook>(std::move(hook)));
+  return {lists_, lists_->last};
+}
+
+// A hook may change the lists: a copy of the list is run.
+void ForwardHooks::run_before(torch::nn::Module& module, Values& inputs) const {
+  auto hooks = lists_->before;
+  for (auto& [number, hook] : hooks) (*hook)(module, inputs);
+}
+
+void ForwardHooks::run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const {
+  auto hooks = lists_->after;
+  for (auto& [number, hook] : hooks) (*hook)(module, inputs, outputs);
+}
+
+ForwardHooks* hooks_of(torch::nn::Module& module) { return dynamic_cast<ForwardHooks*>(&module); }
+
+ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std::string& what) {
+  auto* hooks = hooks_of(module);
+  if (hooks) return *hooks;
+  auto type = module.name();
+  auto name = type.substr(type.rfind(':') + 1);
+  if (name.size() > 4 && name.substr(name.size() - 4) == "Impl") name.resize(name.size() - 4);
+  TORCH_CHECK_TYPE(false, "[", where, "] ", what, " runs code around the forward of ", type,
+                   ", which has no hooks. Declare it with  INTARSIA_MODULE(", name, ");  in place of  TORCH_MODULE(", name,
+                   ");  or use intarsia::Hooked<", type, ">.");
+}
+
+}  // namespace intarsia

@@ -1,0 +1,164 @@
+#pragma once
+// Forward hooks for modules of torch::nn, which has none: code that runs before or after the forward of a module.
+//
+//   struct MlpImpl : torch::nn::Module { at::Tensor forward(at::Tensor x); ... };
+//   INTARSIA_MODULE(Mlp);  // in place of TORCH_MODULE(Mlp)
+//
+//   Mlp mlp;
+//   auto handle = mlp->register_forward_pre_hook([](torch::nn::Module&, Values& in) { in.tensor(0) = 2 * in.tensor(0); });
+//   handle.remove();
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "intarsia/nn/values.h"
+
+namespace intarsia {
+
+// Both may replace values in place. An error in a hook ends the forward and leaves all hooks as they are.
+using ForwardPreHook = std::function<void(torch::nn::Module& module, Values& inputs)>;
+using ForwardHook = std::function<void(torch::nn::Module& module, Values& inputs, Values& outputs)>;
+
+struct HookLists {
+  template <class Hook>
+  using List = std::vector<std::pair<int64_t, std::shared_ptr<const Hook>>>;
+  List<ForwardPreHook> before;
+  List<ForwardHook> after;
+  int64_t last = 0;
+};
+
+// Takes one hook away again. A handle may be dropped, which leaves the hook, and may outlive the module.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  void remove();
+
+ private:
+  friend class ForwardHooks;
+  HookHandle(const std::shared_ptr<HookLists>& lists, int64_t number) : lists_(lists), number_(number) {}
+  std::weak_ptr<HookLists> lists_;
+  int64_t number_ = 0;
+};
+
+// The hooks of one module. Hooks run in the order in which they were registered; a hook that is added or removed by a
+// running hook counts from the next forward on. A copy of a module has the same hooks in a list of its own.
+class ForwardHooks {
+ public:
+  ForwardHooks() = default;
+  ForwardHooks(const ForwardHooks& other) : lists_(std::make_shared<HookLists>(*other.lists_)) {}
+  ForwardHooks& operator=(const ForwardHooks& other);
+
+  HookHandle register_forward_pre_hook(ForwardPreHook hook);
+  HookHandle register_forward_hook(ForwardHook hook);
+
+  virtual size_t input_count() const = 0;                  // of forward
+  virtual std::optional<size_t> output_count() const = 0;  // none where only running can tell
+
+ protected:
+  ~ForwardHooks() = default;
+  const HookLists& hooks() const { return *lists_; }
+  void run_before(torch::nn::Module& module, Values& inputs) const;
+  void run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const;
+
+ private:
+  friend class Rollback;
+  std::shared_ptr<HookLists> lists_ = std::make_shared<HookLists>();
+};
+
+// The hooks of a module, or null if it was not declared with INTARSIA_MODULE or Hooked.
+ForwardHooks* hooks_of(torch::nn::Module& module);
+// The same, but an error that shows what to change. `what` needs the hooks, and `where` is the calling function.
+ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std::string& what);
+
+// How an argument is held while hooks may replace it: by value, unless forward takes it by a reference that it writes to.
+template <class A>
+using HeldArgument = std::conditional_t<std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>, A,
+                                        std::remove_cv_t<std::remove_reference_t<A>>>;
+
+// As the signature wants it. What is taken by value is copied where it can be: hooks after the forward see it again.
+template <class A, class Held>
+decltype(auto) passed(Held& held) {
+  constexpr bool moves = std::is_rvalue_reference_v<A> || (!std::is_reference_v<A> && !std::is_copy_constructible_v<A>);
+  if constexpr (moves) {
+    return std::move(held);
+  } else {
+    return (held);
+  }
+}
+
+template <class Self, class Base, class R, class... A>
+class HookedForward : public Base, public ForwardHooks {
+ public:
+  using Base::Base;
+
+  size_t input_count() const override { return sizeof...(A); }
+  std::optional<size_t> output_count() const override { return Values::count_of<R>(); }
+
+  // Base's clone makes a Base; what it holds moves into a copy of this type, which has the hooks.
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<at::Device>& device = std::nullopt) const override {
+    auto deep = Base::clone(device);
+    if constexpr (std::is_copy_constructible_v<Base> && std::is_copy_assignable_v<Base>) {
+      auto copy = std::make_shared<Self>(static_cast<const Self&>(*this));
+      static_cast<Base&>(*copy) = dynamic_cast<Base&>(*deep);
+      return copy;
+    } else {
+      return deep;
+    }
+  }
+
+ protected:
+  R run(A... args) {
+    if (hooks().before.empty() && hooks().after.empty()) return Base::forward(std::forward<A>(args)...);
+    std::tuple<HeldArgument<A>...> held(std::forward<A>(args)...);
+    Values inputs, outputs;
+    std::apply([&](auto&... value) { (inputs.add_one(value), ...); }, held);
+    run_before(*this, inputs);
+    if constexpr (std::is_void_v<R>) {
+      call(held, std::index_sequence_for<A...>());
+      run_after(*this, inputs, outputs);
+    } else {
+      R result = call(held, std::index_sequence_for<A...>());
+      outputs.add(result);
+      run_after(*this, inputs, outputs);
+      return result;
+    }
+  }
+
+ private:
+  template <class Tuple, size_t... I>
+  R call(Tuple& held, std::index_sequence<I...>) {
+    return Base::forward(passed<A>(std::get<I>(held))...);
+  }
+};
+
+// A module of type Base whose forward, of the same signature, runs hooks. It works wherever Base does: in Sequential,
+// AnyModule, ModuleList, and under clone(). Base has one forward, which is not a template.
+template <class Base, class Forward = decltype(&Base::forward)>
+class Hooked;
+
+template <class Base, class C, class R, class... A>
+class Hooked<Base, R (C::*)(A...)> : public HookedForward<Hooked<Base>, Base, R, A...> {
+ public:
+  using HookedForward<Hooked<Base>, Base, R, A...>::HookedForward;
+  R forward(A... args) { return this->run(std::forward<A>(args)...); }
+};
+
+template <class Base, class C, class R, class... A>
+class Hooked<Base, R (C::*)(A...) const> : public HookedForward<Hooked<Base>, Base, R, A...> {
+ public:
+  using HookedForward<Hooked<Base>, Base, R, A...>::HookedForward;
+  // Hooks get the module as one that they may change.
+  R forward(A... args) const { return const_cast<Hooked*>(this)->run(std::forward<A>(args)...); }
+};
+
+}  // namespace intarsia
+
+// Declares the holder `Name` of a module `NameImpl`, as TORCH_MODULE does, with hooks.
+#define INTARSIA_MODULE(Name) TORCH_MODULE_IMPL(Name, ::intarsia::Hooked<Name##Impl>)

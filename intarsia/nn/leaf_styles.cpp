@@ -1,0 +1,123 @@
+// The styles that need no hooks: they write on a parameter how the op that uses it shall work.
+
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "intarsia/nn/distribute_module.h"
+#include "intarsia/nn/hooks.h"
+#include "intarsia/nn/linear_forward.h"
+#include "intarsia/nn/op_style.h"
+#include "intarsia/nn/styles.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+template <class Impl>
+Impl* as(const StyleTarget& target) {
+  return dynamic_cast<Impl*>(&target.module);
+}
+
+std::string place(const StyleTarget& target) {
+  return target.path.empty() ? "the module itself" : "\"" + target.path + "\"";
+}
+
+void check_placement(const std::optional<Placement>& placement, const char* option, const ParallelStyle& style) {
+  if (!placement) return;
+  TORCH_CHECK_VALUE(!is_partial(*placement) || std::string(option) == "input_layouts", "[", style.name(), "] ", option, " ",
+                    str(*placement), " would leave a pending reduction. Use Replicate() or Shard(dim).");
+}
+
+// A parameter is fresh, or it already lies as the style wants it.
+void check_parameter(const at::Tensor& parameter, const char* name, const Placement& wanted, const StyleTarget& target,
+                     const ParallelStyle& style) {
+  if (!is_dtensor(parameter)) return;
+  TORCH_CHECK_VALUE(mesh_of(parameter) == target.mesh && placements_of(parameter) == Placements{wanted}, "[", style.name(),
+                    "] the ", name, " of ", place(target), " already lies as ", str(layout_of(parameter)), ", not as ",
+                    str(Placements{wanted}), " on ", target.mesh.text(), ". Parallelize a module once.");
+}
+
+void check_table(const StyleTarget& target, const ParallelStyle& style, const LinearStyleOptions& options, Placement linear,
+                 Placement bias, Placement embedding) {
+  check_placement(options.input_layouts, "input_layouts", style);
+  check_placement(options.output_layouts, "output_layouts", style);
+  if (auto* module = as<torch::nn::LinearImpl>(target)) {
+    TORCH_CHECK(linear_is_ours(), "[", style.name(), "] this program searches LibTorch for functions before this library, so ",
+                "torch::nn::Linear cannot be parallelized as it is. Name intarsia before torch when linking.");
+    check_parameter(module->weight, "weight", linear, target, style);
+    if (module->bias.defined()) check_parameter(module->bias, "bias", bias, target, style);
+  } else if (auto* module = as<torch::nn::EmbeddingImpl>(target)) {
+    check_parameter(module->weight, "weight", embedding, target, style);
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "[", style.name(), "] ", place(target), " is a ", target.module.name(),
+                                ". This style is for torch::nn::Linear and torch::nn::Embedding: name those inside it, ",
+                                "or derive a style of your own from ParallelStyle.");
+  }
+}
+
+void distribute(const StyleTarget& target, const at::Tensor& parameter, const Placement& placement) {
+  if (parameter.defined()) distribute_parameter(parameter, target.mesh, {placement}, target.src_data_rank);
+}
+
+}  // namespace
+
+void ColwiseParallel::check(const StyleTarget& target) const {
+  check_table(target, *this, options_, Shard(0), Shard(0), Shard(1));
+}
+
+void ColwiseParallel::apply(const StyleTarget& target) const {
+  OpStyle style{target.mesh, options_.input_layouts.value_or(Replicate()), Replicate(),
+                options_.output_layouts.value_or(Shard(-1)), options_.use_local_output};
+  if (auto* module = as<torch::nn::LinearImpl>(target)) {
+    distribute(target, module->weight, Shard(0));
+    distribute(target, module->bias, Shard(0));
+    return set_op_style(module->weight, StyledOp::linear, style);
+  }
+  auto& table = *as<torch::nn::EmbeddingImpl>(target);
+  distribute(target, table.weight, Shard(1));
+  set_op_style(table.weight, StyledOp::embedding, style);
+}
+
+void RowwiseParallel::check(const StyleTarget& target) const {
+  check_table(target, *this, options_, Shard(1), Replicate(), Shard(0));
+}
+
+void RowwiseParallel::apply(const StyleTarget& target) const {
+  OpStyle style{target.mesh, options_.input_layouts.value_or(Shard(-1)), Shard(-1),
+                options_.output_layouts.value_or(Replicate()), options_.use_local_output};
+  if (auto* module = as<torch::nn::LinearImpl>(target)) {
+    distribute(target, module->weight, Shard(1));
+    distribute(target, module->bias, Replicate());
+    return set_op_style(module->weight, StyledOp::linear, style);
+  }
+  auto& table = *as<torch::nn::EmbeddingImpl>(target);
+  style.desired = Replicate();
+  distribute(target, table.weight, Shard(0));
+  set_op_style(table.weight, StyledOp::embedding, style);
+}
+
+void SequenceParallel::check(const StyleTarget& target) const {
+  for (auto& item : target.module.named_parameters()) {
+    check_parameter(item.value(), item.key().c_str(), Replicate(), target, *this);
+  }
+  if (as<torch::nn::LayerNormImpl>(target) || target.module.parameters().empty()) return;
+  need_hooks(target.module, "parallelize_module", "SequenceParallel at " + place(target));
+}
+
+void SequenceParallel::apply(const StyleTarget& target) const {
+  for (auto& parameter : target.module.parameters()) distribute(target, parameter, Replicate());
+  OpStyle style{target.mesh, Shard(options_.sequence_dim), Shard(options_.sequence_dim), std::nullopt,
+                options_.use_local_output};
+  if (auto* hooks = hooks_of(target.module)) {
+    hooks->register_forward_pre_hook([style](auto&, Values& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
+    hooks->register_forward_hook([style](auto&, Values&, Values& outputs) {
+      if (is_dtensor(outputs.tensor(0))) outputs.tensor(0) = style.finish(outputs.tensor(0));
+    });
+  } else if (auto* norm = as<torch::nn::LayerNormImpl>(target); norm && norm->weight.defined()) {
+    set_op_style(norm->weight, StyledOp::norm, style);
+  }
+}
+
+}  // namespace intarsia

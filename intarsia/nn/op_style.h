@@ -1,0 +1,40 @@
+#pragma once
+// How an op that uses a parameter prepares its input and leaves its output: what a leaf style writes on the parameter.
+//
+// Note [Styles on unmodified modules]
+// torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear (see
+// Note [The forward of Linear]), Embedding aten::embedding, LayerNorm aten::layer_norm. So the weight carries the style, and these ops read it, above autograd,
+// before they run (see Note [Tensors with a note]). A weight that two modules share, as tied vocabularies do, has a style
+// per op. The style goes where the weight goes: clone() and to(dtype) keep it, and optimizers do not touch it.
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/mesh.h"
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+// Placements on a mesh of one axis.
+struct OpStyle {
+  DeviceMesh mesh;
+  Placement input;                  // how a plain input lies
+  std::optional<Placement> desired;  // how the op gets it
+  std::optional<Placement> output;   // how the result is left; none: as it comes
+  bool use_local_output;            // as a plain tensor of this rank
+
+  // Plain or distributed to distributed, as desired. `features`: the global extent of the last dim, where it is known.
+  at::Tensor prepare(const at::Tensor& tensor, std::optional<int64_t> features = std::nullopt) const;
+  at::Tensor finish(const at::Tensor& tensor) const;
+};
+
+enum class StyledOp { linear, embedding, norm };
+
+// Writes the style on a distributed parameter.
+void set_op_style(const at::Tensor& parameter, StyledOp op, const OpStyle& style);
+
+// The style on a tensor; null if there is none.
+const OpStyle* op_style_of(const at::Tensor& parameter, StyledOp op);
+
+}  // namespace intarsia

@@ -1,0 +1,34 @@
+#pragma once
+// Puts a module back as it was when the work on it fails half-way.
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/nn/hooks.h"
+#include "intarsia/tensor/meta.h"
+
+namespace intarsia {
+
+// All defined parameters and buffers, submodules included.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module);
+
+// Remembers tensors, gradients, styles and hooks; restores them when it goes, unless complete() was called.
+class Rollback {
+ public:
+  explicit Rollback(torch::nn::Module& module);
+  ~Rollback();
+  Rollback(const Rollback&) = delete;
+  Rollback& operator=(const Rollback&) = delete;
+  void complete() { tensors_.clear(), hooks_.clear(); }
+
+ private:
+  struct Entry {
+    at::Tensor tensor, data, grad;
+    NotePtr note;
+  };
+  std::vector<Entry> tensors_;
+  std::vector<std::pair<ForwardHooks*, HookLists>> hooks_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,30 @@
+#pragma once
+// Moves weights between a plain and a parallel model, and to and from files.
+//
+//   auto weights = full_state_dict(*parallel);  // on every rank
+//   load_full_state_dict(*plain, weights);      // torch::save(plain, path) works now
+
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace intarsia {
+
+using StateDict = torch::OrderedDict<std::string, at::Tensor>;
+
+// All parameters and buffers by name, whole and plain, in memory of their own. All ranks of the mesh take part.
+StateDict full_state_dict(const torch::nn::Module& module);
+
+// Writes whole tensors into the module's parameters and buffers, in place: each keeps its layout, its dtype and its
+// handle. src_data_rank: see distribute_tensor; by default every rank has the dict, and nothing is sent. A name that is
+// missing or unknown and a shape that differs are errors, before anything is written.
+void load_full_state_dict(torch::nn::Module& module, const StateDict& state,
+                          std::optional<int64_t> src_data_rank = std::nullopt);
+
+}  // namespace intarsia

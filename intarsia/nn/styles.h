@@ -1,0 +1,149 @@
+#pragma once
+// Parallel styles: how a module is cut over the ranks of a mesh, and how its inputs and outputs lie. For use in a plan
+// of parallelize_module. Defaults are those of torch.distributed.tensor.parallel.
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "intarsia/core/mesh.h"
+#include "intarsia/core/placement.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace intarsia {
+
+// A module that a style is applied to. The mesh has one axis. src_data_rank: see distribute_tensor.
+struct StyleTarget {
+  torch::nn::Module& module;
+  const DeviceMesh& mesh;
+  std::string path;  // in the module that is parallelized; "" is that module itself
+  std::optional<int64_t> src_data_rank;
+};
+
+// To derive one's own from: apply distributes parameters (distribute_parameter) and registers hooks (hooks.h).
+class ParallelStyle {
+ public:
+  virtual ~ParallelStyle() = default;
+  virtual std::string name() const = 0;
+  // Throws if the style does not fit. All targets of a plan are checked before any is changed.
+  virtual void check(const StyleTarget& target) const {}
+  virtual void apply(const StyleTarget& target) const = 0;
+};
+
+struct LinearStyleOptions {
+  std::optional<Placement> input_layouts;   // how a plain input lies
+  std::optional<Placement> output_layouts;  // how the output is left
+  bool use_local_output = true;             // as a plain tensor: this rank's shard
+};
+
+// Linear by output features, Embedding by embedding features. Wants its input replicated.
+// Defaults: input_layouts Replicate(), output_layouts Shard(-1).
+class ColwiseParallel final : public ParallelStyle {
+ public:
+  ColwiseParallel(LinearStyleOptions options = {}) : options_(std::move(options)) {}
+  std::string name() const override { return "ColwiseParallel"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  LinearStyleOptions options_;
+};
+
+// Linear by input features, Embedding by rows of the table. Linear wants its input cut by the last dim, Embedding
+// replicated. Defaults: input_layouts Shard(-1), output_layouts Replicate().
+class RowwiseParallel final : public ParallelStyle {
+ public:
+  RowwiseParallel(LinearStyleOptions options = {}) : options_(std::move(options)) {}
+  std::string name() const override { return "RowwiseParallel"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  LinearStyleOptions options_;
+};
+
+struct SequenceParallelOptions {
+  int64_t sequence_dim = 1;
+  bool use_local_output = false;
+};
+
+// Replicated parameters, input and output cut by the sequence dim. For LayerNorm as it is; Dropout and other modules
+// without parameters work dim by dim and are left alone; every other module needs hooks.
+class SequenceParallel final : public ParallelStyle {
+ public:
+  SequenceParallel(SequenceParallelOptions options = {}) : options_(options) {}
+  std::string name() const override { return "SequenceParallel"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  SequenceParallelOptions options_;
+};
+
+// A placement per argument or result, in order; std::nullopt leaves that one alone. One placement stands for one entry.
+struct EntryLayouts : std::vector<std::optional<Placement>> {
+  EntryLayouts() = default;
+  EntryLayouts(std::initializer_list<std::optional<Placement>> entries) : vector(entries) {}
+  template <class P>
+    requires std::is_constructible_v<Placement, P>
+  EntryLayouts(P placement) : vector{Placement(placement)} {}
+};
+
+struct PrepareModuleInputOptions {
+  EntryLayouts input_layouts, desired_input_layouts;
+  bool use_local_output = false;  // hand plain tensors to the module
+};
+
+// Takes plain arguments of a module as distributed ones and brings them to the desired layouts. Needs hooks.
+class PrepareModuleInput : public ParallelStyle {
+ public:
+  PrepareModuleInput(PrepareModuleInputOptions options);
+  std::string name() const override { return "PrepareModuleInput"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  PrepareModuleInputOptions options_;
+};
+
+struct PrepareModuleOutputOptions {
+  EntryLayouts output_layouts, desired_output_layouts;
+  bool use_local_output = true;
+};
+
+// The same for the results of a module.
+class PrepareModuleOutput : public ParallelStyle {
+ public:
+  PrepareModuleOutput(PrepareModuleOutputOptions options);
+  std::string name() const override { return "PrepareModuleOutput"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  PrepareModuleOutputOptions options_;
+};
+
+struct PrepareModuleInputOutputOptions {
+  EntryLayouts input_layouts, desired_input_layouts;
+  bool use_local_input = false;
+  EntryLayouts output_layouts, desired_output_layouts;
+  bool use_local_output = true;
+};
+
+class PrepareModuleInputOutput final : public ParallelStyle {
+ public:
+  PrepareModuleInputOutput(PrepareModuleInputOutputOptions options);
+  std::string name() const override { return "PrepareModuleInputOutput"; }
+  void check(const StyleTarget& target) const override;
+  void apply(const StyleTarget& target) const override;
+
+ private:
+  PrepareModuleInput input_;
+  PrepareModuleOutput output_;
+};
+
+}  // namespace intarsia

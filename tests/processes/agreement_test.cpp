@@ -1,0 +1,31 @@
+// Mistakes that only one rank makes are errors on all of them: nobody is left waiting.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "intarsia/intarsia.h"
+
+namespace intarsia {
+namespace {
+
+TEST(AgreementInProcesses, AShardThatDoesNotFitIsAnErrorOnEveryRank) {
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  FromLocalOptions options;
+  options.run_check = true;
+  auto wider = at::ones({2, rank() == 1 ? 4 : 3});
+  EXPECT_THROW(from_local(wider, mesh, {Shard(0)}, options), c10::ValueError);
+  auto deeper = rank() == 1 ? at::ones({2, 3, 1}) : at::ones({2, 3});
+  EXPECT_THROW(from_local(deeper, mesh, {Shard(0)}, options), c10::ValueError);
+  EXPECT_EQ(from_local(at::ones({2, 3}), mesh, {Shard(0)}, options).size(0), 2 * world_size());
+}
+
+TEST(AgreementInProcesses, APlainTensorThatDiffersOnOneRankIsAnErrorOnEveryRank) {
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  auto x = distribute_tensor(at::ones({4}), mesh, {Shard(0)});
+  PlainTensorScope verify(PlainTensors::verify);
+  EXPECT_THROW(x + at::full({4}, rank() == 1 ? 2 : 1), c10::ValueError);
+  EXPECT_TRUE(at::equal(full_tensor(x + at::ones({4})), at::full({4}, 2.f)));
+}
+
+}  // namespace
+}  // namespace intarsia
