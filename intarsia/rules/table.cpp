@@ -81,6 +81,10 @@ RuleTable& rule_table() {
     add_factory_rules(*t);
     add_loss_rules(*t);
     add_whole_rules(*t);
+    add_convolution_rules(*t);
+    add_pool_rules(*t);
+    add_pad_rules(*t);
+    add_resample_rules(*t);
     return t;
   }();
   return *table;

@@ -49,5 +49,10 @@ void add_view_rules(RuleTable& table);
 void add_factory_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);
 void add_whole_rules(RuleTable& table);
+// In conv/, which lies above and exchanges rows.
+void add_convolution_rules(RuleTable& table);
+void add_pool_rules(RuleTable& table);
+void add_pad_rules(RuleTable& table);
+void add_resample_rules(RuleTable& table);
 
 }  // namespace intarsia

@@ -77,6 +77,7 @@ const std::vector<Sample>& samples() {
     auto* list = new std::vector<Sample>;
     add_pointwise_samples(*list);
     add_other_samples(*list);
+    add_convolution_samples(*list);
     return list;
   }();
   return *all;

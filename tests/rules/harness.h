@@ -24,6 +24,7 @@ struct Sample {
 const std::vector<Sample>& samples();
 void add_pointwise_samples(std::vector<Sample>& list);
 void add_other_samples(std::vector<Sample>& list);
+void add_convolution_samples(std::vector<Sample>& list);
 
 // Tensors of values that differ from each other: around zero, above zero, between -1 and 1; and whole numbers below n.
 at::Tensor x(std::vector<int64_t> sizes);

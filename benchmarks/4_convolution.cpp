@@ -1,0 +1,85 @@
+// A training step of a downsampling convolution on two gloo ranks, cut along the width, beside the plain convolution of
+// half the width on each rank, and beside torch.distributed.tensor.
+//
+//   intarsia run -n 2 build/benchmarks/4_convolution
+//
+// Started alone, it starts itself that way. Wall time, best of several rounds, all sides in turn.
+
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <unistd.h>
+
+#include "benchmarks/timing.h"
+#include "intarsia/intarsia.h"
+
+using namespace intarsia;
+
+namespace {
+
+template <class F>
+double best_ms(F call, int calls) {
+  double best = 1e30;
+  for (int i = 0; i < calls; ++i) {
+    barrier();
+    auto start = bench::wall_us();
+    call();
+    barrier();
+    best = std::min(best, (bench::wall_us() - start) * 1e-3);
+  }
+  return best;
+}
+
+void step(torch::nn::Conv2d& conv, torch::optim::SGD& optimizer, const at::Tensor& x, const at::Tensor& grad) {
+  optimizer.zero_grad();
+  conv->forward(x).backward(grad);
+  optimizer.step();
+}
+
+struct Side {
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 256, 4).stride(4)};
+  torch::optim::SGD optimizer{conv->parameters(), 0.001};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!std::getenv("WORLD_SIZE")) {
+    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
+    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
+    perror(launcher.c_str());
+    return 1;
+  }
+  at::set_num_threads(1);
+  init();
+  auto n = world_size();
+  auto mesh = init_device_mesh(torch::kCPU, {n}, {"width"});
+  Side plain, cut;
+  auto half = torch::rand({7, 3, 512, 1024 / n}).requires_grad_();
+  auto half_grad = torch::rand({7, 256, 128, 256 / n});
+  auto whole = from_local(half.detach(), mesh, {Shard(3)}).detach().requires_grad_();
+  auto whole_grad = from_local(half_grad, mesh, {Shard(3)}).detach();
+  distribute_module(*cut.conv, mesh);
+
+  const int kCalls = 5;
+  double local = 1e30, ours = 1e30;
+  CommDebugMode comms;
+  for (int round = 0; round < 3; ++round) {
+    local = std::min(local, best_ms([&] { step(plain.conv, plain.optimizer, half, half_grad), half.mutable_grad().reset(); }, kCalls));
+    ours = std::min(ours, best_ms([&] { step(cut.conv, cut.optimizer, whole, whole_grad), whole.mutable_grad().reset(); }, kCalls));
+  }
+  auto peer = rank() ? std::map<std::string, double>()
+                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
+                                          "benchmarks/peer_convolution.py 2>/dev/null");
+  barrier();
+  if (rank() == 0) {
+    printf("convolution 7x3x512x1024, 3->256, 4x4 stride 4, training step on %d ranks\n", static_cast<int>(n));
+    printf("%-44s %10.1f ms\n", "plain, half the width", local);
+    printf("%-44s %10.1f ms   %.2fx of plain\n", "cut along the width", ours, ours / local);
+    if (peer["step"] > 0) printf("%-44s %10.1f ms   (its data is wrong)\n", "torch.distributed.tensor", peer["step"]);
+    int64_t halo = 0;
+    for (auto& event : comms.events()) halo += event.kind == "halo" ? event.received : 0;
+    printf("%-44s %10ld B\n", "halo", static_cast<long>(halo));
+  }
+  finalize();
+}

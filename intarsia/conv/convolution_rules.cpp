@@ -1,0 +1,135 @@
+#include <ATen/ATen.h>
+
+#include "intarsia/conv/convolution.h"
+#include "intarsia/rules/builders.h"
+
+namespace intarsia {
+namespace {
+
+std::vector<int64_t> expanded(std::vector<int64_t> values, int64_t count) {
+  if (values.size() == 1 && count > 1) values.assign(count, values[0]);
+  return values;
+}
+
+// Whether a cut of the channels of both tensors falls between groups, and gives both the same groups on every rank.
+bool cuts_between_groups(const Layout& a, int64_t a_channels, const Layout& b, int64_t b_channels, int64_t groups) {
+  auto left = held_along(a, 1, a_channels), right = held_along(b, 1, b_channels);
+  if (left.size() != right.size()) return true;  // not cut alike: no row of ours
+  auto a_group = a_channels / groups, b_group = b_channels / groups;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i].begin * b_group != right[i].begin * a_group || left[i].end * b_group != right[i].end * a_group) return false;
+    if (left[i].begin % a_group || left[i].end % a_group) return false;
+  }
+  return true;
+}
+
+int64_t groups_of(const OpCall& call) { return call.int_arg("groups", 1); }
+
+// The groups of one rank: as many as its channels make.
+int64_t local_groups(int64_t groups, int64_t local_channels, int64_t channels) {
+  return groups == 1 ? 1 : groups * local_channels / channels;
+}
+
+void local_convolution(LocalCall& local) {
+  auto& stack = local.stack;
+  auto input = stack[0].toTensor(), weight = stack[1].toTensor();
+  auto groups = local_groups(groups_of(local.call), input.size(1), local.call.inputs[0].sizes[1]);
+  auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
+  if (input.numel() && weight.numel() && c10::multiply_integers(shape)) {
+    stack[8] = groups;
+    auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+    op.callBoxed(stack);
+    return;
+  }
+  auto output = at::zeros(shape, input.options());
+  if (stack[2].isTensor() && stack[2].toTensor().defined()) {
+    auto bias_shape = std::vector<int64_t>(shape.size(), 1);
+    bias_shape[1] = -1;
+    if (shape[1]) output.add_(stack[2].toTensor().view(bias_shape));
+  }
+  stack = {output};
+}
+
+void local_convolution_backward(LocalCall& local) {
+  auto& stack = local.stack;
+  auto grad = stack[0].toTensor(), input = stack[1].toTensor(), weight = stack[2].toTensor();
+  auto mask = local.call.arg("output_mask").toBoolList();
+  if (grad.numel() && input.numel() && weight.numel()) {
+    stack[9] = local_groups(groups_of(local.call), input.size(1), local.call.inputs[1].sizes[1]);
+    stack[3] = mask[2] ? c10::IValue(std::vector<int64_t>{grad.size(1)}) : c10::IValue();
+    auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
+    op.callBoxed(stack);
+    return;
+  }
+  std::vector<int64_t> summed = {0};
+  for (int64_t d = 2; d < grad.dim(); ++d) summed.push_back(d);
+  auto zeros = [&](bool wanted, const at::Tensor& like) { return wanted ? at::zeros(like.sizes(), like.options()) : at::Tensor(); };
+  stack = {zeros(mask[0], input), zeros(mask[1], weight), mask[2] ? at::sum(grad, summed) : at::Tensor()};
+}
+
+}  // namespace
+
+Window ConvArgs::window(const TensorForm& weight, int64_t dim) const {
+  auto i = dim - 2;
+  return {weight.sizes[dim], stride[i], padding[i], dilation[i], transposed};
+}
+
+ConvArgs conv_args(const OpCall& call, int64_t spatial) {
+  auto list = [&](const char* name) { return expanded(call.arg(name).toIntVector(), spatial); };
+  return {list("stride"),         list("padding"), list("dilation"), list("output_padding"),
+          call.bool_arg("transposed", false), groups_of(call)};
+}
+
+// A convolution is linear in its input and in its weight, and a bias is added once: where the result is a pending sum,
+// so is the bias. Input channels are summed away; output channels are the weight's.
+Rule convolution_rule(bool image) {
+  auto rule = rows("convolution", [image](const OpCall& call) {
+    bool transposed = call.bool_arg("transposed", false);
+    auto wo = S(transposed ? 1 : 0), wi = S(transposed ? 0 : 1);
+    bool bias = call.inputs[2].defined;
+    auto pending_bias = bias ? P_sum : R;
+    Rows rows = {{{S(0), R, R}, {S(0)}}};
+    for (int64_t d = 2; image && d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), R, R}, {S(d)}});
+    if (groups_of(call) == 1) {
+      rows.push_back({{R, wo, bias ? S(0) : R}, {S(1)}});
+      rows.push_back({{S(1), wi, pending_bias}, {P_sum}});
+    } else {
+      rows.push_back({{S(1), S(0), bias ? S(0) : R}, {S(1)}});
+    }
+    rows.push_back({{P_sum, R, pending_bias}, {P_sum}});
+    rows.push_back({{R, P_sum, pending_bias}, {P_sum}});
+    return rows;
+  });
+  rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
+    auto groups = groups_of(call);
+    return groups == 1 || cuts_between_groups(in, call.inputs[0].sizes[1], out, call.outputs[0].sizes[1], groups);
+  };
+  rule.local = local_convolution;
+  return rule;
+}
+
+// Batch and image are summed away in the gradients of weight and bias.
+Rule convolution_backward_rule(bool image) {
+  auto rule = rows("convolution", [image](const OpCall& call) {
+    bool transposed = call.bool_arg("transposed", false);
+    auto wo = S(transposed ? 1 : 0), wi = S(transposed ? 0 : 1);
+    Rows rows = {{{S(0), S(0), R}, {S(0), P_sum, P_sum}}};
+    for (int64_t d = 2; image && d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d), R}, {S(d), P_sum, P_sum}});
+    if (groups_of(call) == 1) {
+      rows.push_back({{S(1), R, wo}, {P_sum, wo, S(0)}});
+      rows.push_back({{R, S(1), wi}, {S(1), wi, R}});
+    } else {
+      rows.push_back({{S(1), S(1), S(0)}, {S(1), S(0), S(0)}});
+    }
+    rows.push_back({{P_sum, R, R}, {P_sum, P_sum, P_sum}});
+    return rows;
+  });
+  rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
+    auto groups = groups_of(call);
+    return groups == 1 || cuts_between_groups(in, call.inputs[0].sizes[1], out, call.inputs[1].sizes[1], groups);
+  };
+  rule.local = local_convolution_backward;
+  return rule;
+}
+
+}  // namespace intarsia

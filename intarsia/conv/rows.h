@@ -1,0 +1,43 @@
+#pragma once
+// Fetching rows: along a dim that is cut over ranks, every rank gets exactly the run of positions that it needs,
+// wherever it lies; and the adjoint, which adds what was computed for fetched rows to the ranks that own them.
+
+#include <vector>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/core/layout.h"
+
+namespace intarsia {
+
+inline Interval overlap(Interval a, Interval b) {
+  auto begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+// The mesh axes that cut `dim`, outermost first.
+std::vector<int64_t> axes_cutting(const Layout& layout, int64_t dim);
+
+// What the members of a line along those axes hold of the dim, in the order of the line. Plain shards only.
+std::vector<Interval> held_along(const Layout& layout, int64_t dim, int64_t size);
+
+// Who holds and who needs which positions of one dim; one entry per member of a line. Members hold ascending runs, and
+// needs lie within what is held by somebody. A run may span several members, or be empty. Nothing wraps around.
+//
+// Example: 8 rows on 4 ranks, a window of 3 with one row of padding: rank 1 holds [2, 4) and needs [1, 5).
+struct RowPlan {
+  int64_t dim;
+  std::vector<Interval> held, needed;
+
+  Interval sent(int64_t holder, int64_t needer) const { return overlap(held[holder], needed[needer]); }
+  bool travels() const;  // whether any member needs rows of another
+};
+
+// The needed rows of every slot: one exchange of kind "halo", or none if nothing travels. A slot that needs just what
+// it holds gets a view of it.
+Shards fetch_rows(const Shards& shards, const RowPlan& plan, const Axis& axis);
+
+// The adjoint: from tensors over the needed rows to tensors over the held rows. What several ranks computed for one
+// row is added up in the order of the line.
+Shards return_rows(const Shards& fetched, const RowPlan& plan, const Axis& axis);
+
+}  // namespace intarsia

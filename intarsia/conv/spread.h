@@ -1,0 +1,45 @@
+#pragma once
+// Ops on images that are cut along their own dims. They run on all hosted ranks together, since they exchange rows.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "intarsia/conv/rows.h"
+#include "intarsia/core/shards.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+
+// One call: the inputs have been brought to the chosen layouts.
+struct Spread {
+  const OpCall& call;
+  DeviceMesh mesh;
+  std::vector<const Layout*> in, out;  // null where a tensor is undefined
+  std::vector<Shards> inputs;          // per tensor argument; empty where it is undefined
+  std::vector<Shards> outputs;         // to be filled, one per result
+
+  at::Tensor input(size_t i, size_t slot) const { return inputs[i].empty() ? at::Tensor() : inputs[i][slot]; }
+  size_t slots() const { return mesh.slots().size(); }
+  // The local shape of result `i`.
+  std::vector<int64_t> output_shape(size_t i, size_t slot) const;
+};
+
+struct SpreadOp {
+  std::string name;                   // aten::convolution
+  Rule rule;                          // its rows include those that cut dims of the image
+  std::function<void(Spread&)> run;   // fills the outputs
+  static constexpr int64_t kAllDims = -1, kAllButTwo = 0;
+  int64_t image_dims = kAllButTwo;    // how many dims, the last ones, are those of the image
+  // The forms of the results, where LibTorch cannot tell them without data.
+  std::function<std::vector<TensorForm>(const OpCall&)> forms = nullptr;
+};
+
+// Takes a call over if the cheapest choice of layouts cuts the image, for which `op.rule` has rows, or if the ordinary
+// rules could not tell the form of the result. Else, and where a tensor is plain, the call is left to them.
+Decomposition spread(SpreadOp op);
+
+// For Rule::local: the plain op, which often refuses tensors without channels; a rank that holds none has no results.
+void plain_unless_empty(LocalCall& local);
+
+}  // namespace intarsia
