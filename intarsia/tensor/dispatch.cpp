@@ -192,6 +192,7 @@ c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& deci
                                                 static_cast<size_t>(viewed_arg), output,
                                                 {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
                                                 base.meta->version()});
+  recipe->local = decision.plans[viewed].steps.empty() && call.op.rule && call.op.rule->family == "reshape";
   recipe->args[viewed_arg] = c10::IValue();
   meta->follow(std::move(recipe));
   return meta;

@@ -59,8 +59,14 @@ void DTensorMeta::refresh() {
   if (recipe_->seen == base.version()) return;
   at::AutoDispatchBelowADInplaceOrView guard;
   recipe_->seen = base.version();
-  auto fresh = replay(*recipe_, recipe_->base);
-  auto values = shards_in(fresh, layout);
+  Shards values;
+  if (recipe_->local) {
+    for (size_t slot = 0; slot < shards_.size(); ++slot) {
+      values.push_back(base.shards()[slot].reshape(shards_[slot].sizes()));
+    }
+  } else {
+    values = shards_in(replay(*recipe_, recipe_->base), layout);
+  }
   for (size_t slot = 0; slot < shards_.size(); ++slot) shards_[slot].copy_(values[slot]);
   ++version_;
 }
@@ -70,6 +76,15 @@ void DTensorMeta::write_back() {
   at::AutoDispatchBelowADInplaceOrView guard;
   CauseScope cause("write through a view", true);
   auto& base = meta_of(recipe_->base);
+  if (recipe_->local) {
+    auto& targets = base.shards();
+    for (size_t slot = 0; slot < targets.size(); ++slot) {
+      write(targets[slot], shards_[slot].reshape(targets[slot].sizes()));
+    }
+    base.written();
+    recipe_->seen = base.version();
+    return;
+  }
   auto* replicated = Layout::replicated(layout->mesh());
   auto element_size = c10::elementSize(recipe_->base.scalar_type());
   auto values = run(plan(layout, replicated, recipe_->sizes, element_size), shards_, recipe_->sizes);

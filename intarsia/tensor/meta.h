@@ -41,6 +41,9 @@ struct Recipe {
   size_t output;                  // which result of the op this is
   std::vector<int64_t> sizes;     // global, of that result
   uint64_t seen;                  // version of the base that the copy shows
+  // The view is a reshape of the local tensors that some rank had to copy, for its strides. Another rank may not have
+  // had to, so keeping in step must not communicate: the copy has the elements of the base's shard, in order.
+  bool local = false;
 };
 
 class DTensorMeta final : public c10::BackendMeta {
