@@ -78,7 +78,8 @@ std::optional<NativeForm> native_form(const std::string& backend, const at::Tens
 }
 
 // Bytes travel the same for every dtype; backends know only some dtypes.
-at::Tensor bytes_of(const at::Tensor& t) { return t.view(-1).view(at::kByte); }
+// A contiguous tensor of one element or none may have any strides, which a view as bytes does not allow.
+at::Tensor bytes_of(const at::Tensor& t) { return t.as_strided({t.numel()}, {1}).view(at::kByte); }
 
 MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
   for (auto& count : counts) count *= t.element_size();
