@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/trace.h"
 
