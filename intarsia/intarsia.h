@@ -7,6 +7,7 @@
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/debug/explain.h"
 #include "intarsia/debug/visualize.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"

@@ -82,14 +82,6 @@ std::vector<at::Tensor> unpacked(const Exchanged& exchanged, size_t slot, const 
 
 }  // namespace
 
-std::vector<int64_t> axes_cutting(const Layout& layout, int64_t dim) {
-  std::vector<int64_t> axes;
-  for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
-    if (cut_dim(layout.placements()[axis]) == dim) axes.push_back(axis);
-  }
-  return axes;
-}
-
 std::vector<Interval> held_along(const Layout& layout, int64_t dim, int64_t size) {
   auto axes = axes_cutting(layout, dim);
   int64_t members = 1;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "intarsia/comm/axis.h"
+#include "intarsia/core/cut_axes.h"
 #include "intarsia/core/layout.h"
 
 namespace intarsia {
@@ -14,8 +15,6 @@ inline Interval overlap(Interval a, Interval b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-// The mesh axes that cut `dim`, outermost first.
-std::vector<int64_t> axes_cutting(const Layout& layout, int64_t dim);
 
 // What the members of a line along those axes hold of the dim, in the order of the line. Plain shards only.
 std::vector<Interval> held_along(const Layout& layout, int64_t dim, int64_t size);

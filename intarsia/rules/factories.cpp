@@ -16,13 +16,17 @@ Rule like() {
   return rule;
 }
 
-// new_zeros and the like: the layout of the input is kept where the shape is, else the result is whole.
+// new_zeros and the like: a cut stays on a dim that keeps its place and extent, else the result is whole.
 Rule fresh() {
   auto same_shape = like();
   Rule rule = rows("new", [same_shape](const OpCall& call) {
     if (call.inputs[0].sizes == call.outputs[0].sizes) return same_shape.rows(call);
     Rows rows;
-    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {R}});
+    auto &in = call.inputs[0], &out = call.outputs[0];
+    for (int64_t d = 0; d < in.dim(); ++d) {
+      bool kept = in.dim() == out.dim() && in.sizes[d] == out.sizes[d];
+      rows.push_back({{S(d)}, {kept ? S(d) : R}});
+    }
     for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
     return rows;
   });

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "intarsia/rules/builders.h"
@@ -52,15 +54,59 @@ Rule elementwise_loss_backward() {
   return rule;
 }
 
-// The positions of a classification loss: input [N, C, d1, ...] or [C], target without C.
-// The batch and the inner dims may be cut; the loss is then a pending sum. A weighted mean is decomposed.
+// A loss or its gradient that is elementwise for these reductions; the others are decomposed.
+Rule only_elementwise(std::vector<int64_t> reductions) {
+  auto elementwise = pointwise();
+  Rule rule = rows("loss", [elementwise, reductions](const OpCall& call) {
+    auto reduction = call.int_arg("reduction", kMean);
+    bool fits = std::find(reductions.begin(), reductions.end(), reduction) != reductions.end();
+    return fits ? elementwise.rows(call) : Rows();
+  });
+  rule.shapes = elementwise.shapes;
+  rule.aligned = true;
+  return rule;
+}
+
+// A classification loss: input [N, C, d1, ...] or [C], target without C. The positions may be cut; the loss is then a
+// pending sum, and a weighted mean is decomposed. The classes may be cut, too: each rank counts the targets it has.
+int64_t class_dim(const TensorForm& input) { return input.dim() == 1 ? 0 : 1; }
+
+constexpr int64_t kElsewhere = -100;  // no class of a shard has this number
+
+// Exchanges the targets for those of this rank's classes, and the ignored index for one that no class of a shard has.
+void own_targets(LocalCall& local, size_t input, size_t target_arg, size_t ignore_arg) {
+  auto& form = local.call.inputs[input];
+  auto dim = class_dim(form);
+  auto count = local_shape(*local.in[input], form.sizes, local.slot.coordinate)[dim];
+  if (count == form.sizes[dim]) return;
+  auto first = local_offset(*local.in[input], form.sizes, local.slot.coordinate)[dim];
+  auto target = local.stack[target_arg].toTensor();
+  auto ignored = at::eq(target, local.stack[ignore_arg].toInt());
+  auto wrong = at::logical_or(at::lt(target, 0), at::ge(target, form.sizes[dim])).logical_and_(ignored.logical_not());
+  if (wrong.any().item<bool>()) {
+    TORCH_CHECK_INDEX(false, "Target ", target.masked_select(wrong)[0].item<int64_t>(), " is out of bounds.");
+  }
+  auto own = at::sub(target, first);
+  auto elsewhere = at::logical_or(at::lt(own, 0), at::ge(own, count)).logical_or_(ignored);
+  local.stack[target_arg] = own.masked_fill(elsewhere, kElsewhere);
+  local.stack[ignore_arg] = kElsewhere;
+}
+
+void call_plain(LocalCall& local) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
+}
+
 Rule nll_loss() {
   Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.inputs[0].dim();
     auto reduction = call.int_arg("reduction", kMean);
+    if (reduction == kMean) return rows;
     for (int64_t d = 0; d < ndim; ++d) {
-      if (ndim == 1 || d == 1 || reduction == kMean) continue;
+      if (d == class_dim(call.inputs[0])) {
+        rows.push_back({{S(d), R, call.inputs[2].defined ? S(0) : R}, {P_sum, P_sum}});
+        continue;
+      }
       auto position = d == 0 ? 0 : d - 1;
       rows.push_back({{S(d), S(position), R}, {reduction == kNone ? S(position) : P_sum, P_sum}});
     }
@@ -71,7 +117,10 @@ Rule nll_loss() {
     bool each = call.int_arg("reduction", kMean) == kNone;
     return {each ? std::vector<int64_t>(target.begin(), target.end()) : std::vector<int64_t>(), {}};
   };
-  return rule;
+  return std::move(rule).with_local([](LocalCall& local) {
+    own_targets(local, 0, 1, 4);
+    call_plain(local);
+  });
 }
 
 Rule nll_loss_backward() {
@@ -80,7 +129,10 @@ Rule nll_loss_backward() {
     auto ndim = call.inputs[1].dim();
     bool each = call.int_arg("reduction", kMean) == kNone;
     for (int64_t d = 0; d < ndim; ++d) {
-      if (ndim == 1 || d == 1) continue;
+      if (d == class_dim(call.inputs[1])) {
+        rows.push_back({{R, S(d), R, call.inputs[3].defined ? S(0) : R, R}, {S(d)}});
+        continue;
+      }
       auto position = d == 0 ? 0 : d - 1;
       rows.push_back({{each ? S(position) : R, S(d), S(position), R, R}, {S(d)}});
     }
@@ -89,7 +141,10 @@ Rule nll_loss_backward() {
   rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
     return {{call.inputs[1].sizes.begin(), call.inputs[1].sizes.end()}};
   };
-  return rule;
+  return std::move(rule).with_local([](LocalCall& local) {
+    own_targets(local, 1, 2, 5);
+    call_plain(local);
+  });
 }
 
 double elements_of(const at::Tensor& a, const at::Tensor& b) {
@@ -160,6 +215,8 @@ void add_loss_rules(RuleTable& t) {
     t[op] = nll_loss();
     t.decompose(op, [op](auto& stack) { return nll_mean(stack, op); });
   }
+  t["aten::binary_cross_entropy"] = only_elementwise({kNone});
+  t["aten::binary_cross_entropy_backward"] = only_elementwise({kNone, kSum});
   t["aten::nll_loss_backward"] = t["aten::nll_loss2d_backward"] = nll_loss_backward();
 }
 

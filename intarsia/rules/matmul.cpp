@@ -27,6 +27,40 @@ Rule add_einsum(const std::string& equation) {
   return rule;
 }
 
+// linear(x [..., k], weight [n, k], bias [n]): as addmm, with any number of leading dims, which stay as they are.
+Rule linear() {
+  Rule rule = rows("add einsum ...k,nk->...n", [](const OpCall& call) {
+    auto last = call.inputs[0].dim() - 1;
+    bool bias = call.inputs[2].defined;
+    auto with_bias = [&](const Placement& p) { return bias ? p : R; };
+    Rows rows = {{{R, S(0), with_bias(S(0))}, {S(last)}}, {{S(last), S(1), with_bias(P_sum)}, {P_sum}}};
+    for (int64_t d = 0; d < last; ++d) rows.push_back({{S(d), R, R}, {S(d)}});
+    for (auto& pending : {P_sum, P_avg}) {
+      rows.push_back({{pending, R, with_bias(pending)}, {pending}});
+      rows.push_back({{R, pending, with_bias(pending)}, {pending}});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// contract(a [..., n], b [..., k]) -> [n, k]: leading dims are summed away.
+Rule contract() {
+  Rule rule = rows("einsum ...n,...k->nk", [](const OpCall& call) {
+    auto last = call.inputs[0].dim() - 1;
+    Rows rows = {{{S(last), R}, {S(0)}}, {{R, S(last)}, {S(1)}}};
+    for (int64_t d = 0; d < last; ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
+    for (auto& pending : {P_sum, P_avg}) {
+      rows.push_back({{pending, R}, {pending}});
+      rows.push_back({{R, pending}, {pending}});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
 }  // namespace
 
 void add_matmul_rules(RuleTable& t) {
@@ -36,7 +70,11 @@ void add_matmul_rules(RuleTable& t) {
   t["aten::dot"] = t["aten::vdot"] = einsum("k,k->");
   t["aten::addmm"] = add_einsum("mk,kn->mn");
   t["aten::baddbmm"] = add_einsum("bmk,bkn->bmn");
+  t["aten::addbmm"] = add_einsum("bmk,bkn->mn");
   t["aten::addmv"] = add_einsum("mk,k->m");
+  t["aten::linear"] = linear();
+  t["aten::matmul"] = einsum("...mk,...kn->...mn");
+  t["intarsia::contract"] = contract();
   t["aten::addr"] = add_einsum("m,n->mn");
 }
 

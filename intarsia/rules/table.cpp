@@ -60,6 +60,26 @@ std::string base_op_of(const c10::OperatorName& op) {
   return "";
 }
 
+// What the single-tensor op calls the overload that a foreach op names after its list.
+std::string foreach_base_of(const c10::OperatorName& op) {
+  const std::string prefix = "aten::_foreach_";
+  if (op.name.rfind(prefix, 0) != 0) return "";
+  auto name = "aten::" + op.name.substr(prefix.size());
+  if (name.back() == '_') name.pop_back();
+  auto overload = op.overload_name;
+  if (auto out = overload.find("out"); out != std::string::npos) overload = overload.substr(0, out ? out - 1 : 0);
+  if (overload == "ScalarList") overload = "Scalar";
+  for (auto candidate : {overload, std::string(overload == "List" ? "Tensor" : overload), std::string("Tensor"),
+                         std::string("Scalar"), std::string("self"), std::string()}) {
+    auto found = c10::toString(c10::OperatorName(name, candidate));
+    if (c10::Dispatcher::singleton().findSchema({name, candidate})) return found;
+    if (candidate == "Scalar" && overload == "Scalar" && c10::Dispatcher::singleton().findSchema({name, "Tensor_Scalar"})) {
+      return name + ".Tensor_Scalar";
+    }
+  }
+  return "";
+}
+
 const Rule* RuleTable::find(const c10::OperatorName& op) const {
   auto own = rules_.find(c10::toString(op));
   if (own == rules_.end()) own = rules_.find(base_op_of(op));
@@ -69,6 +89,29 @@ const Rule* RuleTable::find(const c10::OperatorName& op) const {
 const Decomposition* RuleTable::find_decomposition(const c10::OperatorName& op) const {
   auto own = decompositions_.find(c10::toString(op));
   return own == decompositions_.end() ? nullptr : &own->second;
+}
+
+// A copy of a view is cut as the view is, and has memory of its own.
+void add_copy_rules(RuleTable& table) {
+  for (auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::string suffix = "_copy";
+    if (name.name.rfind("aten::", 0) != 0 || !name.name.ends_with(suffix)) continue;
+    c10::OperatorName viewed(name.name.substr(0, name.name.size() - suffix.size()), name.overload_name);
+    auto copy = c10::Dispatcher::singleton().findSchema(name), view = c10::Dispatcher::singleton().findSchema(viewed);
+    auto rule = table.rules().find(c10::toString(viewed));
+    if (!copy || !view || rule == table.rules().end() || table.rules().count(c10::toString(name))) continue;
+    if (!is_functional(copy->schema()) || !same_arguments(copy->schema(), view->schema())) continue;
+    auto derived = rule->second;
+    derived.family = "copy of " + c10::toString(viewed);
+    derived.local_only_if_strided = false;
+    if (auto local = rule->second.local) {
+      derived.local = [local](LocalCall& call) {
+        local(call);
+        for (auto& value : call.stack) value = value.toTensor().clone();
+      };
+    }
+    table[c10::toString(name)] = std::move(derived);
+  }
 }
 
 RuleTable& rule_table() {
@@ -81,10 +124,26 @@ RuleTable& rule_table() {
     add_factory_rules(*t);
     add_loss_rules(*t);
     add_whole_rules(*t);
+    add_norm_rules(*t);
+    add_embedding_rules(*t);
+    add_attention_rules(*t);
+    add_softmax_ops(*t);
+    add_norm_ops(*t);
+    add_statistics_ops(*t);
+    add_loss_ops(*t);
+    add_matmul_ops(*t);
     add_convolution_rules(*t);
     add_pool_rules(*t);
     add_pad_rules(*t);
     add_resample_rules(*t);
+    add_special_rules(*t);
+    add_structure_rules(*t);
+    add_indexing_rules(*t);
+    add_order_rules(*t);
+    add_structure_ops(*t);
+    add_order_ops(*t);
+    add_list_ops(*t);
+    add_copy_rules(*t);
     return t;
   }();
   return *table;

@@ -13,7 +13,8 @@
 namespace intarsia {
 
 // An op written in terms of other ops on distributed tensors. It runs below autograd, before any rule, and puts the
-// results on the stack in place of the arguments; or it returns false and leaves the stack alone.
+// results on the stack in place of the arguments; or it returns false and leaves the stack alone. Which of the two may
+// depend on the forms and layouts of the tensors and on whole-number arguments, not on values: the answer is kept.
 using Decomposition = std::function<bool(std::vector<c10::IValue>& stack)>;
 
 class RuleTable {
@@ -38,6 +39,10 @@ class RuleTable {
 // the first distributed tensor is made.
 RuleTable& rule_table();
 
+// The op whose rule serves one element of the lists of a foreach op: aten::add.Tensor for aten::_foreach_add.List.
+// Empty if `op` is none, or if no op of single tensors is like it.
+std::string foreach_base_of(const c10::OperatorName& op);
+
 // The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is no variant.
 std::string base_op_of(const c10::OperatorName& op);
 
@@ -49,10 +54,30 @@ void add_view_rules(RuleTable& table);
 void add_factory_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);
 void add_whole_rules(RuleTable& table);
+void add_norm_rules(RuleTable& table);
+void add_embedding_rules(RuleTable& table);
+void add_attention_rules(RuleTable& table);
+
+// Ops written in terms of others that look at layouts: intarsia/ops, one function per file.
+void add_softmax_ops(RuleTable& table);
+void add_norm_ops(RuleTable& table);
+void add_statistics_ops(RuleTable& table);
+void add_loss_ops(RuleTable& table);
+void add_matmul_ops(RuleTable& table);
 // In conv/, which lies above and exchanges rows.
 void add_convolution_rules(RuleTable& table);
 void add_pool_rules(RuleTable& table);
 void add_pad_rules(RuleTable& table);
 void add_resample_rules(RuleTable& table);
+void add_special_rules(RuleTable& table);
+void add_structure_rules(RuleTable& table);
+void add_indexing_rules(RuleTable& table);
+void add_order_rules(RuleTable& table);
+void add_copy_rules(RuleTable& table);  // view_copy and the like, from the views that they copy: comes last
+
+// Ops written in terms of others and of collectives. They know distributed tensors, so they live above: in ops/.
+void add_structure_ops(RuleTable& table);
+void add_order_ops(RuleTable& table);
+void add_list_ops(RuleTable& table);
 
 }  // namespace intarsia

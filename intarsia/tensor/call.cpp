@@ -7,6 +7,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -104,10 +105,34 @@ bool is_missing_gradient(const at::Tensor& tensor) {
   return torch::autograd::get_current_graph_task_id() >= 0 && !at::any(tensor).item<bool>();
 }
 
+// Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
+// becomes distributed where it stands, cut like a gradient beside it along the dims that they have in common.
+void become_distributed(const Call& call, const at::Tensor& tensor) {
+  Placements placements(call.mesh.ndim(), Replicate());
+  for (auto& other : call.operands) {
+    if (!other.meta || other.tensor.dim() != tensor.dim()) continue;
+    for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
+      auto& p = other.meta->layout->placements()[axis];
+      placements[axis] = is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
+    }
+  }
+  auto* layout = Layout::get(call.mesh, placements);
+  Shards shards;
+  for (auto& slot : call.mesh.slots()) shards.push_back(shard_of(tensor, *layout, slot.coordinate).clone());
+  auto cut = wrap(std::move(shards), layout, tensor.sizes(), tensor.strides(), tensor.dtype());
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
+}
+
 void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
   bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+  if (is_written && operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() &&
+      torch::autograd::get_current_graph_task_id() >= 0 && is_missing_gradient(tensor)) {
+    become_distributed(call, tensor);
+    operand.meta = &meta_of(tensor);
+    return;
+  }
   TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
               tensor.sizes(), ", and a distributed result cannot be written into it. ",
               "Distribute it first, or call full_tensor on the others.");

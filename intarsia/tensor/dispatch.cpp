@@ -85,7 +85,15 @@ void call_local(const Call& call, const Decision& decision, const Slot& slot, St
   if (op.rule && op.rule->local && decision.known_outputs) {
     OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
     LocalCall local{seen, decision.in, decision.out, slot, stack};
-    return op.rule->local(local);
+    if (op.written.empty() || op.is_out) return op.rule->local(local);
+    auto targets = stack;  // in place: what the rule's own kernel returns is written into the shard
+    op.rule->local(local);
+    for (size_t r = 0; r < stack.size() && r < op.returns_arg.size(); ++r) {
+      if (op.returns_arg[r] < 0) continue;
+      auto target = targets[op.returns_arg[r]].toTensor();
+      if (!target.is_same(stack[r].toTensor())) target.copy_(stack[r].toTensor());
+    }
+    return;
   }
   (op.is_out ? op.functional : op.handle).callBoxed(stack);
 }

@@ -49,7 +49,8 @@ Op::Op(const c10::OperatorHandle& handle)
   auto& table = rule_table();
   rule = table.find(handle.operator_name());
   decomposition = table.find_decomposition(handle.operator_name());
-  is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  // Attention on CPU carries the tag for its dropout, which its kernel refuses.
+  is_random = handle.hasTag(at::Tag::nondeterministic_seeded) && !(rule && rule->family == "attention");
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     auto& argument = schema.arguments()[i];
     kinds.push_back(kind_of(argument));
@@ -69,7 +70,7 @@ Op::Op(const c10::OperatorHandle& handle)
   functional_args = is_out ? written[0] : schema.arguments().size();
   keeps_note = name == "aten::clone" || name == "aten::_to_copy";
   changes_form = handle.hasTag(at::Tag::inplace_view);
-  may_be_direct = !changes_form && !is_out && !is_random && !decomposition && written.size() <= 1;
+  may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1;
   for (size_t r = 0; r < schema.returns().size(); ++r) {
     may_be_direct = may_be_direct && schema.returns()[r].type()->kind() == c10::TypeKind::TensorType &&
                     (written.empty() || returns_arg[r] == written[0]);

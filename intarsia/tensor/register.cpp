@@ -6,9 +6,12 @@
 #include <torch/library.h>
 
 #include "intarsia/tensor/dispatch.h"
+#include "intarsia/tensor/embedding.h"
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/linear.h"
 #include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/rms_norm.h"
 
 namespace intarsia {
 namespace {
@@ -57,10 +60,14 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 }
 
 // Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
-// own (silu_backward) are taken over if there is a rule. foreach ops decompose into the ops of single tensors.
+// own (silu_backward) are taken over if there is a rule, and so are those that must stay whole: linear gets its gradient
+// from register_linear, one_hot needs none. foreach ops without a pass over the shards (see ops/lists.cpp) decompose into
+// the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
-  if (name == "aten::detach" || name.rfind("aten::_foreach", 0) == 0) return false;
+  if (name == "aten::detach") return false;
+  if (name.rfind("aten::_foreach", 0) == 0) return rule_table().find_decomposition(handle.operator_name()) != nullptr;
+  if (name == "aten::linear" || name == "aten::one_hot") return true;
   if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && rule_table().find(handle.operator_name());
 }
@@ -87,6 +94,9 @@ void register_all() {
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+  register_linear(*autograd);
+  register_embedding(*autograd);
+  register_rms_norm(*aten, *autograd);
 }
 
 }  // namespace

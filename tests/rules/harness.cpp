@@ -41,6 +41,22 @@ c10::OperatorHandle find_op(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(), overload.c_str());
 }
 
+// The samples of a view serve its copying variant.
+void add_copy_samples(std::vector<Sample>& list) {
+  for (size_t i = 0, count = list.size(); i < count; ++i) {
+    auto sample = list[i];
+    auto dot = sample.op.find('.');
+    sample.op.insert(dot == std::string::npos ? sample.op.size() : dot, "_copy");
+    auto rule = rule_table().rules().find(sample.op);
+    if (rule != rule_table().rules().end() && rule->second.family == "copy of " + list[i].op) list.push_back(sample);
+  }
+}
+
+// A list of tensors of which some may be missing.
+bool is_optional_list(const c10::IValue& value, const c10::Argument& argument) {
+  return value.isList() && !value.isTensorList() && argument.type()->str().find("Tensor?[]") != std::string::npos;
+}
+
 Placements column(const Trial& trial, size_t i, bool out) {
   Placements placements;
   for (auto& row : trial.rows) placements.push_back(out ? row.out[i] : row.in[i]);
@@ -77,7 +93,11 @@ const std::vector<Sample>& samples() {
     auto* list = new std::vector<Sample>;
     add_pointwise_samples(*list);
     add_other_samples(*list);
+    add_nn_samples(*list);
     add_convolution_samples(*list);
+    add_structure_samples(*list);
+    add_special_samples(*list);
+    add_copy_samples(*list);
     return list;
   }();
   return *all;
@@ -109,6 +129,8 @@ SampleCall::SampleCall(const Sample& sample, at::ScalarType dtype) : handle_(fin
       for (const at::Tensor& tensor : value.toTensorList()) list.push_back(cast(tensor, dtype));
       value = list;
       for (const at::Tensor& tensor : list) tensors_.push_back(tensor);
+    } else if (is_optional_list(value, arguments[i])) {
+      for (auto& item : value.toListRef()) tensors_.push_back(item.isTensor() ? item.toTensor() : at::Tensor());
     } else if (arguments[i].type()->str().find("Tensor") != std::string::npos) {
       tensors_.emplace_back();  // a missing optional tensor keeps its place
     }
@@ -139,6 +161,12 @@ std::vector<c10::IValue> SampleCall::with_tensors(const std::vector<at::Tensor>&
       c10::List<at::Tensor> list;
       for (size_t k = 0; k < args_[i].toTensorList().size(); ++k) list.push_back(tensors[next++]);
       stack[i] = list;
+    } else if (is_optional_list(args_[i], schema().arguments()[i])) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (size_t k = 0; k < args_[i].toListRef().size(); ++k, ++next) {
+        list.push_back(tensors[next].defined() ? std::optional(tensors[next]) : std::nullopt);
+      }
+      stack[i] = list;
     } else if (schema().arguments()[i].type()->str().find("Tensor") != std::string::npos) {
       ++next;
     }
@@ -152,7 +180,7 @@ std::string SampleCall::text() const {
     if (i) text += ", ";
     if (args_[i].isTensor()) {
       text += c10::str(args_[i].toTensor().scalar_type(), args_[i].toTensor().sizes());
-    } else if (args_[i].isTensorList()) {
+    } else if (args_[i].isTensorList() || is_optional_list(args_[i], schema().arguments()[i])) {
       text += "tensors";
     } else {
       text += c10::str(args_[i]);

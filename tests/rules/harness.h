@@ -18,13 +18,17 @@ struct Sample {
   std::vector<c10::IValue> args;
   bool values = true;         // false: only shapes are compared (empty_like)
   bool whole_numbers = true;  // false: the plain op answers differently from run to run for whole numbers
+  bool gradient = true;       // false: LibTorch's formula of the gradient mixes plain tensors with distributed ones
 };
 
 // All samples, by family. A new op is one line in one of the samples*.cpp.
 const std::vector<Sample>& samples();
 void add_pointwise_samples(std::vector<Sample>& list);
 void add_other_samples(std::vector<Sample>& list);
+void add_nn_samples(std::vector<Sample>& list);
 void add_convolution_samples(std::vector<Sample>& list);
+void add_structure_samples(std::vector<Sample>& list);
+void add_special_samples(std::vector<Sample>& list);
 
 // Tensors of values that differ from each other: around zero, above zero, between -1 and 1; and whole numbers below n.
 at::Tensor x(std::vector<int64_t> sizes);

@@ -1,0 +1,36 @@
+#pragma once
+// What dispatch would do with a call, without doing it: the candidate rows, their costs, the choice, the collectives.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "intarsia/core/layout.h"
+
+namespace intarsia {
+
+// A tensor that does not exist: only its shape, how it would lie, and its dtype.
+struct Imagined {
+  std::vector<int64_t> shape;
+  Placements placements;  // missing axes at the end are replicated
+  c10::ScalarType dtype = c10::kFloat;
+};
+
+// "[8, 12] S(0), R", with "f32"-like dtypes left out: float.
+Imagined parse_imagined(std::string_view text);
+
+struct Explanation {
+  std::string text;         // the whole story
+  std::string chosen;       // [S(0)], [R] -> [S(0)]
+  std::string collectives;  // one plan per input that moves; empty if none does
+  double cost = 0;
+};
+
+// `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are other
+// arguments by name, and the rest take their defaults. Nothing runs and nothing is sent.
+Explanation explain(const std::string& op, const std::vector<Imagined>& tensors, const DeviceMesh& mesh,
+                    const std::map<std::string, c10::IValue>& arguments = {});
+
+}  // namespace intarsia

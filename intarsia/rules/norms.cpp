@@ -1,0 +1,105 @@
+// Normalizations and statistics where the dims they run over are not cut. Where they are, intarsia/ops takes over.
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+using Shapes = std::vector<std::vector<int64_t>>;
+
+std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
+
+// layer_norm(input, shape, weight, bias): every leading position is on its own.
+Rule layer_norm() {
+  Rule rule = rows("norm", [](const OpCall& call) {
+    Rows rows;
+    auto leading = call.inputs[0].dim() - static_cast<int64_t>(call.arg("normalized_shape").toIntVector().size());
+    for (int64_t d = 0; d < leading; ++d) rows.push_back({{S(d), R, R}, {S(d), S(d), S(d)}});
+    return rows;
+  });
+  rule.shapes = [](const OpCall& call) -> Shapes {
+    auto whole = sizes_of(call.inputs[0]), statistics = whole;
+    auto normed = std::min(call.arg("normalized_shape").toIntVector().size(), whole.size());
+    std::fill(statistics.end() - static_cast<int64_t>(normed), statistics.end(), 1);
+    return {whole, statistics, statistics};
+  };
+  return rule;
+}
+
+// backward(grad, input, shape, mean, rstd, weight, bias): gradients of weight and bias are sums over positions.
+Rule layer_norm_backward() {
+  Rule rule = rows("norm", [](const OpCall& call) {
+    Rows rows;
+    auto leading = call.inputs[1].dim() - static_cast<int64_t>(call.arg("normalized_shape").toIntVector().size());
+    for (int64_t d = 0; d < leading; ++d) {
+      rows.push_back({{S(d), S(d), S(d), S(d), R, R}, {S(d), P_sum, P_sum}});
+    }
+    return rows;
+  });
+  rule.shapes = [](const OpCall& call) -> Shapes {
+    auto shape = call.arg("normalized_shape").toIntVector();
+    return {sizes_of(call.inputs[1]), shape, shape};
+  };
+  return rule;
+}
+
+// The op is told the batch size in an argument of its own.
+std::function<void(LocalCall&)> with_batch_of(size_t input, size_t batch) {
+  return [=](LocalCall& local) {
+    local.stack[batch] = local.stack[input].toTensor().size(0);
+    c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
+  };
+}
+
+// A reduction over `dim` that no sum of shards gives: the kept dims may be cut.
+Rule per_line() {
+  Rule rule = rows("statistics", [](const OpCall& call) {
+    auto ndim = call.inputs[0].dim();
+    auto reduced = call.dims_arg("dim", ndim);
+    bool keep = call.bool_arg("keepdim", false);
+    Rows rows;
+    int64_t kept_before = 0;
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (std::find(reduced.begin(), reduced.end(), d) != reduced.end()) continue;
+      rows.push_back({{S(d)}, Placements(call.outputs.size(), S(keep ? d : kept_before))});
+      ++kept_before;
+    }
+    return rows;
+  });
+  rule.shapes = reduce(ReduceOp::sum, {}).shapes;
+  return rule;
+}
+
+}  // namespace
+
+void add_norm_rules(RuleTable& t) {
+  t["aten::native_layer_norm"] = layer_norm();
+  t["aten::native_layer_norm_backward"] = layer_norm_backward();
+  auto& group_norm = t["aten::native_group_norm"];
+  group_norm = rows("norm", [](const OpCall&) {
+    return Rows{{{S(0), R, R}, {S(0), S(0), S(0)}}};
+  }).with_local(with_batch_of(0, 3));
+  group_norm.shapes = [](const OpCall& call) -> Shapes {
+    std::vector<int64_t> statistics = {call.inputs[0].sizes[0], call.int_arg("group", 1)};
+    return {sizes_of(call.inputs[0]), statistics, statistics};
+  };
+  auto& group_norm_backward = t["aten::native_group_norm_backward"];
+  group_norm_backward = rows("norm", [](const OpCall&) {
+    return Rows{{{S(0), S(0), S(0), S(0), R}, {S(0), P_sum, P_sum}}};
+  }).with_local(with_batch_of(1, 5));
+  group_norm_backward.shapes = [](const OpCall& call) -> Shapes {
+    std::vector<int64_t> channels = {call.inputs[1].sizes[1]};
+    return {sizes_of(call.inputs[1]), channels, channels};
+  };
+  for (auto op : {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction", "linalg_vector_norm",
+                  "logsumexp"}) {
+    t[std::string("aten::") + op] = per_line();
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,184 @@
+// Ops along one dim whose elements depend on each other's order, and linear algebra over batches: the other dims may be
+// cut. What happens along a cut dim is in ops/order.cpp.
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// Every output has the shape of the input, up to the extent of `dim`.
+Rule scan(Rows pending = {}, int64_t otherwise = 0) {
+  Rule rule = rows("scan", [pending, otherwise](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    if (ndim == 0) return rows;
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", otherwise), ndim);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (d != dim) rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
+    }
+    for (auto& row : pending) {
+      if (survives_casts(row, call)) rows.push_back(row);
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// One element per line along `dim`; without a dim, one of all.
+Rule pick(int64_t otherwise = 0) {
+  Rule rule = rows("pick", [otherwise](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    auto index = call.arg_index("dim");
+    if (ndim == 0 || index < 0 || (call.args[index].isNone() && call.schema.name() != "aten::kthvalue")) return rows;
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", otherwise), ndim);
+    bool keep = call.bool_arg("keepdim", false);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (d == dim) continue;
+      rows.push_back({{S(d)}, Placements(call.outputs.size(), S(!keep && d > dim ? d - 1 : d))});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// Linear algebra works on the last dims; leading dims that all tensors share are batches.
+Rule batched(int64_t core = 2) {
+  Rule rule = rows("batched", [core](const OpCall& call) {
+    Rows rows;
+    auto& first = call.inputs[0];
+    for (int64_t d = 0; d + core < first.dim(); ++d) {
+      Row row;
+      bool shared = true;
+      for (auto& form : call.inputs) {
+        shared = shared && (!form.defined || (form.dim() > d && form.sizes[d] == first.sizes[d]));
+        row.in.push_back(form.defined ? S(d) : R);
+      }
+      for (auto& form : call.outputs) {
+        bool has = form.defined && form.dim() > d && form.sizes[d] == first.sizes[d];
+        row.out.push_back(has ? S(d) : R);
+      }
+      if (shared) rows.push_back(std::move(row));
+    }
+    return rows;
+  });
+  return rule;
+}
+
+// The product of vectors in space: pointwise but along `dim`.
+Rule cross() {
+  auto everywhere = pointwise();
+  Rule rule = rows("scan", [everywhere](const OpCall& call) {
+    Rows rows;
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), call.outputs[0].dim());
+    for (auto& row : everywhere.rows(call)) {
+      if (cut_dim(row.out[0]) != dim) rows.push_back(row);
+    }
+    for (auto& pending : {P_sum, P_avg}) {
+      rows.push_back({{pending, R}, {pending}});
+      rows.push_back({{R, pending}, {pending}});
+    }
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// Distances between the rows of x1 [..., p, m] and those of x2 [..., r, m], as [..., p, r].
+Rule cdist() {
+  return rows("cdist", [](const OpCall& call) {
+    Rows rows;
+    auto &x1 = call.inputs[0], &x2 = call.inputs[1];
+    auto p1 = x1.dim() - 2, p2 = x2.dim() - 2, out = call.outputs[0].dim();
+    for (int64_t d = 0; d < p1; ++d) {
+      if (p1 == p2 && x1.sizes[d] == x2.sizes[d]) rows.push_back({{S(d), S(d)}, {S(d)}});
+    }
+    rows.push_back({{S(p1), R}, {S(out - 2)}});
+    rows.push_back({{R, S(p2)}, {S(out - 1)}});
+    return rows;
+  });
+}
+
+// The gradient for x1 is a sum over the rows of x2.
+Rule cdist_backward() {
+  return rows("cdist", [](const OpCall& call) {
+    Rows rows;
+    auto &x1 = call.inputs[1], &x2 = call.inputs[2];
+    auto p = x1.dim() - 2;
+    if (x1.dim() != x2.dim() || call.inputs[0].dim() != x1.dim()) return rows;
+    for (int64_t d = 0; d < p; ++d) {
+      if (x1.sizes[d] == x2.sizes[d]) rows.push_back({{S(d), S(d), S(d), S(d)}, {S(d)}});
+    }
+    rows.push_back({{S(p), S(p), R, S(p)}, {S(p)}});
+    rows.push_back({{S(p + 1), R, S(p), S(p + 1)}, {P_sum}});
+    return rows;
+  });
+}
+
+// glu halves `dim`.
+Rule gate(size_t tensors) {
+  Rule rule = rows("scan", [tensors](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), ndim);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (d != dim) rows.push_back({Placements(tensors, S(d)), {S(d)}});
+    }
+    if (tensors == 2) rows.push_back({{P_sum, R}, {P_sum}});  // linear in the gradient
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+Rule whole() {
+  return rows("whole", [](const OpCall&) { return Rows(); });
+}
+
+}  // namespace
+
+void add_order_rules(RuleTable& t) {
+  const Rows linear = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
+  t["aten::cumsum"] = scan(linear);
+  for (auto op : {"cumprod", "logcumsumexp", "_logcumsumexp", "cummax", "cummin"}) {
+    t[std::string("aten::") + op] = scan();
+  }
+  for (auto op : {"topk", "sort", "sort.stable"}) t[std::string("aten::") + op] = scan({}, -1);
+  for (auto op : {"argmax", "argmin", "max.dim", "min.dim", "median.dim", "nanmedian.dim"}) {
+    t[std::string("aten::") + op] = pick();
+  }
+  for (auto op : {"kthvalue", "mode"}) t[std::string("aten::") + op] = pick(-1);
+  t["aten::aminmax"] = pick();
+  // The middle and what occurs where: questions to all of the values at once.
+  for (auto op : {"median", "nanmedian", "masked_select", "nonzero", "bincount", "histc", "unique_consecutive", "_unique2",
+                  "unique_dim", "nonzero_static"}) {
+    t[std::string("aten::") + op] = whole();
+  }
+
+  for (auto op : {"linalg_cholesky_ex", "linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet",
+                  "linalg_ldl_factor_ex", "linalg_matrix_exp", "linalg_eig", "_linalg_eigvals", "_linalg_eigh",
+                  "linalg_inv_ex", "_linalg_svd", "linalg_qr", "cholesky", "cholesky_inverse", "geqrf",
+                  "_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve", "linalg_ldl_solve",
+                  "cholesky_solve", "triangular_solve", "linalg_householder_product", "lu_unpack", "ormqr",
+                  "linalg_lstsq", "linalg_pinv.atol_rtol_tensor"}) {
+    t[std::string("aten::") + op] = batched();
+  }
+  t["aten::linalg_matrix_exp"].shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {{call.inputs[0].sizes.begin(), call.inputs[0].sizes.end()}};
+  };
+  t["aten::linalg_cross"] = cross();
+  t["aten::_cdist_forward"] = t["aten::_euclidean_dist"] = cdist();
+  t["aten::_cdist_backward"] = cdist_backward();
+  t["aten::glu"] = gate(1);
+  t["aten::glu_backward"] = gate(2);
+}
+
+}  // namespace intarsia
