@@ -1,0 +1,8 @@
+#pragma once
+
+namespace intarsia::cli {
+
+// intarsia explain: what dispatch would do with a call.
+int explain_main(int argc, char** argv);
+
+}  // namespace intarsia::cli
