@@ -70,7 +70,8 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const 
     hooks_of(module)->register_forward_pre_hook([=](auto& self, Values& inputs) { input_fn(self, inputs, mesh); });
   }
   if (output_fn) {
-    hooks_of(module)->register_forward_hook([=](auto& self, Values&, Values& outputs) { output_fn(self, outputs, mesh); });
+    hooks_of(module)->register_forward_hook(
+        [=](auto& self, Values&, Values& outputs) { output_fn(self, outputs, mesh); });
   }
   rollback.complete();
 }

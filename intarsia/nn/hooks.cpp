@@ -47,6 +47,17 @@ void ForwardHooks::run_after(torch::nn::Module& module, Values& inputs, Values& 
 
 ForwardHooks* hooks_of(torch::nn::Module& module) { return dynamic_cast<ForwardHooks*>(&module); }
 
+void copy_hooks(const torch::nn::Module& from, torch::nn::Module& to) {
+  auto targets = to.named_children();
+  for (auto& child : from.named_children()) {
+    auto* target = targets.find(child.key());
+    if (!target) continue;
+    auto *theirs = hooks_of(*child.value()), *own = hooks_of(**target);
+    if (theirs && own) *own = *theirs;
+    copy_hooks(*child.value(), **target);
+  }
+}
+
 ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std::string& what) {
   auto* hooks = hooks_of(module);
   if (hooks) return *hooks;
@@ -54,8 +65,8 @@ ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std
   auto name = type.substr(type.rfind(':') + 1);
   if (name.size() > 4 && name.substr(name.size() - 4) == "Impl") name.resize(name.size() - 4);
   TORCH_CHECK_TYPE(false, "[", where, "] ", what, " runs code around the forward of ", type,
-                   ", which has no hooks. Declare it with  INTARSIA_MODULE(", name, ");  in place of  TORCH_MODULE(", name,
-                   ");  or use intarsia::Hooked<", type, ">.");
+                   ", which has no hooks. Declare it with  INTARSIA_MODULE(", name,
+                   ");  in place of  TORCH_MODULE(", name, ");  or use intarsia::Hooked<", type, ">.");
 }
 
 }  // namespace intarsia

@@ -5,7 +5,7 @@
 //   INTARSIA_MODULE(Mlp);  // in place of TORCH_MODULE(Mlp)
 //
 //   Mlp mlp;
-//   auto handle = mlp->register_forward_pre_hook([](torch::nn::Module&, Values& in) { in.tensor(0) = 2 * in.tensor(0); });
+//   auto handle = mlp->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = 2 * in.tensor(0); });
 //   handle.remove();
 
 #include <functional>
@@ -74,13 +74,17 @@ class ForwardHooks {
 
 // The hooks of a module, or null if it was not declared with INTARSIA_MODULE or Hooked.
 ForwardHooks* hooks_of(torch::nn::Module& module);
-// The same, but an error that shows what to change. `what` needs the hooks, and `where` is the calling function.
+// Gives the submodules of `to` the hooks of those of the same names in `from`. LibTorch's clone() of a parent makes its
+// children anew and drops theirs; a parent with hooks calls this itself.
+void copy_hooks(const torch::nn::Module& from, torch::nn::Module& to);
+// As hooks_of, but an error that shows what to change. `what` needs the hooks, and `where` is the calling function.
 ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std::string& what);
 
-// How an argument is held while hooks may replace it: by value, unless forward takes it by a reference that it writes to.
+// How an argument is held while hooks may replace it: by value, unless forward may write to it.
 template <class A>
-using HeldArgument = std::conditional_t<std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>, A,
-                                        std::remove_cv_t<std::remove_reference_t<A>>>;
+constexpr bool kIsWritten = std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>;
+template <class A>
+using HeldArgument = std::conditional_t<kIsWritten<A>, A, std::remove_cv_t<std::remove_reference_t<A>>>;
 
 // As the signature wants it. What is taken by value is copied where it can be: hooks after the forward see it again.
 template <class A, class Held>
@@ -107,6 +111,7 @@ class HookedForward : public Base, public ForwardHooks {
     if constexpr (std::is_copy_constructible_v<Base> && std::is_copy_assignable_v<Base>) {
       auto copy = std::make_shared<Self>(static_cast<const Self&>(*this));
       static_cast<Base&>(*copy) = dynamic_cast<Base&>(*deep);
+      copy_hooks(*this, *copy);
       return copy;
     } else {
       return deep;

@@ -111,7 +111,8 @@ void SequenceParallel::apply(const StyleTarget& target) const {
   Shard sequence(options_.sequence_dim);
   OpStyle style{target.mesh, sequence, sequence, sequence, options_.use_local_output};
   if (auto* hooks = hooks_of(target.module)) {
-    hooks->register_forward_pre_hook([style](auto&, Values& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
+    hooks->register_forward_pre_hook(
+        [style](auto&, Values& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
     hooks->register_forward_hook([style](auto&, Values&, Values& outputs) {
       if (is_dtensor(outputs.tensor(0))) outputs.tensor(0) = style.finish(outputs.tensor(0));
     });

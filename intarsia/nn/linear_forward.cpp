@@ -23,6 +23,8 @@ bool linear_is_ours() {
 }  // namespace intarsia
 
 at::Tensor torch::nn::LinearImpl::forward(const at::Tensor& input) {
-  if (intarsia::is_dtensor(weight)) return at::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  if (intarsia::is_dtensor(weight)) {
+    return at::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
   return torch::nn::functional::linear(input, weight, bias);
 }

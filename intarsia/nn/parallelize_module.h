@@ -48,8 +48,8 @@ class ParallelPlan {
 };
 
 // Applies the plan, in place. The mesh has one axis. A path that matches nothing is warned about, as is an empty plan.
-// src_data_rank: whose weights count; none: every rank cuts its own, and nothing is sent. When anything fails, the module
-// is as it was.
+// src_data_rank: whose weights count; none: every rank cuts its own, and nothing is sent. When anything fails, the
+// module is as it was.
 void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan = {},
                         std::optional<int64_t> src_data_rank = 0);
 // On the mesh of the innermost MeshScope.

@@ -135,6 +135,22 @@ TEST(Hooks, ACloneHasItsOwnTensorsAndTheSameHooks) {
   EXPECT_EQ(calls, 11);
 }
 
+struct ParentImpl : torch::nn::Cloneable<ParentImpl> {
+  ParentImpl() { reset(); }
+  void reset() override { scale = register_module("scale", Scale()); }
+  at::Tensor forward(const at::Tensor& x) { return scale(x); }
+  Scale scale{nullptr};
+};
+INTARSIA_MODULE(Parent);
+
+TEST(Hooks, ACloneOfAParentKeepsTheHooksOfItsChildren) {
+  Parent parent;
+  parent->scale->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = in.tensor(0) + 1; });
+  auto copy = std::dynamic_pointer_cast<Hooked<ParentImpl>>(parent->clone());
+  EXPECT_EQ(copy->forward(torch::ones({1})).item<double>(), 6);
+  EXPECT_NE(copy->scale.get(), parent->scale.get());
+}
+
 TEST(DistributeModule, InputAndOutputFunctionsAreHooks) {
   auto world = simulate(2);
   auto mesh = init_device_mesh(at::kCPU, {2});
