@@ -26,6 +26,7 @@ struct TensorForm {
   int64_t dim() const { return sizes.size(); }
   int64_t numel() const;
 };
+TensorForm form_of(const at::Tensor& tensor);
 
 // One call of an op. Tensors are numbered as they come: lists and optionals are flattened in argument order.
 // An in-place or out= call is seen as a call of the functional op.

@@ -13,16 +13,6 @@
 namespace intarsia {
 namespace {
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 // A tensor with the form of another and no data; or a tiny one with data, for ops that need some.
 at::Tensor stand_in(const at::Tensor& tensor, bool tiny) {
   if (!tensor.defined() || (!is_dtensor(tensor) && tensor.dim() == 0)) return tensor;
