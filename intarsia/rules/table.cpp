@@ -144,6 +144,7 @@ RuleTable& rule_table() {
     add_order_ops(*t);
     add_list_ops(*t);
     add_copy_rules(*t);
+    add_shapes(*t);
     return t;
   }();
   return *table;

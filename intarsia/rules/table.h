@@ -74,6 +74,7 @@ void add_structure_rules(RuleTable& table);
 void add_indexing_rules(RuleTable& table);
 void add_order_rules(RuleTable& table);
 void add_copy_rules(RuleTable& table);  // view_copy and the like, from the views that they copy: comes last
+void add_shapes(RuleTable& table);      // to rules of ops that cannot tell them: after all others
 
 // Ops written in terms of others and of collectives. They know distributed tensors, so they live above: in ops/.
 void add_structure_ops(RuleTable& table);

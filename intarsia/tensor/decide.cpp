@@ -71,6 +71,7 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
   if (!op.rule || !op.rule->shapes) return false;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), inputs, outputs};
   auto shapes = op.rule->shapes(seen);
+  if (shapes.empty()) return false;
   if (op.rule->dtypes) {
     for (auto dtype : op.rule->dtypes(seen)) {
       outputs.emplace_back().dtype = dtype;
