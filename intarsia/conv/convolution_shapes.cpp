@@ -28,13 +28,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> shapes_of_gradients(
 }  // namespace
 
 void register_convolution_shapes() {
-  static auto* library = [] {
-    auto* meta = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
-    meta->impl("convolution_overrideable", shape_of_convolution);
-    meta->impl("convolution_backward_overrideable", shapes_of_gradients);
-    return meta;
+  static torch::Library meta(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  static bool once = [] {
+    meta.impl("convolution_overrideable", shape_of_convolution);
+    meta.impl("convolution_backward_overrideable", shapes_of_gradients);
+    return true;
   }();
-  (void)library;
+  (void)once;
 }
 
 }  // namespace intarsia
