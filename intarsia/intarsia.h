@@ -14,5 +14,6 @@
 #include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/state_dict.h"
 #include "intarsia/nn/styles.h"
+#include "intarsia/redistribute/cost.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"

@@ -7,6 +7,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/ops/copied_view.h"
 #include "intarsia/ops/recut.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/meta.h"
@@ -46,19 +47,6 @@ at::Tensor slice_of(const at::Tensor& self, int64_t dim, const Range& range) {
   std::vector<Source> sources;
   for (int64_t j = 0; j < range.count; ++j) sources.push_back({0, range.start + j * range.step});
   return recut({self}, dim, sources);
-}
-
-// The result is a copy that shows a part of `base`: see Note [Views that communicate].
-at::Tensor as_view(const at::Tensor& result, c10::IntArrayRef strides, const char* name, const char* overload,
-                   const Stack& stack) {
-  auto base = stack[0].toTensor();
-  auto meta = shared_meta_of(result);
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  auto recipe = std::make_unique<Recipe>(
-      Recipe{another_handle(base), op, stack, 0, 0, result.sizes().vec(), meta_of(base).version()});
-  recipe->args[0] = c10::IValue();
-  meta->follow(std::move(recipe));
-  return wrap(std::move(meta), result.sizes(), strides, result.dtype());
 }
 
 bool slice(Stack& stack) {
@@ -111,50 +99,6 @@ bool select(Stack& stack) {
   auto result = wrap(std::move(results), without_cut(layout, dim, true), sizes, c10::contiguous_strides(sizes), self.dtype());
   result = as_view(result, strides, "aten::select", "int", stack);
   stack = {result};
-  return true;
-}
-
-// diagonal(self, offset, dim1, dim2) with one of the two dims cut: a rank picks one element from each of its lines, which
-// gives the diagonal cut as that dim is, and what lies before and after it is sliced away.
-bool diagonal(Stack& stack) {
-  auto self = stack[0].toTensor();
-  if (self.dim() < 2) return false;
-  auto offset = stack[1].toInt();
-  auto row = c10::maybe_wrap_dim(stack[2].toInt(), self.dim()), column = c10::maybe_wrap_dim(stack[3].toInt(), self.dim());
-  auto stride = self.stride(row) + self.stride(column);
-  if (row == column || is_cut(self, row) == is_cut(self, column)) return false;
-  if (is_cut(self, column)) std::swap(row, column), offset = -offset;
-  auto begin = std::max<int64_t>(0, -offset), end = std::min(self.size(row), self.size(column) - offset);
-  if (end <= begin) return false;
-  CauseScope cause("aten::diagonal", true);
-  auto& layout = layout_of(self);
-  std::vector<int64_t> sizes, strides;
-  std::vector<int64_t> place(self.dim(), -1);  // of each dim in the result
-  for (int64_t d = 0; d < self.dim(); ++d) {
-    if (d == row || d == column) continue;
-    place[d] = sizes.size();
-    sizes.push_back(self.size(d)), strides.push_back(self.stride(d));
-  }
-  place[row] = sizes.size();
-  sizes.push_back(self.size(row)), strides.push_back(stride);
-  Placements placements = layout.placements();
-  for (auto& p : placements) p = cut_dim(p) < 0 ? p : with_cut_dim(p, place[cut_dim(p)]);
-  auto& shards = meta_of(self).shards();
-  Shards picked;
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    std::vector<at::Tensor> places = {at::empty({0}, at::kLong)};
-    for (auto& run : intervals_of(layout, row, self.size(row), layout.mesh().slots()[slot].coordinate)) {
-      places.push_back(at::arange(run.begin, run.end));
-    }
-    auto lines = shards[slot].movedim({row, column}, {-2, -1});
-    auto at = at::cat(places).add(offset).clamp(0, self.size(column) - 1).unsqueeze(-1);
-    auto shape = lines.sizes().vec();
-    shape.back() = 1;
-    picked.push_back(lines.gather(-1, at.expand(shape)).squeeze(-1));
-  }
-  auto lines = wrap(std::move(picked), layout.with(placements), sizes, c10::contiguous_strides(sizes), self.dtype());
-  auto result = slice_of(lines, place[row], Range(begin, end, 1, self.size(row)));
-  stack = {as_view(result, strides, "aten::diagonal", "", stack)};
   return true;
 }
 
@@ -392,7 +336,6 @@ bool index(Stack& stack) {
 void add_structure_ops(RuleTable& t) {
   t.decompose("aten::slice.Tensor", slice);
   t.decompose("aten::select.int", select);
-  t.decompose("aten::diagonal", diagonal);
   for (auto op : {"aten::split.Tensor", "aten::split_with_sizes"}) t.decompose(op, [](auto& s) { return split(s, true); });
   for (auto op : {"aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}) {
     t.decompose(op, [](auto& s) { return split(s, false); });

@@ -97,7 +97,8 @@ double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   for (auto& form : q.call.outputs) {
     if (form.defined) bytes += static_cast<double>(form.numel() * c10::elementSize(form.dtype));
   }
-  return kMessageCost + bytes;
+  auto link = link_cost(q.mesh, {axis});
+  return link.message() + link.of(bytes);
 }
 
 std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis, InputCosts& input_cost) {

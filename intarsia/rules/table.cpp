@@ -143,6 +143,7 @@ RuleTable& rule_table() {
     add_structure_ops(*t);
     add_order_ops(*t);
     add_list_ops(*t);
+    add_diagonal_ops(*t);
     add_copy_rules(*t);
     add_shapes(*t);
     return t;

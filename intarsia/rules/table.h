@@ -79,6 +79,7 @@ void add_shapes(RuleTable& table);      // to rules of ops that cannot tell them
 // Ops written in terms of others and of collectives. They know distributed tensors, so they live above: in ops/.
 void add_structure_ops(RuleTable& table);
 void add_order_ops(RuleTable& table);
+void add_diagonal_ops(RuleTable& table);
 void add_list_ops(RuleTable& table);
 
 }  // namespace intarsia
