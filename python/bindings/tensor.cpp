@@ -11,6 +11,7 @@ namespace intarsia::python {
 namespace {
 
 using Sizes = std::vector<int64_t>;
+using Number = std::variant<bool, int64_t, double, c10::complex<double>>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 std::optional<Placements> value_of(const std::optional<GivenPlacements>& placements) {
@@ -65,9 +66,10 @@ void bind_factories(py::module_& m) {
         },
         py::arg("size"), py::arg("mesh"), py::arg("placements"), py::arg("dtype"), py::arg("requires_grad"), Unlocked());
   m.def("full",
-        [](const Sizes& size, const at::Scalar& value, const DeviceMesh& mesh, const GivenPlacements& placements,
+        [](const Sizes& size, const Number& value, const DeviceMesh& mesh, const GivenPlacements& placements,
            std::optional<at::ScalarType> dtype, bool requires_grad) {
-          return full(size, value, mesh, placements.value, options_of(dtype, requires_grad));
+          auto scalar = std::visit([](auto number) { return at::Scalar(number); }, value);
+          return full(size, scalar, mesh, placements.value, options_of(dtype, requires_grad));
         },
         py::arg("size"), py::arg("value"), py::arg("mesh"), py::arg("placements"), py::arg("dtype"),
         py::arg("requires_grad"), Unlocked());

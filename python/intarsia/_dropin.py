@@ -89,6 +89,8 @@ def install() -> None:
     from ._interop import torch_dtensor_class
 
     torch_dtensor_class()
+    if installed():  # by the import hook of sitecustomize, just now
+        return
     ours_by_theirs = _pairs()
     for name in _FRONT:
         importlib.import_module(name)

@@ -15,10 +15,10 @@ def torch_dtensor_class() -> Any:
     """PyTorch's own DTensor, also while :func:`intarsia.install` has replaced it."""
     global _theirs
     if _theirs is None:
-        from torch.distributed.tensor._dispatch import OpDispatcher  # noqa: F401
         import torch.distributed.tensor._api as api
 
-        _theirs = api.DTensor
+        if _theirs is None:  # the import may have installed us, which asks here first
+            _theirs = api.DTensor
     return _theirs
 
 

@@ -16,7 +16,7 @@ from . import _core
 _thread = threading.local()  # .simulations: the worlds of open simulate() scopes, innermost last
 _worlds: "weakref.WeakKeyDictionary[Any, _core.World]" = weakref.WeakKeyDictionary()  # of default process groups
 _python_meshes: dict[int, DeviceMesh] = {}  # by the id of the core's mesh
-_ATTRIBUTE = "_intarsia_mesh"  # on a DeviceMesh: (world, the core's mesh)
+_core_meshes: "weakref.WeakKeyDictionary[DeviceMesh, tuple[_core.World, _core.Mesh]]" = weakref.WeakKeyDictionary()
 _MILLISECONDS = 1000
 
 
@@ -64,38 +64,21 @@ def _device_of(group: Any) -> str:
 
 def core_mesh(mesh: Any) -> "_core.Mesh":
     """The core's mesh for one of PyTorch's. Nothing is sent."""
-    world = current_world()
-    known = mesh.__dict__.get(_ATTRIBUTE) if isinstance(mesh, DeviceMesh) else None
-    if known is not None and known.world is world:
-        return known.mesh
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"a mesh must be a DeviceMesh, but got {type(mesh).__name__}. Make one with init_device_mesh.")
+    world = current_world()
+    known = _core_meshes.get(mesh)
+    if known is not None and known[0] is world:
+        return known[1]
     # One row per group: a slice of a mesh has several side by side, and a simulation plays them all.
     ranks = mesh._layout.remap_to_tensor(mesh._rank_map).flatten().tolist()
     names = list(mesh.mesh_dim_names or ())
     made = _core.Mesh(world, torch.device(mesh.device_type), list(mesh.shape), ranks, names)
     if not world.simulated and not is_threaded() and made.hosted:
         _adopt_groups(world, mesh, made)
-    mesh.__dict__[_ATTRIBUTE] = _Known(world, made)
+    _core_meshes[mesh] = (world, made)
     _python_meshes.setdefault(made.id, mesh)
     return made
-
-
-class _Known:
-    """What is remembered on a DeviceMesh; copies and pickles of the mesh forget it."""
-
-    def __init__(self, world: Any, mesh: Any) -> None:
-        self.world, self.mesh = world, mesh
-
-    def __reduce__(self) -> Any:
-        return (_nothing, ())
-
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
-
-
-def _nothing() -> None:
-    return None
 
 
 def _adopt_groups(world: "_core.World", mesh: DeviceMesh, made: "_core.Mesh") -> None:

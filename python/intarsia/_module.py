@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from . import _core
@@ -45,17 +44,24 @@ def distribute_module(
 def replicate_rest(module: nn.Module, mesh: Any) -> None:
     """Replicates the parameters and buffers of this module alone that are not distributed yet."""
     whole = _replicated(mesh)
-    for parameter in module._parameters.values():
+    for name, parameter in module._parameters.items():
         if parameter is not None and not _core.is_dtensor(parameter):
-            distribute_parameter(parameter, mesh, whole)
+            distribute_parameter(module, name, mesh, whole)
     for name, buffer in module._buffers.items():
         if buffer is not None and not _core.is_dtensor(buffer):
             module._buffers[name] = _core.distribute_tensor(buffer.detach(), core_mesh(mesh), whole, 0)
 
 
-def distribute_parameter(parameter: torch.Tensor, mesh: Any, placements: Any, src_data_rank: "int | None" = 0) -> None:
-    """Lays a parameter on the mesh in place: whoever holds it sees the change."""
-    _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)
+def distribute_parameter(
+    module: nn.Module, name: str, mesh: Any, placements: Any, src_data_rank: "int | None" = 0
+) -> None:
+    """Lays a parameter on the mesh in place: whoever holds it sees the change. One without data is replaced."""
+    parameter = module._parameters[name]
+    if parameter.is_meta:
+        made = _core.distribute_tensor(parameter.detach(), core_mesh(mesh), placements, None)
+        module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
+    else:
+        _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)
 
 
 def _takes(function: Callable, count: int) -> bool:

@@ -390,7 +390,29 @@ def _show(self: torch.Tensor, **_: Any) -> str:
     return _text(self) if _is_dtensor(self) else _rank_text(self)
 
 
+def _explaining(name: str) -> Callable:
+    """A method that needs memory: its error says what to call instead."""
+    theirs = getattr(torch.Tensor, name)
+
+    @functools.wraps(theirs)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return theirs(self, *args, **kwargs)
+        except RuntimeError as error:
+            if not _has_no_memory(self):
+                raise
+            what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
+            advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
+            if not _is_dtensor(self):
+                what, advice = f"[{name}] this tensor stands for one per simulated rank. ", "Use x._local_tensors[rank]."
+            raise type(error)(what + advice) from None
+
+    return method
+
+
 def _equip_tensors() -> None:
+    for name in ("numpy", "data_ptr", "storage", "untyped_storage", "tolist", "__array__"):
+        setattr(torch.Tensor, name, _explaining(name))
     for name, function in {
         "to_local": to_local,
         "full_tensor": full_tensor,

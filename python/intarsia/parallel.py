@@ -71,8 +71,8 @@ class _LeafStyle(ParallelStyle):
         )
 
     def _cut(self, cuts: dict[str, Placement], _: str, module: nn.Module, mesh: Any) -> None:
-        for name, parameter in module.named_parameters(recurse=False):
-            distribute_parameter(parameter, mesh, (cuts.get(name, Replicate()),), self.src_data_rank)
+        for name, _ in module.named_parameters(recurse=False):
+            distribute_parameter(module, name, mesh, (cuts.get(name, Replicate()),), self.src_data_rank)
 
     def _prepare(self, features: "int | None", _: nn.Module, inputs: tuple, mesh: Any) -> tuple:
         tensor = _distributed(inputs[0], mesh, self.input_layouts[0], features)
@@ -131,8 +131,8 @@ class SequenceParallel(ParallelStyle):
         return distribute_module(module, device_mesh, self._replicate, self._prepare, self._finish)
 
     def _replicate(self, _: str, module: nn.Module, mesh: Any) -> None:
-        for parameter in module.parameters(recurse=False):
-            distribute_parameter(parameter, mesh, (Replicate(),), self.src_data_rank)
+        for name, _ in module.named_parameters(recurse=False):
+            distribute_parameter(module, name, mesh, (Replicate(),), self.src_data_rank)
 
     def _prepare(self, module: nn.Module, inputs: tuple, mesh: Any) -> tuple:
         tensor = inputs[0]
