@@ -86,6 +86,12 @@ void check_reducible(const char* where, const at::Tensor& t, ReduceOp op) {
 
 const Axis& Axis::of(const DeviceMesh& mesh, int64_t axis) { return of(mesh, std::vector<int64_t>{axis}); }
 
+const Axis& Axis::whole(const DeviceMesh& mesh) {
+  std::vector<int64_t> axes(mesh.ndim());
+  std::iota(axes.begin(), axes.end(), 0);
+  return of(mesh, axes);
+}
+
 const Axis& Axis::of(const DeviceMesh& mesh, const std::vector<int64_t>& axes) {
   static auto* mutex = new std::mutex;
   static auto* known = new std::map<std::pair<size_t, std::vector<int64_t>>, std::unique_ptr<const Axis>>;

@@ -15,6 +15,7 @@ class Axis {
  public:
   static const Axis& of(const DeviceMesh& mesh, int64_t axis);
   static const Axis& of(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
+  static const Axis& whole(const DeviceMesh& mesh);  // all axes read as one
 
   int64_t size() const { return line_.size; }
   const std::string& name() const { return line_.name; }

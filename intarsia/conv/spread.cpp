@@ -11,16 +11,6 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 bool is_tensor_argument(const c10::Argument& argument) {
   return argument.type()->str().find("Tensor") != std::string::npos;
 }

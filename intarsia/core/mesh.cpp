@@ -34,7 +34,7 @@ int64_t product(c10::ArrayRef<int64_t> values) {
   return std::accumulate(values.begin(), values.end(), int64_t{1}, std::multiplies<>());
 }
 
-std::vector<int64_t> coordinate_at(int64_t position, c10::ArrayRef<int64_t> shape) {
+std::vector<int64_t> unravel(int64_t position, c10::ArrayRef<int64_t> shape) {
   std::vector<int64_t> coordinate(shape.size());
   for (size_t i = shape.size(); i-- > 0;) {
     coordinate[i] = position % shape[i];
@@ -94,7 +94,7 @@ DeviceMesh DeviceMesh::intern(Body body) {
     auto found = std::find(body.ranks.begin(), body.ranks.end(), rank);
     if (found == body.ranks.end()) continue;
     int64_t position = found - body.ranks.begin();
-    body.slots.push_back({rank, position / body.size, coordinate_at(position % body.size, body.shape)});
+    body.slots.push_back({rank, position / body.size, unravel(position % body.size, body.shape)});
   }
   std::lock_guard lock(*mutex);
   return DeviceMesh(&*bodies->insert(std::move(body)).first);
@@ -143,15 +143,17 @@ c10::ArrayRef<int64_t> DeviceMesh::ranks(int64_t group) const {
 std::optional<std::vector<int64_t>> DeviceMesh::coordinate_of(int64_t rank) const {
   auto found = std::find(ranks().begin(), ranks().end(), rank);
   if (found == ranks().end()) return std::nullopt;
-  return coordinate_at((found - ranks().begin()) % size(), shape());
+  return unravel((found - ranks().begin()) % size(), shape());
 }
+
+std::vector<int64_t> DeviceMesh::coordinate_at(int64_t position) const { return unravel(position, shape()); }
 
 std::vector<int64_t> DeviceMesh::line(const Slot& slot, c10::ArrayRef<int64_t> axes) const {
   std::vector<int64_t> extents;
   for (auto axis : axes) extents.push_back(size(axis));
   std::vector<int64_t> result, coordinate = slot.coordinate;
   for (int64_t i = 0; i < product(extents); ++i) {
-    auto along = coordinate_at(i, extents);
+    auto along = unravel(i, extents);
     for (size_t k = 0; k < axes.size(); ++k) coordinate[resolve(axes[k])] = along[k];
     result.push_back(ranks(slot.group)[position_at(coordinate, shape())]);
   }
@@ -182,7 +184,7 @@ DeviceMesh DeviceMesh::slice_axes(std::vector<int64_t> axes) const {
   for (int64_t group = 0; group < group_count(); ++group) {
     for (int64_t i = 0; i < product(rest_shape); ++i) {
       Slot corner{0, group, std::vector<int64_t>(ndim(), 0)};
-      auto fixed = coordinate_at(i, rest_shape);
+      auto fixed = unravel(i, rest_shape);
       for (size_t k = 0; k < rest.size(); ++k) corner.coordinate[rest[k]] = fixed[k];
       auto ranks = line(corner, axes);
       sliced.ranks.insert(sliced.ranks.end(), ranks.begin(), ranks.end());

@@ -53,6 +53,7 @@ class DeviceMesh {
   // Empty where the process takes no part in the mesh: ops on such a mesh do nothing.
   const std::vector<Slot>& slots() const;
   std::optional<std::vector<int64_t>> coordinate_of(int64_t rank) const;
+  std::vector<int64_t> coordinate_at(int64_t position) const;  // of the rank at a row-major position of a group
 
   // The ranks on the line through `slot` along `axes` (several axes are read as one, row-major).
   std::vector<int64_t> line(const Slot& slot, c10::ArrayRef<int64_t> axes) const;

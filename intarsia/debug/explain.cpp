@@ -25,16 +25,6 @@ c10::OperatorHandle find_op(const std::string& name) {
   return *found;
 }
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 struct ImaginedCall {
   std::vector<c10::IValue> args;
   std::vector<at::Tensor> tensors;  // as rules number them

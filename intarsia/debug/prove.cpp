@@ -14,16 +14,6 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 std::vector<at::Tensor> tensors_in(const Stack& values) {
   std::vector<at::Tensor> tensors;
   for (auto& value : values) {

@@ -78,7 +78,7 @@ double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   for (auto& form : q.call.outputs) {
     if (form.defined) bytes += static_cast<double>(form.numel() * c10::elementSize(form.dtype));
   }
-  return 16384 + bytes;
+  return kMessageCost + bytes;
 }
 
 std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis) {

@@ -11,10 +11,7 @@
 namespace intarsia {
 namespace {
 
-// Note [Cost]
-// A plan costs the bytes that the busiest rank receives, plus a fixed price per message that stands for its latency,
-// both in bytes. Local work has a token price, so that doing nothing wins a tie.
-constexpr double kLatency = 16384;
+// Local work has a token price, so that doing nothing wins a tie.
 constexpr double kLocalStep = 1;
 
 struct Problem {
@@ -47,10 +44,10 @@ double cost_of(const Step& step, const Problem& p) {
   if (n == 1 || step.kind == StepKind::narrow || step.kind == StepKind::pend) return kLocalStep;
   auto others = (n - 1) / n;
   switch (step.kind) {
-    case StepKind::all_gather: return kLatency + others * shard_bytes(*step.to, p);
-    case StepKind::all_reduce: return kLatency + 2 * others * shard_bytes(*step.from, p);
-    case StepKind::reduce_scatter: return kLatency + others * shard_bytes(*step.from, p);
-    default: return kLatency + others * shard_bytes(*step.to, p);
+    case StepKind::all_gather: return kMessageCost + others * shard_bytes(*step.to, p);
+    case StepKind::all_reduce: return kMessageCost + 2 * others * shard_bytes(*step.from, p);
+    case StepKind::reduce_scatter: return kMessageCost + others * shard_bytes(*step.from, p);
+    default: return kMessageCost + others * shard_bytes(*step.to, p);
   }
 }
 
@@ -84,14 +81,11 @@ std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goa
 // Whether every rank finds all it needs on its own line along `axes`.
 bool closed(const Step& step, const Problem& p) {
   auto& mesh = step.from->mesh();
-  Slot slot{0, 0, std::vector<int64_t>(mesh.ndim(), 0)};
   for (int64_t position = 0; position < mesh.size(); ++position) {
-    for (int64_t axis = mesh.ndim(), rest = position; axis-- > 0; rest /= mesh.shape()[axis]) {
-      slot.coordinate[axis] = rest % mesh.shape()[axis];
-    }
+    auto here = mesh.coordinate_at(position);
     int64_t need = 1, found = 0;
-    for (auto extent : local_shape(*step.to, p.shape, slot.coordinate)) need *= extent;
-    auto source = slot.coordinate;
+    for (auto extent : local_shape(*step.to, p.shape, here)) need *= extent;
+    auto source = here;
     for (int64_t member = 0; member < line_size(step); ++member) {
       bool twin = false;  // a copy of a shard that another member already offers
       int64_t rest = member;
@@ -99,9 +93,9 @@ bool closed(const Step& step, const Problem& p) {
         auto axis = step.axes[k];
         source[axis] = rest % mesh.shape()[axis];
         rest /= mesh.shape()[axis];
-        twin = twin || (is_replicate(step.from->placements()[axis]) && source[axis] != slot.coordinate[axis]);
+        twin = twin || (is_replicate(step.from->placements()[axis]) && source[axis] != here[axis]);
       }
-      if (!twin) found += count_of(overlap(*step.from, source, *step.to, slot.coordinate, p.shape));
+      if (!twin) found += count_of(overlap(*step.from, source, *step.to, here, p.shape));
     }
     if (found < need) return false;
   }

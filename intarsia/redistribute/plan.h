@@ -21,6 +21,11 @@ struct Step {
   const Layout* to;
 };
 
+// Note [Cost]
+// A plan costs the bytes that the busiest rank receives, plus a fixed price per message that stands for its latency,
+// both in bytes.
+constexpr double kMessageCost = 16384;
+
 struct Plan {
   std::vector<Step> steps;
   double cost = 0;  // see Note [Cost]

@@ -5,6 +5,16 @@
 
 namespace intarsia {
 
+TensorForm form_of(const at::Tensor& tensor) {
+  TensorForm form;
+  if (!tensor.defined()) return form;
+  form.defined = true;
+  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  form.dtype = tensor.scalar_type();
+  return form;
+}
+
 int64_t TensorForm::numel() const {
   int64_t n = 1;
   for (auto extent : sizes) n *= extent;

@@ -26,6 +26,7 @@ struct TensorForm {
   int64_t dim() const { return sizes.size(); }
   int64_t numel() const;
 };
+TensorForm form_of(const at::Tensor& tensor);
 
 // One call of an op. Tensors are numbered as they come: lists and optionals are flattened in argument order.
 // An in-place or out= call is seen as a call of the functional op.
@@ -73,6 +74,10 @@ struct Rule {
 
   // The shapes of the outputs, for ops that cannot tell them without data (LibTorch has no meta kernel for relu).
   std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;
+
+  // Their dtypes; Undefined for an output that is not asked for. Without it, the op tells them from tensors of one
+  // element, which some ops refuse.
+  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;
 
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;

@@ -114,10 +114,7 @@ bool same_elements(const OpCall& call, const Layout& in, const Layout& out) {
   for (auto& group : groups_of(from, to)) {
     if (!cuts_any(in, group.in) && !cuts_any(out, group.out)) continue;
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      std::vector<int64_t> coordinate(mesh.ndim());
-      for (int64_t axis = mesh.ndim(), rest = rank; axis-- > 0; rest /= mesh.shape()[axis]) {
-        coordinate[axis] = rest % mesh.shape()[axis];
-      }
+      auto coordinate = mesh.coordinate_at(rank);
       auto held = positions(in, from, group.in, coordinate), kept = positions(out, to, group.out, coordinate);
       if (!std::equal(held.begin(), held.end(), kept.begin(), kept.end())) return false;
     }

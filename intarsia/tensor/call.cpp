@@ -80,15 +80,13 @@ void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
 
 // Whether every rank holds the same values.
 void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh) {
-  std::vector<int64_t> axes;
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
   Shards mine, first;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
     mine.push_back(tensor);
     first.push_back(tensor.clone(at::MemoryFormat::Contiguous));
   }
   CauseScope cause(op.name.c_str(), true);
-  auto& everyone = Axis::of(mesh, axes);
+  auto& everyone = Axis::whole(mesh);
   everyone.broadcast(first, 0);
   Shards verdicts;  // shared, so that every rank gets the error and none is left waiting
   for (size_t slot = 0; slot < mine.size(); ++slot) {

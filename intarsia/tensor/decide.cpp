@@ -13,16 +13,6 @@
 namespace intarsia {
 namespace {
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 // A tensor with the form of another and no data; or a tiny one with data, for ops that need some.
 at::Tensor stand_in(const at::Tensor& tensor, bool tiny) {
   if (!tensor.defined() || (!is_dtensor(tensor) && tensor.dim() == 0)) return tensor;
@@ -75,27 +65,17 @@ bool read_forms(const std::vector<c10::IValue>& stack, std::vector<TensorForm>& 
   return true;
 }
 
-// Normalizations and statistics would refuse tensors of one element. Their results have the type of the input; what
-// goes with the weight (statistics, its gradient) has that of the last tensor given.
-void guess_dtypes(const Call& call, const std::vector<TensorForm>& inputs, size_t count, std::vector<TensorForm>& outputs) {
-  outputs.resize(count);
-  auto& last = *std::find_if(inputs.rbegin(), inputs.rend(), [](auto& form) { return form.defined; });
-  auto mask = call.op.functional.schema().argumentIndexWithName("output_mask");
-  for (size_t i = 0; i < count; ++i) {
-    outputs[i].defined = !mask || call.args[*mask].toBoolList()[i];
-    outputs[i].dtype = i > 0 ? last.dtype : inputs[0].dtype;
-    if (i == 0 && call.op.rule->family == "statistics") outputs[i].dtype = c10::toRealValueType(inputs[0].dtype);
-  }
-}
-
 // The rule knows the shapes, and the op itself tells the dtypes from tensors of one element.
 bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
   auto& op = call.op;
   if (!op.rule || !op.rule->shapes) return false;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), inputs, outputs};
   auto shapes = op.rule->shapes(seen);
-  if (op.rule->family == "norm" || op.rule->family == "statistics") {
-    guess_dtypes(call, inputs, shapes.size(), outputs);
+  if (op.rule->dtypes) {
+    for (auto dtype : op.rule->dtypes(seen)) {
+      outputs.emplace_back().dtype = dtype;
+      outputs.back().defined = dtype != c10::ScalarType::Undefined;
+    }
   } else {
     auto stack = stand_ins(call, op.functional_args, true);
     op.functional.callBoxed(stack);

@@ -120,10 +120,8 @@ void agree(const DeviceMesh& mesh, Shards& shards) {
     for (size_t slot = 1; slot < shards.size(); ++slot) shards[slot] = shards[0].clone();
     return;
   }
-  std::vector<int64_t> axes;
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
   shards[0] = shards[0].contiguous();
-  Axis::of(mesh, axes).broadcast(shards, 0);
+  Axis::whole(mesh).broadcast(shards, 0);
 }
 
 void agree_on_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
@@ -158,14 +156,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
 // The forms of results that only running could tell: every rank holds the whole.
 void read_forms(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, Decision& decision) {
   for (auto& tensor : tensors) {
-    TensorForm form;
-    if (tensor.defined()) {
-      form.defined = true;
-      form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-      form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-      form.dtype = tensor.scalar_type();
-    }
-    decision.outputs.push_back(std::move(form));
+    decision.outputs.push_back(form_of(tensor));
     decision.out.push_back(Layout::replicated(mesh));
   }
 }

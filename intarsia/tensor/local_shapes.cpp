@@ -47,14 +47,8 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
   }
 }
 
-std::vector<int64_t> all_axes(const DeviceMesh& mesh) {
-  std::vector<int64_t> axes;
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) axes.push_back(axis);
-  return axes;
-}
-
 void check_same_ndim(int64_t ndim, const Layout& layout) {
-  auto& everyone = Axis::of(layout.mesh(), all_axes(layout.mesh()));
+  auto& everyone = Axis::whole(layout.mesh());
   Shards dims(everyone.slot_count(), at::tensor({ndim, -ndim}, at::kLong));
   auto most = everyone.all_reduce(dims, ReduceOp::max)[0];
   auto upper = most[0].item<int64_t>(), lower = -most[1].item<int64_t>();
@@ -64,7 +58,7 @@ void check_same_ndim(int64_t ndim, const Layout& layout) {
 
 // The shape that the mesh's first rank sees, for all to compare theirs with.
 std::vector<int64_t> first_shape(const std::vector<int64_t>& shape, const Layout& layout) {
-  auto& everyone = Axis::of(layout.mesh(), all_axes(layout.mesh()));
+  auto& everyone = Axis::whole(layout.mesh());
   Shards shapes;
   for (size_t slot = 0; slot < everyone.slot_count(); ++slot) shapes.push_back(at::tensor(shape, at::kLong));
   everyone.broadcast(shapes, 0);
@@ -79,7 +73,7 @@ void check_on_all_ranks(const at::Tensor& local, const Layout& layout, at::IntAr
     auto expected = local_shape(layout, shape, mesh.slots()[slot].coordinate);
     verdicts.push_back(at::scalar_tensor(value_at(local, slot).sizes() == at::IntArrayRef(expected), at::kLong));
   }
-  auto agreed = Axis::of(mesh, all_axes(mesh)).all_reduce(verdicts, ReduceOp::min);
+  auto agreed = Axis::whole(mesh).all_reduce(verdicts, ReduceOp::min);
   if (agreed[0].item<int64_t>() == 1) return;
   check_local_shapes(local, layout, shape);  // the rank at fault says what is wrong with it
   TORCH_CHECK_VALUE(false, "[from_local] a shard on another rank does not fit ", str(layout), " of a tensor of shape ",

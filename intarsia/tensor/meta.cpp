@@ -38,12 +38,21 @@ void DTensorMeta::view_memory_of(const c10::intrusive_ptr<DTensorMeta>& base) {
 }
 
 void DTensorMeta::arrive_later(std::function<Shards()> finish) {
-  pending_ = std::make_unique<std::function<Shards()>>(std::move(finish));
+  pending_ = std::move(finish);
+  late_.store(true, std::memory_order_release);
 }
 
 void DTensorMeta::finish() {
-  auto pending = std::move(pending_);
-  shards_ = (*pending)();
+  std::lock_guard lock(mutex_);
+  if (!pending_) return;
+  try {
+    shards_ = pending_();
+  } catch (...) {  // there is no value: every later read gets the same error
+    pending_ = [error = std::current_exception()]() -> Shards { std::rethrow_exception(error); };
+    throw;
+  }
+  pending_ = nullptr;
+  late_.store(false, std::memory_order_release);
 }
 
 void DTensorMeta::written() {
@@ -54,6 +63,7 @@ void DTensorMeta::written() {
 
 // The base changed since this view copied it: replay the view, into the same memory, so that views of the copy see it.
 void DTensorMeta::refresh() {
+  std::lock_guard lock(mutex_);
   auto& base = meta_of(recipe_->base);
   base.shards();
   if (recipe_->seen == base.version()) return;
@@ -100,12 +110,10 @@ void DTensorMeta::write_back() {
   recipe_->seen = base.version();
 }
 
-const DTensorMeta::Settled* DTensorMeta::settled() {
-  return settled_ && settled_->version == version() ? settled_.get() : nullptr;
-}
-
-void DTensorMeta::keep_settled(const Layout* wanted, const Shards& shards) {
-  settled_ = std::make_unique<Settled>(Settled{wanted, version(), shards});
+DTensorMeta::Settled DTensorMeta::settled(const std::function<Settled()>& settle) {
+  std::lock_guard lock(mutex_);
+  if (!settled_ || settled_->version != version()) settled_ = std::make_unique<Settled>(settle());
+  return *settled_;
 }
 
 c10::intrusive_ptr<DTensorMeta> shared_meta_of(const at::Tensor& tensor) {
@@ -152,14 +160,11 @@ Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& pla
   auto& shards = meta.shards();
   if (meta.layout == layout) return shards;
   bool settles = meta.layout->has_partial() && !layout->has_partial();
-  if (auto* known = settles ? meta.settled() : nullptr) {
-    if (known->layout == layout) return known->shards;
-    auto steps = intarsia::plan(known->layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
-    return run(steps, known->shards, tensor.sizes());
-  }
-  auto result = run(plan, shards, tensor.sizes());
-  if (settles) meta.keep_settled(layout, result);
-  return result;
+  if (!settles) return run(plan, shards, tensor.sizes());
+  auto known = meta.settled([&] { return DTensorMeta::Settled{layout, meta.version(), run(plan, shards, tensor.sizes())}; });
+  if (known.layout == layout) return known.shards;
+  auto steps = intarsia::plan(known.layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
+  return run(steps, known.shards, tensor.sizes());
 }
 
 }  // namespace intarsia

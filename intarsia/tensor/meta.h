@@ -1,9 +1,11 @@
 #pragma once
 // The body of a distributed tensor: what hangs on an at::Tensor with the key PrivateUse3.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +48,10 @@ struct Recipe {
   bool local = false;
 };
 
+// Note [Reading from several threads]
+// Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
+// of a view whose base has changed, and of a pending reduction. Each takes the lock of the body it changes, on its rare
+// path alone; a view takes its own lock before that of its base. Writing needs the caller's care, as with plain tensors.
 class DTensorMeta final : public c10::BackendMeta {
  public:
   DTensorMeta(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
@@ -55,7 +61,7 @@ class DTensorMeta final : public c10::BackendMeta {
 
   // The local tensors, finished and up to date.
   const Shards& shards() {
-    if (C10_UNLIKELY(pending_ != nullptr)) finish();
+    if (C10_UNLIKELY(late_.load(std::memory_order_acquire))) finish();
     if (C10_UNLIKELY(memory().recipe_ != nullptr)) memory().refresh();
     return shards_;
   }
@@ -80,8 +86,8 @@ class DTensorMeta final : public c10::BackendMeta {
     uint64_t version;
     Shards shards;
   };
-  const Settled* settled();
-  void keep_settled(const Layout* layout, const Shards& shards);
+  // The settled value, made by `settle` if it is not known yet: by one thread for all.
+  Settled settled(const std::function<Settled()>& settle);
 
  private:
   void finish();
@@ -92,8 +98,10 @@ class DTensorMeta final : public c10::BackendMeta {
   uint64_t version_ = 0;
   c10::intrusive_ptr<DTensorMeta> base_;  // null if the memory is its own
   std::unique_ptr<Recipe> recipe_;
-  std::unique_ptr<std::function<Shards()>> pending_;
+  std::atomic<bool> late_{false};  // pending_ is set
+  std::function<Shards()> pending_;
   std::unique_ptr<Settled> settled_;
+  std::mutex mutex_;  // see Note [Reading from several threads]
 };
 
 inline DTensorMeta& meta_of(const at::Tensor& tensor) {

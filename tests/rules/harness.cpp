@@ -25,16 +25,6 @@ at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.to(dtype);
 }
 
-TensorForm form_of(const at::Tensor& tensor) {
-  TensorForm form;
-  if (!tensor.defined()) return form;
-  form.defined = true;
-  form.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  form.dtype = tensor.scalar_type();
-  return form;
-}
-
 c10::OperatorHandle find_op(const std::string& name) {
   auto dot = name.find('.');
   auto overload = dot == std::string::npos ? "" : name.substr(dot + 1);
