@@ -31,7 +31,7 @@ class LocalTensorMode:
         self.ranks = frozenset(range(ranks)) if isinstance(ranks, int) else frozenset(ranks)
 
     def __enter__(self) -> "LocalTensorMode":
-        self._scope = simulate(len(self.ranks))
+        self._scope = simulate(len(self.ranks), process_group=False)
         self._scope.__enter__()
         return self
 

@@ -64,11 +64,10 @@ def _device_of(group: Any) -> str:
 
 def core_mesh(mesh: Any) -> "_core.Mesh":
     """The core's mesh for one of PyTorch's. Nothing is sent."""
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"a mesh must be a DeviceMesh, but got {type(mesh).__name__}. Make one with init_device_mesh.")
     world = current_world()
     known = _core_meshes.get(mesh)
     if known is not None and known[0] is world:
+        _python_meshes[known[1].id] = mesh  # of equal ones, the last used is shown: its groups are alive
         return known[1]
     # One row per group: a slice of a mesh has several side by side, and a simulation plays them all.
     ranks = mesh._layout.remap_to_tensor(mesh._rank_map).flatten().tolist()
@@ -77,7 +76,7 @@ def core_mesh(mesh: Any) -> "_core.Mesh":
     if not world.simulated and not is_threaded() and made.hosted:
         _adopt_groups(world, mesh, made)
     _core_meshes[mesh] = (world, made)
-    _python_meshes.setdefault(made.id, mesh)
+    _python_meshes[made.id] = mesh
     return made
 
 
@@ -124,16 +123,16 @@ def _fake_group_of(world: "_core.World") -> bool:
 
 
 @contextlib.contextmanager
-def simulate(n: int) -> Iterator["_core.World"]:
+def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     """Plays ``n`` ranks in this process while the scope is open.
 
     ``to_local`` yields a tensor that stands for the shards of all ranks; ``shards_of`` takes them apart. If there is no
     process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
-    a real job.
+    a real job; with ``process_group=False`` the program makes its own.
     """
     world = _core.simulated_world(n)
     stack = _thread.__dict__.setdefault("simulations", [])
-    fake = not dist.is_initialized() and _start_fake_group(n)
+    fake = process_group and not dist.is_initialized() and _start_fake_group(n)
     stack.append(world)
     try:
         yield world

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
-from ._mesh import core_mesh, python_mesh
+from ._mesh import DeviceMesh, core_mesh, python_mesh
 
 _is_dtensor = _core.is_dtensor
 
@@ -114,12 +115,14 @@ class _GradientLaidOut(torch.autograd.Function):
 
 
 def _given_mesh(mesh: Any, where: str) -> Any:
-    if mesh is not None:
+    if isinstance(mesh, DeviceMesh):
         return mesh
-    from torch.distributed.device_mesh import _mesh_resources
+    if mesh is not None:
+        kind = type(mesh).__name__
+        raise TypeError(f"[{where}] a mesh must be a DeviceMesh, but got {kind}. Make one with init_device_mesh.")
 
     try:
-        return _mesh_resources.get_current_mesh()
+        return _device_mesh._mesh_resources.get_current_mesh()
     except RuntimeError:
         raise RuntimeError(f"[{where}] no mesh was given and there is none around the call. Pass device_mesh.") from None
 
