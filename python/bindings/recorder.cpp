@@ -2,7 +2,6 @@
 
 #include "bindings.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/debug/comm_debug_mode.h"
 
 namespace intarsia::python {
 namespace {
@@ -52,15 +51,6 @@ void bind_recorder(py::module_& module) {
       .def(py::init<py::object>(), py::arg("callback"))
       .def("start", &CallbackRecorder::start)
       .def("stop", &CallbackRecorder::stop);
-  py::class_<CommDebugMode>(module, "CommDebugMode", "Records every collective with its cause.")
-      .def(py::init<bool>(), py::arg("entered") = false)
-      .def("enter", &CommDebugMode::enter)
-      .def("exit", &CommDebugMode::exit)
-      .def("events", &CommDebugMode::events)
-      .def("total_bytes", &CommDebugMode::total_bytes)
-      .def("text", &CommDebugMode::text)
-      .def("table", &CommDebugMode::table)
-      .def("write_chrome_trace", &CommDebugMode::write_chrome_trace, py::arg("path"));
 }
 
 }  // namespace intarsia::python
