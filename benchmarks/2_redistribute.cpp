@@ -31,7 +31,7 @@ void beside_gloo(const DeviceMesh& mesh) {
   auto rows = distribute_tensor(whole, mesh, {Shard(0)});
   auto pending = [&] { return from_local(whole, mesh, {Partial()}); };  // a new one each time: a settled value is kept
   auto mine = shards_of(rows)[0];
-  auto sum = torch::zeros({kSide, kSide}), part = torch::empty({kSide / n, kSide}), all = torch::empty({kSide, kSide});
+  auto sum = torch::empty({kSide, kSide}), part = torch::empty({kSide / n, kSide}), all = torch::empty({kSide, kSide});
   auto turned = torch::empty_like(mine);
   std::vector<int64_t> even;
 
@@ -42,6 +42,7 @@ void beside_gloo(const DeviceMesh& mesh) {
   compare("4 MB S(0) -> R: all_gather", [&] { return redistribute(rows, {Replicate()}); },
           [&] { return gloo->_allgather_base(all, mine); });
   compare("4 MB P(sum) -> R: all_reduce", [&] { return redistribute(pending(), {Replicate()}); }, [&] {
+    sum.copy_(whole);  // gloo's works in place, and redistribute leaves its input as it was
     std::vector<at::Tensor> one{sum};
     return gloo->allreduce(one);
   });
