@@ -3,6 +3,7 @@
 #   make demo      train a small model on a simulated mesh and show what moved
 #   make test      build everything, run every test
 #   make bench     print the comparison tables
+#   make python    build the Python package into build/python (PYTHONPATH=build/python)
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make build     build everything
 #   make format    format the sources (needs clang-format)
@@ -15,7 +16,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO := $(basename $(notdir $(firstword $(wildcard examples/2_*.cpp))))
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test bench asan build setup setup-tests format tidy clean
+.PHONY: demo test bench python asan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
 
 setup:
@@ -41,8 +42,13 @@ test: setup-tests
 
 bench: setup
 	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target benchmarks
+	cmake --build --preset dev --parallel $(JOBS) --target benchmarks intarsia_python
 	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do build/$${source%.cpp}; done
+	PYTHONPATH=build/python .venv/bin/python benchmarks/5_python.py
+
+python: setup
+	cmake --preset dev
+	cmake --build --preset dev --parallel $(JOBS) --target intarsia_python
 
 asan: setup-tests
 	cmake --preset asan

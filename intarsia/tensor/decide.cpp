@@ -100,12 +100,20 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
 // Runs the plain op on stand-ins: its own checks speak for bad input, on every rank, before anything is sent.
 // False if the form of the results depends on data.
 bool infer_outputs(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
+  auto& returns = call.op.handle.schema().returns();
+  auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
+  if (std::any_of(returns.begin(), returns.end(), is_number)) return false;  // item(): the value is the result
   auto stack = stand_ins(call, call.op.functional_args, false);
   auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
   at::AutoDispatchBelowADInplaceOrView guard;
   try {
     handle.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
+    return infer_from_rule(call, inputs, outputs);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception&) {
+    // In Python, some ops are told their shapes by Python code, which raises what it likes where it cannot.
     return infer_from_rule(call, inputs, outputs);
   }
   return read_forms(stack, outputs);
