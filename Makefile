@@ -44,7 +44,7 @@ bench: setup
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS) --target benchmarks intarsia_python
 	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do build/$${source%.cpp}; done
-	PYTHONPATH=build/python .venv/bin/python benchmarks/5_python.py
+	PYTHONPATH=build/python .venv/bin/python benchmarks/7_python.py
 
 python: setup
 	cmake --preset dev
