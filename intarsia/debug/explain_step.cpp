@@ -179,6 +179,8 @@ StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const
   Rehearsal rehearsal(module, result);
   try {
     rehearsal.run(step, imagined_inputs(inputs, stage));
+  } catch (const c10::ValueError&) {
+    throw;
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "[explain] the step cannot run on tensors without data: ", error.what_without_backtrace(),
                 "\nThe step cannot read values.");
