@@ -8,6 +8,8 @@
 #include "intarsia/core/placement.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_step.h"
+#include "intarsia/debug/module_trace.h"
 #include "intarsia/debug/visualize.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "intarsia/tensor/interpose.h"
+#include "intarsia/tensor/op_watch.h"
 
 namespace intarsia {
 namespace {
@@ -17,30 +18,35 @@ struct PerRankMeta final : c10::BackendMeta {
   Shards values;
 };
 
-c10::IValue argument_at(const c10::IValue& value, size_t slot) {
-  if (value.isTensor()) return value_at(value.toTensor(), slot);
+// Beside tensors without data, one that has data counts by its form alone.
+at::Tensor tensor_at(const at::Tensor& tensor, size_t slot, bool without_data) {
+  auto value = value_at(tensor, slot);
+  return without_data && value.defined() && value.dim() > 0 && !value.is_meta() ? value.to(at::kMeta) : value;
+}
+
+c10::IValue argument_at(const c10::IValue& value, size_t slot, bool without_data) {
+  if (value.isTensor()) return tensor_at(value.toTensor(), slot, without_data);
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(value_at(tensor, slot));
+    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(tensor_at(tensor, slot, without_data));
     return list;
   }
   if (value.isList()) {
     auto list = value.toList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, argument_at(list.get(i), slot));
+    for (size_t i = 0; i < list.size(); ++i) list.set(i, argument_at(list.get(i), slot, without_data));
     return list;
   }
   return value;
 }
 
-size_t count_of(const c10::IValue& value) {
-  if (value.isTensor()) return is_per_rank(value.toTensor()) ? values_of(value.toTensor()).size() : 0;
-  size_t count = 0;
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) count = std::max(count, count_of(c10::IValue(tensor)));
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) count = std::max(count, count_of(item));
+// The first tensor that stands for one per rank; undefined if there is none.
+at::Tensor example_in(const c10::IValue& value) {
+  if (value.isTensor()) return is_per_rank(value.toTensor()) ? value.toTensor() : at::Tensor();
+  if (!value.isList()) return {};
+  for (const c10::IValue& item : value.toListRef()) {
+    if (auto found = example_in(item); found.defined()) return found;
   }
-  return count;
+  return {};
 }
 
 // The results of all ranks as one: tensors stand for all of them, other values must agree.
@@ -68,17 +74,19 @@ c10::IValue join(const std::vector<c10::IValue>& values, const c10::OperatorHand
   return first;
 }
 
-void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView guard;
   auto& schema = op.schema();
   std::vector<c10::IValue> args(stack->end() - schema.arguments().size(), stack->end());
   stack->erase(stack->end() - schema.arguments().size(), stack->end());
-  size_t slots = 0;
-  for (auto& arg : args) slots = std::max(slots, count_of(arg));
+  at::Tensor example;
+  for (size_t i = 0; i < args.size() && !example.defined(); ++i) example = example_in(args[i]);
+  size_t slots = values_of(example).size();
+  bool without_data = values_of(example)[0].is_meta();
   std::vector<std::vector<c10::IValue>> results;
   for (size_t slot = 0; slot < slots; ++slot) {
     auto& local = results.emplace_back();
-    for (auto& arg : args) local.push_back(argument_at(arg, slot));
+    for (auto& arg : args) local.push_back(argument_at(arg, slot, without_data));
     op.callBoxed(local);
   }
   for (size_t r = 0; r < schema.returns().size(); ++r) {
@@ -95,6 +103,11 @@ void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
     }
     stack->push_back(std::move(result));
   }
+}
+
+void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (C10_LIKELY(!OpWatch::open())) return run_on_all(op, stack);
+  OpWatch::run(op.schema(), *stack, [&] { run_on_all(op, stack); });
 }
 
 bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
@@ -123,7 +136,8 @@ void register_all() {
 at::Tensor per_rank(Shards values) {
   register_per_rank();
   auto& first = values[0];
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kPerRankKey), first.dtype(), first.device());
+  auto device = first.is_meta() ? c10::Device(at::kCPU) : first.device();  // see Note [Tensors without data]
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kPerRankKey), first.dtype(), device);
   impl->set_sizes_and_strides(first.sizes(), first.strides());
   impl->set_storage_access_should_throw();
   explain_missing_memory(*impl);
