@@ -1,7 +1,7 @@
 // A training step of four Llama-style blocks over gloo, two ranks, tensor and sequence parallel, beside the same in
 // PyTorch (peer_llama.py).
 //
-//   intarsia run -n 2 build/benchmarks/5_llama
+//   intarsia run -n 2 build/benchmarks/6_llama
 //
 // Started alone, it starts itself that way. Wall time of forward, backward and an SGD step, median.
 
