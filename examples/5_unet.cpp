@@ -40,7 +40,7 @@ class CountingAllocator final : public c10::Allocator {
     return {data, block, release, c10::kCPU};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-  void start() { peak_ = now_.load(), before_ = now_; }
+  void start() { peak_ = now_.load(), before_ = now_.load(); }
   double peak_mb() const { return static_cast<double>(peak_ - before_) * 1e-6; }  // above what there was at the start
 
  private:

@@ -55,7 +55,7 @@ TEST(Unfold, ThereAndBackKeepsTheCutAndFetchesOnlyRowsUnderWindows) {
     EXPECT_EQ(str(placements_of(columns)), dim == 2 ? "[S(2)]" : "[SS(2, 8)]");
     auto back = at::col2im(columns, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1});
     EXPECT_EQ(comms.text(), "halo w 128B\nhalo w 1152B\n");  // two rows of windows, nine times as many
-    EXPECT_EQ(str(placements_of(back)), str({Shard(dim)}));
+    EXPECT_EQ(str(placements_of(back)), str(Placements{Shard(dim)}));
   }
 }
 
