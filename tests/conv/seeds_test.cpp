@@ -11,10 +11,6 @@
 namespace intarsia {
 namespace {
 
-at::Tensor conv(const at::Tensor& x, const at::Tensor& w, int64_t stride, int64_t padding, int64_t groups = 1) {
-  return at::convolution(x, w, {}, {stride, stride}, {padding, padding}, {1, 1}, false, {0, 0}, groups);
-}
-
 constexpr double kFloat = 1e-5, kDouble = 1e-11;  // relative
 
 // |a - b| relative to the size of b. Of a cut tensor each rank looks at what it holds.
