@@ -82,6 +82,8 @@ struct Rule {
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;
   bool local_only_if_strided = false;  // the plain op does as well where the first tensor is contiguous
+  // Whether the plain op does as well as `local` on a rank, for given layouts. It is the shorter way.
+  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
 
   Rule&& with_size_args(std::vector<std::string> names) &&;
   Rule&& with_local(std::function<void(LocalCall&)> local) &&;

@@ -208,9 +208,13 @@ std::shared_ptr<const Decision> decide(const Call& call) {
     }
   }
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
+  bool needs_local = op.rule && op.rule->local && !op.rule->local_only_if_strided;
+  if (needs_local && op.rule->plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
+    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
+    needs_local = !op.rule->plain_does(seen, decision->in, decision->out, call.mesh.slots()[0]);
+  }
   decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
-                     decision->known_outputs && !op.is_random && !op.is_out &&
-                     !(op.rule && op.rule->local && !op.rule->local_only_if_strided);
+                     decision->known_outputs && !op.is_random && !op.is_out && !needs_local;
   return decision;
 }
 
