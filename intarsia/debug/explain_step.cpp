@@ -105,6 +105,7 @@ class Rehearsal {
     auto loss = step(inputs);
     TORCH_CHECK_VALUE(loss.defined() && loss.requires_grad(), "[explain] the step gives no loss with a gradient. ",
                       "Return a number that depends on the parameters.");
+    rehearses_forward_ = false;
     loss.backward();
     finish_gradients();
     for (auto& entry : trace_.entries()) result_.collectives.push_back(entry);
@@ -113,7 +114,7 @@ class Rehearsal {
  private:
   void see(const SeenOp& op) {
     note_collectives();
-    if (trace_.phase() != Phase::forward || !makes_new_values(op.schema)) return;
+    if (!rehearses_forward_ || !makes_new_values(op.schema)) return;
     auto module = trace_.module();
     auto name = op.schema.name().substr(op.schema.name().find("::") + 2);
     for (auto& input : tensors_among(op.arguments)) {
@@ -146,6 +147,7 @@ class Rehearsal {
   torch::nn::Module& module_;
   ModuleTrace trace_;
   StepExplanation& result_;
+  bool rehearses_forward_ = true;
   std::map<c10::TensorImpl*, std::string> names_;
 };
 
@@ -208,13 +210,15 @@ std::string StepExplanation::text() const {
   TextTable steps({"phase", "module", "what", "result", "layout", ">bytes sent"});
   size_t next = 0;
   auto send = [&] {
-    auto& [module, phase, event] = collectives[next++];
-    steps.add({str(phase), module, event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(bytes_of(event))});
+    auto& entry = collectives[next++];
+    auto& event = entry.event;
+    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(bytes_of(event))});
   };
   for (size_t i = 0; i < activations.size(); ++i) {
     while (next < collectives.size() && before[next] <= i && collectives[next].phase == Phase::forward) send();
     auto& a = activations[i];
-    steps.add({"forward", a.module, a.op, c10::str(c10::IntArrayRef(a.shape)), a.layout, ""});
+    auto place = ModuleTrace::Entry{a.module, Phase::forward, {}}.place();
+    steps.add({"forward", place, a.op, c10::str(c10::IntArrayRef(a.shape)), a.layout, ""});
   }
   while (next < collectives.size()) send();
   auto text = "One training step on " + mesh + "\n\n" + parameter_table.text() + "\n" + steps.text() + "\n";

@@ -43,6 +43,11 @@ std::string str(Phase phase) {
   return phase == Phase::forward ? "forward" : phase == Phase::backward ? "backward" : "update";
 }
 
+std::string ModuleTrace::Entry::place() const {
+  if (module == kOutside) return phase == Phase::update ? "the optimizer" : "the loss";
+  return module.empty() ? "the module itself" : module;
+}
+
 ModuleTrace::ModuleTrace(torch::nn::Module& module) : state_(std::make_shared<State>()) {
   attach(module, "");
   for (auto& item : module.named_modules("", false)) attach(*item.value(), item.key());
@@ -109,12 +114,9 @@ std::string ModuleTrace::text(const std::string& module, Phase phase) const {
 
 std::string ModuleTrace::table() const {
   TextTable table({"phase", "module", "collective", "axis", "for", ">count", ">bytes"});
-  auto shown = [](const std::string& module, Phase phase) -> std::string {
-    if (module == kOutside) return phase == Phase::update ? "the optimizer" : "the loss";
-    return module.empty() ? "the module itself" : module;
-  };
   for (size_t i = 0; i < entries_.size();) {
     auto& [module, phase, event] = entries_[i];
+    auto place = entries_[i].place();
     int64_t count = 0, bytes = 0;
     auto same = [&](const Entry& other) {
       return other.module == module && other.phase == phase && other.event.kind == event.kind &&
@@ -123,7 +125,7 @@ std::string ModuleTrace::table() const {
     for (; i < entries_.size() && same(entries_[i]); ++i) {
       ++count, bytes += std::max(entries_[i].event.sent, entries_[i].event.received);
     }
-    table.add({str(phase), shown(module, phase), event.kind, event.axis, event.op, std::to_string(count), std::to_string(bytes)});
+    table.add({str(phase), place, event.kind, event.axis, event.op, std::to_string(count), std::to_string(bytes)});
   }
   return table.text();
 }

@@ -30,6 +30,7 @@ class ModuleTrace final : public Recorder {
     std::string module;  // its path; "" is the module itself, "-" is what runs outside of it: loss and optimizer
     Phase phase;
     CommEvent event;
+    std::string place() const;  // the module in words
   };
   const std::vector<Entry>& entries() const { return entries_; }
   void clear() { entries_.clear(); }

@@ -36,6 +36,7 @@ Trained train(llama::Model model, const DeviceMesh* mesh, int64_t length, int st
   if (mesh) target = distribute_tensor(target, *mesh, {Replicate()});
   torch::optim::AdamW optimizer(model->parameters(), 0.01);
   Trained result;
+  std::vector<at::Tensor> losses;  // reading one sends, so that waits for the end
   ModuleTrace trace(*model);
   for (int step = 0; step < steps; ++step) {
     trace.clear();
@@ -43,7 +44,7 @@ Trained train(llama::Model model, const DeviceMesh* mesh, int64_t length, int st
     auto loss = llama::loss(model(tokens), target);
     loss.backward();
     optimizer.step();
-    result.losses.push_back(loss.item<double>());
+    losses.push_back(loss.detach());
   }
   for (int i : {0, 1}) {
     result.forward[i] = trace.text("layers." + std::to_string(i), Phase::forward);
@@ -52,6 +53,7 @@ Trained train(llama::Model model, const DeviceMesh* mesh, int64_t length, int st
   for (auto& entry : trace.entries()) {
     if (entry.module.rfind("layers", 0) != 0) result.ends[static_cast<int>(entry.phase)] += str(entry.event) + "\n";
   }
+  for (auto& loss : losses) result.losses.push_back(loss.item<double>());
   return result;
 }
 
