@@ -7,10 +7,23 @@
 namespace intarsia {
 namespace {
 
+// Backends refuse an output padding that no input can reach, each in its own words: the plain op says them.
+void check_output_padding(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+                          at::IntArrayRef dilation, at::IntArrayRef output_padding, int64_t groups) {
+  bool fits = true;
+  for (size_t i = 0; i < output_padding.size(); ++i) {
+    fits = fits && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
+  }
+  if (fits) return;
+  auto zeros = [](const at::Tensor& like) { return at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()); };
+  at::convolution(zeros(input), zeros(weight), {}, stride, padding, dilation, true, output_padding, groups);
+}
+
 // LibTorch checks the arguments of a convolution and then asks the backend. The backend "meta" has only shapes.
 at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>&,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  if (transposed) check_output_padding(input, weight, stride, padding, dilation, output_padding, groups);
   auto shape = transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, output_padding, stride,
                                                         dilation, groups)
                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);

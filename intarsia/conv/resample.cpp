@@ -319,7 +319,8 @@ Forms reflected_form(size_t image_dims) {
       auto before = padding[2 * i], after = padding[2 * i + 1];
       if (before >= shape[dim] || after >= shape[dim]) refuse_as_plain(call);
       shape[dim] += before + after;
-      if (shape[dim] < 1) refuse_as_plain(call);
+      if (shape[dim] < 0) refuse_as_plain(call);
+      if (shape[dim] < 1) ask_plain(call);
     }
     return dense(shape, call.inputs[0].dtype);
   };

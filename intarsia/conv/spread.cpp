@@ -167,7 +167,7 @@ void plain_on_each_rank(Spread& run) {
   }
 }
 
-void refuse_as_plain(const OpCall& call) {
+void ask_plain(const OpCall& call) {
   Stack stack(call.args.begin(), call.args.end());
   for (auto& value : stack) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -176,6 +176,10 @@ void refuse_as_plain(const OpCall& call) {
   }
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
   op.callBoxed(stack);
+}
+
+void refuse_as_plain(const OpCall& call) {
+  ask_plain(call);
   TORCH_CHECK(false, "[", call.schema.name(), "] these sizes do not fit: ", at::IntArrayRef(call.inputs[0].sizes));
 }
 

@@ -42,8 +42,9 @@ Decomposition spread(SpreadOp op);
 // For SpreadOp::run: the plain op on each rank, where the layouts let it be.
 void plain_on_each_rank(Spread& run);
 
-// Throws the plain op's own error for a call that it would refuse: it checks before it computes.
-[[noreturn]] void refuse_as_plain(const OpCall& call);
+// Throws the plain op's own error if it refuses the call: it checks before it computes. For calls that look wrong.
+void ask_plain(const OpCall& call);
+[[noreturn]] void refuse_as_plain(const OpCall& call);  // for calls that are wrong
 
 // The form of a dense tensor.
 TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype);

@@ -94,8 +94,8 @@ TEST(PoolErrors, ReadAsThePlainOps) {
 TEST(ResampleErrors, ReadAsThePlainOps) {
   const Ints image = {1, 1, 4, 4};
   same_error("reflecting beyond the image", {image}, [](auto& t) { return at::reflection_pad2d(t[0], {4, 0, 0, 0}); });
-  same_error("cropping all", {image}, [](auto& t) { return at::reflection_pad2d(t[0], {0, 0, -2, -2}); });
-  same_error("cropping all", {image}, [](auto& t) { return at::replication_pad2d(t[0], {0, 0, -2, -2}); });
+  same_error("cropping all", {image}, [](auto& t) { return at::reflection_pad2d(t[0], {-2, -2, -2, -2}); });
+  same_error("cropping all", {image}, [](auto& t) { return at::replication_pad2d(t[0], {-2, -2, -2, -2}); });
   same_error("cropping more than all", {image}, [](auto& t) { return at::constant_pad_nd(t[0], {0, 0, -3, -2}); });
   same_error("around twice", {image}, [](auto& t) { return at::_pad_circular(t[0], {5, 0, 0, 0}); });
   same_error("no output", {image}, [](auto& t) { return at::upsample_bilinear2d(t[0], {0, 3}, false); });
