@@ -1,6 +1,7 @@
 """What the Python tests share: models, comparisons, and running a function on several ranks."""
 
 import os
+import pathlib
 import tempfile
 import traceback
 
@@ -50,5 +51,5 @@ def run_ranks(size: int, functions: list, *args) -> None:
             while not processes.join():
                 pass
         except Exception as error:
-            texts = [open(os.path.join(folder, name)).read() for name in sorted(os.listdir(folder)) if name != "store"]
+            texts = [path.read_text() for path in sorted(pathlib.Path(folder).glob("*.[0-9]"))]
             raise AssertionError("\n".join(texts) or str(error)) from None
