@@ -8,9 +8,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <unistd.h>
 
-#include "benchmarks/timing.h"
+#include "benchmarks/processes.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
@@ -64,12 +63,7 @@ void small_calls(const DeviceMesh& mesh) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
-    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
-    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
-    perror(launcher.c_str());
-    return 1;
-  }
+  bench::start_as_ranks(argv, 2);
   at::set_num_threads(1);
   init();
   auto n = world_size();

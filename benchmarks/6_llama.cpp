@@ -6,9 +6,8 @@
 // Started alone, it starts itself that way. Wall time of forward, backward and an SGD step, median.
 
 #include <cstdlib>
-#include <unistd.h>
 
-#include "benchmarks/timing.h"
+#include "benchmarks/processes.h"
 #include "examples/llama.h"
 
 using namespace intarsia;
@@ -39,7 +38,8 @@ TORCH_MODULE(Stack);
 // The entries of the example's plan that are for blocks, and for the tables.
 ParallelPlan block_plan(const llama::Options& options) {
   std::vector<ParallelPlan::Entry> entries;
-  for (auto& entry : llama::plan(options).entries()) {
+  auto whole = llama::plan(options);
+  for (auto& entry : whole.entries()) {
     if (entry.first.empty() || entry.first.rfind("layers", 0) == 0) entries.push_back(entry);
   }
   return entries;
@@ -48,12 +48,7 @@ ParallelPlan block_plan(const llama::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
-    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
-    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
-    perror(launcher.c_str());
-    return 1;
-  }
+  bench::start_as_ranks(argv, 2);
   at::set_num_threads(1);
   init();
   auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
