@@ -79,7 +79,10 @@ TEST(ParallelLlama, LearnsAsOnOneRankAndSendsWhatTheoryAsksFor) {
         // [2, 16, 32] floats, of which each rank has a quarter: 4096B less 1024B
         auto gather = "all_gather tp 3072B\n", scatter = "reduce_scatter(sum) tp 3072B\n";
         auto block = std::string(gather) + scatter + gather + scatter;
-        for (int i : {0, 1}) EXPECT_EQ(actual.forward[i], block), EXPECT_EQ(actual.backward[i], block);
+        for (int i : {0, 1}) {
+          EXPECT_EQ(actual.forward[i], block);
+          EXPECT_EQ(actual.backward[i], block);
+        }
         // The ends: the embedding scatters its sum, the output layer gathers the sequence. The loss reduces a number per
         // token (largest logit, sum of exponentials; backward one) and itself: 2 * 3/4 of 128B and of 4B.
         auto token = [](const char* op) { return std::string("all_reduce(") + op + ") tp 192B\n"; };
