@@ -24,7 +24,8 @@ nn::Sequential model() {
 
 // What every rank holds of a replicated tensor is what the plain one is.
 void expect_everywhere(const at::Tensor& actual, const at::Tensor& expected, const std::string& name) {
-  for (auto& shard : shards_of(redistribute(actual, Placements(mesh_of(actual).ndim(), Replicate())))) {
+  auto whole = redistribute(actual, Placements(mesh_of(actual).ndim(), Replicate()));
+  for (auto& shard : shards_of(whole)) {
     EXPECT_EQ(difference(shard.detach(), expected.detach(), 1e-11), "") << name;
   }
 }

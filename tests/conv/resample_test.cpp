@@ -72,8 +72,8 @@ TEST(Pad, CircularIsOneExchangeWithOnlyTheRowsThatMove) {
   Simulation world(4);
   auto x = distribute_tensor(at::randn({1, 1, 8}), init_device_mesh(at::kCPU, {4}, {"w"}), {Shard(2)});
   CommDebugMode comms;
-  at::_pad_circular(x, {1, 1});  // 10 over 4 is 3, 3, 3, 1: rank 0 gets 7, rank 1 gets 4, rank 2 gets 6 and 7
-  EXPECT_EQ(comms.text(), "all_to_all w 8B\n");
+  at::_pad_circular(x, {1, 1});  // 10 over 4 is 3, 3, 3, 1: rank 3 sends row 7 to rank 0, and rows 6 and 7 to rank 2
+  EXPECT_EQ(comms.text(), "all_to_all w 12B\n");
   auto twice = error_text<c10::Error>([&] { at::_pad_circular(at::zeros({1, 1, 8}), {9, 0}); });
   EXPECT_EQ(error_text<c10::Error>([&] { at::_pad_circular(x, {9, 0}); }), twice);
 }
