@@ -124,7 +124,7 @@ std::string shards_text(const Shards& shards, Heading heading) {
 }
 
 std::string form_text(const at::Tensor& tensor) {
-  return "shape=" + c10::str(tensor.sizes()) + ", dtype=" + c10::toString(tensor.scalar_type());
+  return "shape=" + c10::str(tensor.sym_sizes()) + ", dtype=" + c10::toString(tensor.scalar_type());
 }
 
 std::string dtensor_text(const at::Tensor& tensor) {

@@ -90,7 +90,7 @@ TEST(Printing, SaysThatATensorRequiresGrad) {
 TEST(Printing, ShowsOneTensorPerRank) {
   Pair pair;
   auto local = to_local(distribute_tensor(torch::arange(3), pair.mesh, {Shard(0)}));
-  auto text = "one tensor per rank (shape=[2], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [1]: [2]";
+  auto text = "one tensor per rank (shape=[2|1], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [1]: [2]";
   EXPECT_EQ(str(local), text);
   EXPECT_EQ(streamed(local), text);
 }
