@@ -112,7 +112,7 @@ c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::Ope
   auto& first = values[0];
   if (first.isTensor()) return joined(values, op);
   if (first.isTensorList()) return joined_list(values, op);
-  auto& type = op.schema().returns()[r].type();
+  auto& type = op.schema().returns()[r].real_type();
   if (is_sym_int(type)) {
     std::vector<int64_t> numbers;
     for (auto& value : values) numbers.push_back(value.toInt());

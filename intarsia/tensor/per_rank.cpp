@@ -105,13 +105,26 @@ class PerRankImpl final : public c10::TensorImpl {
     auto offset = sym_storage_offset_default().maybe_as_int();
     return offset ? *offset : refuse<int64_t>("storage_offset");
   }
+  c10::SymBool sym_is_contiguous_custom(c10::MemoryFormat format) const override {
+    return every([format](auto& value) { return value.is_contiguous(format); });
+  }
+  bool is_strides_like_custom(c10::MemoryFormat format) const override {
+    return every([format](auto& value) { return value.unsafeGetTensorImpl()->is_strides_like(format); });
+  }
   // Autograd compares the strides of dense tensors number by number. It takes others as they are if they are contiguous.
   c10::SymBool sym_is_non_overlapping_and_dense_custom() const override { return false; }
 
  private:
+  const Shards& values() const { return static_cast<PerRankMeta*>(const_cast<PerRankImpl*>(this)->get_backend_meta())->values; }
+
+  template <class Ask>
+  bool every(Ask ask) const {
+    return std::all_of(values().begin(), values().end(), ask);
+  }
+
   template <class Result>
   [[noreturn]] Result refuse(const char* what) const {
-    auto& values = static_cast<PerRankMeta*>(const_cast<PerRankImpl*>(this)->get_backend_meta())->values;
+    auto& values = this->values();
     std::string shapes;
     for (size_t slot = 0; slot < values.size() && slot < 16; ++slot) shapes += (slot ? ", " : "") + c10::str(values[slot].sizes());
     TORCH_CHECK_VALUE(false, "[", what, "] has no one answer: the tensors of the simulated ranks have the shapes ", shapes,

@@ -6,15 +6,12 @@
 #include <sstream>
 #include <type_traits>
 
-#include <c10/core/Contiguity.h>
-#include <c10/core/MemoryFormat.h>
 #include <c10/core/SymNodeImpl.h>
 
 namespace intarsia {
 namespace {
 
 using c10::SymNode;
-using Nodes = c10::ArrayRef<SymNode>;
 using Ints = std::vector<int64_t>;
 
 // One of the three kinds of numbers that LibTorch knows.
@@ -103,26 +100,6 @@ class PerRankNumber final : public c10::SymNodeImpl {
     return text.str();
   }
 
-  // Questions about the memory of a tensor whose sizes are such numbers: yes if it is so on every rank.
-  SymNode is_contiguous(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::_compute_contiguous<int64_t>(n, s, c10::multiply_integers(n)); });
-  }
-  SymNode is_channels_last_contiguous_2d(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::_compute_channels_last_contiguous_2d<int64_t>(n, s); });
-  }
-  SymNode is_channels_last_contiguous_3d(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::_compute_channels_last_contiguous_3d<int64_t>(n, s); });
-  }
-  SymNode is_channels_last_strides_2d(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::is_channels_last_strides_2d<int64_t>(n, s); });
-  }
-  SymNode is_channels_last_strides_3d(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::is_channels_last_strides_3d<int64_t>(n, s); });
-  }
-  SymNode is_non_overlapping_and_dense(Nodes sizes, Nodes strides) override {
-    return on_all(sizes, strides, [](auto& n, auto& s) { return c10::_compute_non_overlapping_and_dense<int64_t>(n, s); });
-  }
-
  private:
   static int64_t divisor(T value) {
     TORCH_CHECK(value != T(0), "[per-rank size] a division by the size of an empty shard. Use a mesh that divides evenly.");
@@ -151,9 +128,6 @@ class PerRankNumber final : public c10::SymNodeImpl {
   template <class F>
   SymNode zip(const SymNode& other, F f);
 
-  template <class F>
-  SymNode on_all(Nodes sizes, Nodes strides, F f);
-
   std::vector<T> values_;
 };
 
@@ -173,19 +147,6 @@ SymNode PerRankNumber<T>::zip(const SymNode& other, F f) {
   std::vector<Kind<std::invoke_result_t<F, T, T>>> results;
   for (size_t slot = 0; slot < values_.size(); ++slot) results.push_back(f(T(values_[slot]), T(theirs[slot])));
   return c10::make_intrusive<PerRankNumber<typename decltype(results)::value_type>>(std::move(results));
-}
-
-template <class T>
-template <class F>
-SymNode PerRankNumber<T>::on_all(Nodes sizes, Nodes strides, F f) {
-  bool all = true;
-  for (size_t slot = 0; slot < values_.size(); ++slot) {
-    Ints n, s;
-    for (auto& size : sizes) n.push_back(as<int64_t>(size.get()).values()[slot]);
-    for (auto& stride : strides) s.push_back(as<int64_t>(stride.get()).values()[slot]);
-    all = all && f(n, s);
-  }
-  return same<bool>(all);
 }
 
 template <class T>
