@@ -51,13 +51,7 @@ at::Tensor joined(const std::vector<c10::IValue>& values, const c10::OperatorHan
 
 c10::IValue joined_list(const std::vector<c10::IValue>& values, const c10::OperatorHandle& op) {
   c10::List<at::Tensor> list;
-  auto size = values[0].toTensorList().size();
-  for (auto& value : values) {
-    TORCH_CHECK_VALUE(value.toTensorList().size() == size, "[", op.operator_name(), "] gives ", size, " tensors on one ",
-                      "simulated rank and ", value.toTensorList().size(), " on another. Take the ranks' tensors apart ",
-                      "with shards_of or values_of.");
-  }
-  for (size_t i = 0; i < size; ++i) {
+  for (size_t i = 0; i < values[0].toTensorList().size(); ++i) {
     std::vector<c10::IValue> items;
     for (auto& value : values) items.push_back(at::Tensor(value.toTensorList().get(i)));
     list.push_back(joined(items, op));
@@ -111,7 +105,10 @@ c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::Ope
   for (auto& local : results) values.push_back(local[r]);
   auto& first = values[0];
   if (first.isTensor()) return joined(values, op);
-  if (first.isTensorList()) return joined_list(values, op);
+  if (first.isTensorList()) {
+    check_equal_lists(results, r, op);
+    return joined_list(values, op);
+  }
   auto& type = op.schema().returns()[r].real_type();
   if (is_sym_int(type)) {
     std::vector<int64_t> numbers;
@@ -130,6 +127,15 @@ c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::Ope
   return first;
 }
 
+void check_equal_lists(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op) {
+  auto size = results[0][r].toTensorList().size();
+  for (auto& of_rank : results) {
+    auto other = of_rank[r].toTensorList().size();
+    TORCH_CHECK_VALUE(other == size, "[", op.operator_name(), "] gives ", size, " tensors on one simulated rank and ",
+                      other, " on another. Take the ranks' tensors apart with shards_of or values_of.");
+  }
+}
+
 std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
   std::vector<size_t> written;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -137,9 +143,9 @@ std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayR
     if (!alias || !alias->isWrite()) continue;
     written.push_back(i);
     for (auto& tensor : tensors_in(args[i])) {
-      TORCH_CHECK_VALUE(!tensor.defined() || is_per_rank(tensor), "[", op.operator_name(), "] writes a value per simulated ",
-                        "rank into one plain tensor, of shape ", tensor.sizes(), ". Write to a tensor that is one per rank, ",
-                        "such as zeros_like of one, or take the values apart with shards_of or values_of.");
+      TORCH_CHECK_VALUE(!tensor.defined() || is_per_rank(tensor), "[", op.operator_name(), "] writes a value per ",
+                        "simulated rank into one plain tensor, of shape ", tensor.sizes(), ". Write to a tensor that is ",
+                        "one per rank, such as zeros_like of one, or take the values apart with shards_of or values_of.");
     }
   }
   return written;

@@ -27,6 +27,9 @@ c10::IValue argument_at(const c10::IValue& arg, size_t slot, const LocalOf& loca
 // The result number r of all ranks as one: tensors stand for all of them, sizes too, other values must agree.
 c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op);
 
+// An error if the result number r is a list that is longer on one rank than on another.
+void check_equal_lists(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op);
+
 // The arguments that the op writes to; a plain one among them is an error, since each rank would write to it in turn.
 std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);
 

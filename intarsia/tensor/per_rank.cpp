@@ -73,14 +73,17 @@ void show_form(c10::TensorImpl& impl, const Shards& values) {
 // Answers questions that need one number for all ranks where the ranks agree, and else says what they hold.
 class PerRankImpl final : public c10::TensorImpl {
  public:
-  PerRankImpl(caffe2::TypeMeta dtype, c10::Device device) : TensorImpl(c10::DispatchKeySet(kPerRankKey), dtype, device) {}
+  PerRankImpl(caffe2::TypeMeta dtype, c10::Device device)
+      : TensorImpl(c10::DispatchKeySet(kPerRankKey), dtype, device) {}
 
-  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool may_change) const override {
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool may_change) const override {
     auto copy = c10::make_intrusive<PerRankImpl>(dtype(), device());
     copy_tensor_metadata(this, copy.get(), version, may_change);
     return copy;
   }
-  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool may_change) const override {
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool may_change) const override {
     return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version), may_change);
   }
 
@@ -111,11 +114,13 @@ class PerRankImpl final : public c10::TensorImpl {
   bool is_strides_like_custom(c10::MemoryFormat format) const override {
     return every([format](auto& value) { return value.unsafeGetTensorImpl()->is_strides_like(format); });
   }
-  // Autograd compares the strides of dense tensors number by number. It takes others as they are if they are contiguous.
+  // Autograd compares the strides of dense tensors number by number. It takes others as they are if contiguous.
   c10::SymBool sym_is_non_overlapping_and_dense_custom() const override { return false; }
 
  private:
-  const Shards& values() const { return static_cast<PerRankMeta*>(const_cast<PerRankImpl*>(this)->get_backend_meta())->values; }
+  const Shards& values() const {
+    return static_cast<PerRankMeta*>(const_cast<PerRankImpl*>(this)->get_backend_meta())->values;
+  }
 
   template <class Ask>
   bool every(Ask ask) const {
@@ -126,9 +131,11 @@ class PerRankImpl final : public c10::TensorImpl {
   [[noreturn]] Result refuse(const char* what) const {
     auto& values = this->values();
     std::string shapes;
-    for (size_t slot = 0; slot < values.size() && slot < 16; ++slot) shapes += (slot ? ", " : "") + c10::str(values[slot].sizes());
-    TORCH_CHECK_VALUE(false, "[", what, "] has no one answer: the tensors of the simulated ranks have the shapes ", shapes,
-                      values.size() > 16 ? " and so on" : "", ". Ask for sym_", what,
+    for (size_t slot = 0; slot < values.size() && slot < 16; ++slot) {
+      shapes += (slot ? ", " : "") + c10::str(values[slot].sizes());
+    }
+    TORCH_CHECK_VALUE(false, "[", what, "] has no one answer: the tensors of the simulated ranks have the shapes ",
+                      shapes, values.size() > 16 ? " and so on" : "", ". Ask for sym_", what,
                       ", take the tensors apart with shards_of or values_of, or cut over a mesh that divides.");
   }
 };
@@ -150,7 +157,8 @@ at::Tensor per_rank(Shards values) {
 bool is_per_rank(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kPerRankKey); }
 
 const Shards& values_of(const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(is_per_rank(tensor), "[values_of] the tensor is not one per rank. Only to_local in a simulation makes such.");
+  TORCH_CHECK_TYPE(is_per_rank(tensor),
+                   "[values_of] the tensor is not one per rank. Only to_local in a simulation makes such.");
   return static_cast<PerRankMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta())->values;
 }
 

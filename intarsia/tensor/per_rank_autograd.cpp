@@ -29,7 +29,8 @@ struct Recorded {
 
 // The node that stands for the small graphs of all ranks.
 struct RankByRankBackward final : Node {
-  RankByRankBackward(std::string name, std::vector<Recorded> ranks) : name_(std::move(name)), ranks_(std::move(ranks)) {}
+  RankByRankBackward(std::string name, std::vector<Recorded> ranks)
+      : name_(std::move(name)), ranks_(std::move(ranks)) {}
 
   std::string name() const override { return "RankByRankBackward(" + name_ + ")"; }
   void release_variables() override { ranks_.clear(); }
@@ -63,8 +64,8 @@ variable_list RankByRankBackward::run(const Recorded& rank, const variable_list&
 }
 
 variable_list RankByRankBackward::apply(variable_list&& grads) {
-  TORCH_CHECK(!ranks_.empty(), "[", name_, "] Trying to backward through the graph a second time, after its values have ",
-              "been freed. Specify retain_graph=true in the first call.");
+  TORCH_CHECK(!ranks_.empty(), "[", name_, "] Trying to backward through the graph a second time, after its ",
+              "values have been freed. Specify retain_graph=true in the first call.");
   bool again = at::GradMode::is_enabled();  // the gradients are to be differentiated themselves
   std::vector<Recorded> next;
   std::vector<variable_list> found;
@@ -178,8 +179,8 @@ class Call {
  private:
   void check_write() {
     bool in_place = written_.size() == 1 && written_[0] == 0 && args_[0].isTensor();
-    TORCH_CHECK_NOT_IMPLEMENTED(in_place, "[", op_.operator_name(), "] writes to given tensors, which has no gradient, but ",
-                                "one of the arguments requires grad. Use the op that returns a new tensor.");
+    TORCH_CHECK_NOT_IMPLEMENTED(in_place, "[", op_.operator_name(), "] writes to given tensors, which has no gradient, ",
+                                "but one of the arguments requires grad. Use the op that returns a new tensor.");
     torch::autograd::check_inplace(args_[0].toTensor(), true);
   }
 
@@ -235,14 +236,11 @@ class Call {
     auto& first = results_[0][r];
     if (first.isTensor()) return tensor_result(r, -1, [r](Arguments& of_rank) { return of_rank[r].toTensor(); });
     if (!first.isTensorList()) return join(results_, r, op_);
-    for (auto& of_rank : results_) {
-      TORCH_CHECK_VALUE(of_rank[r].toTensorList().size() == first.toTensorList().size(), "[", op_.operator_name(), "] gives ",
-                        first.toTensorList().size(), " tensors on one simulated rank and ", of_rank[r].toTensorList().size(),
-                        " on another. Take the ranks' tensors apart with shards_of or values_of.");
-    }
+    check_equal_lists(results_, r, op_);
     c10::List<at::Tensor> list;
     for (int64_t item = 0; item < static_cast<int64_t>(first.toTensorList().size()); ++item) {
-      list.push_back(tensor_result(r, item, [&](Arguments& of_rank) { return at::Tensor(of_rank[r].toTensorList().get(item)); }));
+      auto get = [&](Arguments& of_rank) { return at::Tensor(of_rank[r].toTensorList().get(item)); };
+      list.push_back(tensor_result(r, item, get));
     }
     return list;
   }

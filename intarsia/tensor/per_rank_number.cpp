@@ -16,7 +16,8 @@ using Ints = std::vector<int64_t>;
 
 // One of the three kinds of numbers that LibTorch knows.
 template <class T>
-using Kind = std::conditional_t<std::is_floating_point_v<T>, double, std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
+using Kind = std::conditional_t<std::is_floating_point_v<T>, double,
+                                std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
 
 // T is int64_t, double or bool. LibTorch brings both operands to one kind before it calls an operator.
 template <class T>
@@ -89,9 +90,13 @@ class PerRankNumber final : public c10::SymNodeImpl {
   bool bool_() override { return static_cast<bool>(one()); }
   bool has_hint() override { return true; }
 
-  std::optional<int64_t> constant_int() override { return is_int() && agree() ? std::optional<int64_t>(values_[0]) : std::nullopt; }
+  std::optional<int64_t> constant_int() override {
+    return is_int() && agree() ? std::optional<int64_t>(values_[0]) : std::nullopt;
+  }
   std::optional<int64_t> maybe_as_int() override { return constant_int(); }
-  std::optional<bool> constant_bool() override { return is_bool() && agree() ? std::optional<bool>(values_[0]) : std::nullopt; }
+  std::optional<bool> constant_bool() override {
+    return is_bool() && agree() ? std::optional<bool>(values_[0]) : std::nullopt;
+  }
 
   // `2|2|1|0`
   std::string str() override {
@@ -102,7 +107,7 @@ class PerRankNumber final : public c10::SymNodeImpl {
 
  private:
   static int64_t divisor(T value) {
-    TORCH_CHECK(value != T(0), "[per-rank size] a division by the size of an empty shard. Use a mesh that divides evenly.");
+    TORCH_CHECK(value != T(0), "[per-rank size] a division by the size of an empty shard. Use a mesh that divides it.");
     return static_cast<int64_t>(value);
   }
 

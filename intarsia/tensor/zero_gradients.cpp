@@ -59,7 +59,8 @@ class WithZeros final : public c10::OperatorKernel {
     }
     usual_.callBoxed(op, keys, stack);
     if (!makes_zeros || !stack->back().toTensor().requires_grad()) return;
-    if (auto node = stack->back().toTensor().grad_fn()) node->add_post_hook(std::make_unique<Distribute>(std::move(places)));
+    auto node = stack->back().toTensor().grad_fn();
+    if (node) node->add_post_hook(std::make_unique<Distribute>(std::move(places)));
   }
 
  private:
@@ -69,7 +70,9 @@ class WithZeros final : public c10::OperatorKernel {
 }  // namespace
 
 void register_zero_gradients(torch::Library& autograd) {
-  for (auto [name, overload] : {std::pair("copysign", "Tensor"), {"copysign_", "Tensor"}, {"nextafter", ""}, {"nextafter_", ""}, {"cat", ""}}) {
+  const std::pair<const char*, const char*> names[] = {
+      {"copysign", "Tensor"}, {"copysign_", "Tensor"}, {"nextafter", ""}, {"nextafter_", ""}, {"cat", ""}};
+  for (auto [name, overload] : names) {
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + name).c_str(), overload);
     auto kernel = std::make_unique<WithZeros>(op.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradVE));
     auto text = std::string(name) + (*overload ? "." : "") + overload;

@@ -59,6 +59,8 @@ using T = const at::Tensor&;
 namespace F = torch::nn::functional;
 using torch::indexing::Slice;
 
+at::Tensor classes(T x) { return (x.select(1, 0) > 0).to(at::kLong); }
+
 struct Case {
   const char* name;
   Op op;
@@ -74,14 +76,18 @@ INSTANTIATE_TEST_SUITE_P(
     All, PerRankOps,
     testing::Values(
         Case{"sum", [](T x, T w) { return x.sum(); }}, Case{"sum_dim", [](T x, T w) { return x.sum(0); }},
-        Case{"sum_keepdim", [](T x, T w) { return x - x.sum(1, true); }}, Case{"mean_dim", [](T x, T w) { return x.mean(1); }},
+        Case{"sum_keepdim", [](T x, T w) { return x - x.sum(1, true); }},
+        Case{"mean_dim", [](T x, T w) { return x.mean(1); }},
         Case{"var_dim", [](T x, T w) { return x.var(1); }}, Case{"std_dim", [](T x, T w) { return at::std(x, 1); }},
         Case{"prod", [](T x, T w) { return x.prod(); }}, Case{"norm", [](T x, T w) { return x.norm(); }},
         Case{"logsumexp", [](T x, T w) { return x.logsumexp(1); }}, Case{"amax", [](T x, T w) { return x.amax(1); }},
-        Case{"max_dim", [](T x, T w) { return std::get<0>(x.max(1)); }}, Case{"cumsum", [](T x, T w) { return x.cumsum(0); }},
-        Case{"reshape", [](T x, T w) { return x.reshape({-1, 3, 2}); }}, Case{"flatten", [](T x, T w) { return x.flatten(); }},
+        Case{"max_dim", [](T x, T w) { return std::get<0>(x.max(1)); }},
+        Case{"cumsum", [](T x, T w) { return x.cumsum(0); }},
+        Case{"reshape", [](T x, T w) { return x.reshape({-1, 3, 2}); }},
+        Case{"flatten", [](T x, T w) { return x.flatten(); }},
         Case{"view", [](T x, T w) { return x.view({-1, 2}); }}, Case{"view_all", [](T x, T w) { return x.view(-1); }},
-        Case{"unflatten", [](T x, T w) { return x.unflatten(1, {2, 3}); }}, Case{"t", [](T x, T w) { return x.t() * 2; }},
+        Case{"unflatten", [](T x, T w) { return x.unflatten(1, {2, 3}); }},
+        Case{"t", [](T x, T w) { return x.t() * 2; }},
         Case{"transpose", [](T x, T w) { return x.transpose(0, 1).contiguous(); }},
         Case{"permute_reshape", [](T x, T w) { return x.permute({1, 0}).reshape({-1}); }},
         Case{"unsqueeze", [](T x, T w) { return x.unsqueeze(1) * x.unsqueeze(2); }},
@@ -91,16 +97,21 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"linear", [](T x, T w) { return at::linear(x, w.t(), w[0]); }},
         Case{"addmm", [](T x, T w) { return at::addmm(w[0], x, w); }},
         Case{"einsum", [](T x, T w) { return at::einsum("bi,ij->bj", {x, w}); }},
-        Case{"softmax", [](T x, T w) { return x.softmax(1); }}, Case{"log_softmax", [](T x, T w) { return x.log_softmax(-1); }},
+        Case{"softmax", [](T x, T w) { return x.softmax(1); }},
+        Case{"log_softmax", [](T x, T w) { return x.log_softmax(-1); }},
         Case{"softmax_rows", [](T x, T w) { return x.softmax(0); }},
-        Case{"cat", [](T x, T w) { return at::cat({x, x * 2}, 0); }}, Case{"cat_plain", [](T x, T w) { return at::cat({x, w.t()}, 0); }},
+        Case{"cat", [](T x, T w) { return at::cat({x, x * 2}, 0); }},
+        Case{"cat_plain", [](T x, T w) { return at::cat({x, w.t()}, 0); }},
         Case{"cat_columns", [](T x, T w) { return at::cat({x, x.sum(1, true)}, 1); }},
         Case{"stack", [](T x, T w) { return at::stack({x, x * x}, 1); }},
-        Case{"slice", [](T x, T w) { return x.slice(0, 1) * 2; }}, Case{"slice_columns", [](T x, T w) { return x.slice(1, 1, 4); }},
+        Case{"slice", [](T x, T w) { return x.slice(0, 1) * 2; }},
+        Case{"slice_columns", [](T x, T w) { return x.slice(1, 1, 4); }},
         Case{"index_slice", [](T x, T w) { return x.index({Slice(0, 1), Slice(2)}); }},
-        Case{"narrow", [](T x, T w) { return x.narrow(1, 2, 3); }}, Case{"select", [](T x, T w) { return x.select(1, 2); }},
+        Case{"narrow", [](T x, T w) { return x.narrow(1, 2, 3); }},
+        Case{"select", [](T x, T w) { return x.select(1, 2); }},
         Case{"flip", [](T x, T w) { return x.flip(0); }}, Case{"roll", [](T x, T w) { return x.roll(1, 0); }},
-        Case{"chunk", [](T x, T w) { return x.chunk(2, 1)[1] * 3; }}, Case{"split", [](T x, T w) { return x.split(4, 1)[0] + 1; }},
+        Case{"chunk", [](T x, T w) { return x.chunk(2, 1)[1] * 3; }},
+        Case{"split", [](T x, T w) { return x.split(4, 1)[0] + 1; }},
         Case{"unbind", [](T x, T w) { return x.unbind(1)[3] * 2; }},
         Case{"broadcast_column", [](T x, T w) { return x * x.select(1, 0).unsqueeze(1); }},
         Case{"broadcast_row", [](T x, T w) { return x * w.select(1, 0); }},
@@ -111,29 +122,42 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"expand_rows", [](T x, T w) { return x.sum(0, true).expand_symint({x.sym_size(0), 6}); }},
         Case{"repeat", [](T x, T w) { return x.repeat({2, 1}); }},
         Case{"pointwise", [](T x, T w) { return at::gelu(x).tanh() + x.sigmoid() / (x * x + 1); }},
-        Case{"where", [](T x, T w) { return at::where(x > 0, x, x * 0.1); }}, Case{"clamp", [](T x, T w) { return x.clamp(-1, 1); }},
+        Case{"where", [](T x, T w) { return at::where(x > 0, x, x * 0.1); }},
+        Case{"clamp", [](T x, T w) { return x.clamp(-1, 1); }},
         Case{"pow", [](T x, T w) { return x.pow(3); }},
         Case{"layer_norm", [](T x, T w) { return at::layer_norm(x, {6}, w.select(1, 0), w.select(1, 1)); }},
         Case{"rms_norm", [](T x, T w) { return at::rms_norm(x, {6}, w.select(1, 0)); }},
         Case{"conv1d", [](T x, T w) { return at::conv1d(x.view({-1, 2, 3}), w.reshape({3, 2, 3}), w[0], 1, 1); }},
-        Case{"conv2d", [](T x, T w) { return F::conv2d(x.view({-1, 1, 2, 3}), w.reshape({3, 1, 2, 3}), F::Conv2dFuncOptions().padding(1)); }},
+        Case{"conv2d", [](T x, T w) {
+               auto options = F::Conv2dFuncOptions().padding(1);
+               return F::conv2d(x.view({-1, 1, 2, 3}), w.reshape({3, 1, 2, 3}), options);
+             }},
         Case{"max_pool", [](T x, T w) { return at::max_pool1d(x.unsqueeze(1), 2); }},
         Case{"adaptive_pool", [](T x, T w) { return at::adaptive_avg_pool1d(x.unsqueeze(1), 3); }},
-        Case{"cross_entropy", [](T x, T w) { return at::cross_entropy_loss(at::matmul(x, w), (x.select(1, 0) > 0).to(at::kLong), {}, at::Reduction::Sum); }},
+        Case{"cross_entropy", [](T x, T w) {
+               return at::cross_entropy_loss(at::matmul(x, w), classes(x), {}, at::Reduction::Sum);
+             }},
         Case{"cross_entropy_module", [](T x, T w) {
-               return F::cross_entropy(at::matmul(x, w), (x.select(1, 0) > 0).to(at::kLong), F::CrossEntropyFuncOptions().reduction(torch::kNone));
+               auto options = F::CrossEntropyFuncOptions().reduction(torch::kNone);
+               return F::cross_entropy(at::matmul(x, w), classes(x), options);
              }},
         Case{"mse_loss", [](T x, T w) { return at::mse_loss(x, x * x, at::Reduction::Sum); }},
-        Case{"attention", [](T x, T w) { return at::scaled_dot_product_attention(x.view({-1, 1, 2, 3}), x.view({-1, 1, 2, 3}), x.view({-1, 1, 2, 3})); }},
+        Case{"attention", [](T x, T w) {
+               auto q = x.view({-1, 1, 2, 3});
+               return at::scaled_dot_product_attention(q, q * 2, q);
+             }},
         Case{"embedding", [](T x, T w) { return at::embedding(w, (x > 0).to(at::kLong)) * x.unsqueeze(2); }},
         Case{"index_select", [](T x, T w) { return x.index_select(1, at::tensor({0, 2, 2})); }},
         Case{"gather", [](T x, T w) { return x.gather(1, (x > 0).to(at::kLong)); }},
         Case{"index_mask", [](T x, T w) { return x.index({x > 0.5}); }},
         Case{"masked_fill", [](T x, T w) { return x.masked_fill(x > 0.5, 0.1); }},
-        Case{"sort", [](T x, T w) { return std::get<0>(x.sort(1)); }}, Case{"topk", [](T x, T w) { return std::get<0>(x.topk(2, 1)); }},
-        Case{"tril", [](T x, T w) { return x.tril(); }}, Case{"pad", [](T x, T w) { return at::constant_pad_nd(x, {1, 2}); }},
+        Case{"sort", [](T x, T w) { return std::get<0>(x.sort(1)); }},
+        Case{"topk", [](T x, T w) { return std::get<0>(x.topk(2, 1)); }},
+        Case{"tril", [](T x, T w) { return x.tril(); }},
+        Case{"pad", [](T x, T w) { return at::constant_pad_nd(x, {1, 2}); }},
         Case{"new_zeros", [](T x, T w) { return x + x.new_ones_symint({x.sym_size(0), 1}); }},
         Case{"by_numel", [](T x, T w) { return x * at::Scalar(x.sym_numel() + 1); }},
+        Case{"by_half_the_numel", [](T x, T w) { return x * at::Scalar(c10::SymFloat(x.sym_numel()) / 2.0); }},
         Case{"as_strided", [](T x, T w) { return x.as_strided_symint({x.sym_size(0), 2}, {6, 3}, 1); }},
         Case{"in_place", [](T x, T w) { auto y = x * 2; y.mul_(x); y.add_(w.select(1, 0)); return y; }},
         Case{"in_place_by_leaf_weight", [](T x, T w) { auto y = at::zeros_like(x); y.add_(w.select(1, 1)); return y * x; }},
@@ -142,7 +166,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"view_read_after_write", [](T x, T w) { auto y = x * 2; auto v = y.select(1, 1); y.mul_(x); return v * 3; }},
         Case{"fill_row", [](T x, T w) { auto y = x.clone(); y.narrow(1, 0, 2).copy_(x.narrow(1, 2, 2)); return y; }},
         Case{"squeeze_in_place", [](T x, T w) { auto y = x * 3; y.unsqueeze_(0); return y.sum(2); }},
-        Case{"detach", [](T x, T w) { return x.detach() * x; }}, Case{"dropout_off", [](T x, T w) { return at::dropout(x, 0.5, false); }},
+        Case{"detach", [](T x, T w) { return x.detach() * x; }},
+        Case{"dropout_off", [](T x, T w) { return at::dropout(x, 0.5, false); }},
         Case{"to_double", [](T x, T w) { return x.to(at::kDouble) * x.to(at::kFloat); }}),
     [](auto& info) { return std::string(info.param.name); });
 
@@ -292,6 +317,14 @@ TEST(PerRank, ResultsOfDifferentNumbersOfDimsAreAnError) {
   Ranks ranks;
   auto local = to_local(ranks.cut(waves({5, 6})));
   EXPECT_NE(error_text<c10::ValueError>([&] { local.squeeze(); }).find("tensors of 2 and of 1 dims: [2, 6] and [6]"), std::string::npos);
+}
+
+TEST(PerRank, ListsOfDifferentLengthsAreAnError) {
+  Ranks ranks;
+  auto local = to_local(ranks.cut(waves({5, 6})));
+  EXPECT_EQ(error_text<c10::ValueError>([&] { local.split(1, 0); }),
+            "[aten::split.Tensor] gives 2 tensors on one simulated rank and 1 on another. Take the ranks' tensors apart "
+            "with shards_of or values_of.");
 }
 
 TEST(PerRank, APlainTensorIsNotWrittenByManyRanks) {
