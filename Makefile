@@ -2,7 +2,9 @@
 #
 #   make demo      train a small model on a simulated mesh and show what moved
 #   make test      build everything, run every test
+#   make nightly   convolutions at their full sizes and random tests with fresh seeds; minutes, and some 20 GB of memory
 #   make bench     print the comparison tables
+#   make python    build the Python package into build/python (PYTHONPATH=build/python)
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make build     build everything
 #   make format    format the sources (needs clang-format)
@@ -15,7 +17,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO := $(basename $(notdir $(firstword $(wildcard examples/2_*.cpp))))
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test bench asan build setup setup-tests format tidy clean
+.PHONY: demo test nightly bench python asan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
 
 setup:
@@ -39,10 +41,20 @@ test: setup-tests
 	cmake --build --preset dev --parallel $(JOBS)
 	ctest --preset dev --parallel $(JOBS)
 
+nightly: setup-tests
+	cmake --preset dev
+	cmake --build --preset dev --parallel $(JOBS) --target intarsia_tests intarsia_process_tests intarsia_cli
+	tools/nightly
+
 bench: setup
 	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target benchmarks
+	cmake --build --preset dev --parallel $(JOBS) --target benchmarks intarsia_python
 	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do build/$${source%.cpp}; done
+	PYTHONPATH=build/python .venv/bin/python benchmarks/7_python.py
+
+python: setup
+	cmake --preset dev
+	cmake --build --preset dev --parallel $(JOBS) --target intarsia_python
 
 asan: setup-tests
 	cmake --preset asan

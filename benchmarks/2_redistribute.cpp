@@ -1,79 +1,76 @@
-// Redistribution over gloo, two ranks, beside the raw collective and beside torch.distributed.tensor.
+// Redistribution over gloo beside gloo's own collective on buffers of the same size, and beside torch.distributed.tensor.
 //
 //   intarsia run -n 2 build/benchmarks/2_redistribute
 //
-// Started alone, it starts itself that way. Wall time, median, all sides in turn.
+// Started alone, it starts itself that way. Wall time, median, the sides in turn.
 
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include <cstdlib>
-#include <unistd.h>
-
-#include "benchmarks/timing.h"
-#include "intarsia/comm/axis.h"
+#include "benchmarks/processes.h"
+#include "intarsia/comm/gloo.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
 
 namespace {
 
-template <class F>
-double median_us(F call, int calls) {
-  std::vector<double> times;
-  for (int i = 0; i < calls; ++i) {
-    barrier();
-    auto start = bench::wall_us();
-    call();
-    times.push_back(bench::wall_us() - start);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+constexpr int64_t kSide = 1024;  // kSide * kSide floats are 4 MB
+
+c10::intrusive_ptr<c10d::Backend> raw_gloo() {
+  auto path = "/tmp/intarsia_bench_" + std::string(std::getenv("MASTER_PORT"));
+  auto store = c10::make_intrusive<c10d::FileStore>(path, world_size());
+  return GlooMaker("127.0.0.1", std::chrono::seconds(60)).make(store, rank(), world_size());
 }
 
-void print(const char* what, double microseconds, double reference, const char* of) {
-  if (rank() != 0) return;
-  printf("%-44s %10.1f us", what, microseconds);
-  if (reference > 0) printf("   %.2fx of %s (%.1f us)", microseconds / reference, of, reference);
-  printf("\n");
-  fflush(stdout);
+void beside_gloo(const DeviceMesh& mesh) {
+  auto gloo = raw_gloo();
+  auto n = world_size();
+  auto whole = torch::rand({kSide, kSide});
+  auto rows = distribute_tensor(whole, mesh, {Shard(0)});
+  auto pending = [&] { return from_local(whole, mesh, {Partial()}); };  // a new one each time: a settled value is kept
+  auto mine = shards_of(rows)[0];
+  auto sum = torch::empty({kSide, kSide}), part = torch::empty({kSide / n, kSide}), all = torch::empty({kSide, kSide});
+  auto turned = torch::empty_like(mine);
+  std::vector<int64_t> even;
+
+  auto compare = [&](const char* what, const std::function<at::Tensor()>& ours, const std::function<c10::intrusive_ptr<c10d::Work>()>& raw) {
+    auto times = bench::medians_us({[&] { ours(); }, [&] { raw()->wait(); }}, 200);
+    bench::print_ratio(what, times[0], times[1], "gloo");
+  };
+  compare("4 MB S(0) -> R: all_gather", [&] { return redistribute(rows, {Replicate()}); },
+          [&] { return gloo->_allgather_base(all, mine); });
+  compare("4 MB P(sum) -> R: all_reduce", [&] { return redistribute(pending(), {Replicate()}); }, [&] {
+    sum.copy_(whole);  // gloo's works in place, and redistribute leaves its input as it was
+    std::vector<at::Tensor> one{sum};
+    return gloo->allreduce(one);
+  });
+  compare("4 MB P(sum) -> S(0): reduce_scatter", [&] { return redistribute(pending(), {Shard(0)}); },
+          [&] { return gloo->_reduce_scatter_base(part, whole); });
+  compare("4 MB S(0) -> S(1): all_to_all", [&] { return redistribute(rows, {Shard(1)}); },
+          [&] { return gloo->alltoall_base(turned, mine, even, even); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
-    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
-    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
-    perror(launcher.c_str());
-    return 1;
-  }
+  bench::start_as_ranks(argv, 2);
   at::set_num_threads(1);
   init();
   torch::NoGradGuard no_grad;
-  auto n = world_size();
-  auto mesh = init_device_mesh(torch::kCPU, {n}, {"tp"});
-  auto& axis = Axis::of(mesh, 0);
-
-  // 4 MB: the raw engine call on buffers of the right size, against redistribute.
-  auto whole = torch::rand({1024, 1024});
-  auto cut = distribute_tensor(whole, mesh, {Shard(0)});
-  auto mine = cut.defined() ? shards_of(cut)[0] : at::Tensor();
-  Counts counts{std::vector<int64_t>(n, mine.numel())};
-  Shards flat{mine.view({-1})};
-  auto raw_gather = median_us([&] { axis.all_gather(flat, {at::empty({mine.numel() * n})}, counts); }, 200);
-  print("all_gather 4 MB: S(0) -> R", median_us([&] { redistribute(cut, {Replicate()}); }, 200), raw_gather, "raw");
-  auto pending = from_local(whole, mesh, {Partial()});
-  auto raw_reduce = median_us([&] { axis.all_reduce({whole}, ReduceOp::sum); }, 200);
-  print("all_reduce 4 MB: P(sum) -> R", median_us([&] { redistribute(pending, {Replicate()}); }, 200), raw_reduce, "raw");
+  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
+  beside_gloo(mesh);
 
   auto square = distribute_tensor(torch::rand({512, 512}), mesh, {Shard(0)});
-  auto peer = rank() ? std::map<std::string, double>()
-                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
-                                          "benchmarks/peer_redistribute.py 2>/dev/null");
+  auto peer = rank() || world_size() != 2
+                  ? std::map<std::string, double>()
+                  : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
+                                       "benchmarks/peer_redistribute.py 2>/dev/null");
   barrier();
-  auto gather = median_us([&] { shards_of(redistribute(square, {Replicate()}))[0].sum(); }, 200);
-  print("512x512 S(0) -> R", gather, peer["S0_R"], "torch.distributed.tensor");
-  auto turn = median_us([&] { shards_of(redistribute(square, {Shard(1)}))[0].sum(); }, 200);
-  print("512x512 S(0) -> S(1)", turn, peer["S0_S1"], "torch.distributed.tensor");
+  for (auto& [name, goal] : std::map<std::string, Placement>{{"S0_R", Replicate()}, {"S0_S1", Shard(1)}}) {
+    auto time = bench::median_us([&] { shards_of(redistribute(square, {goal}))[0].sum(); }, 200);
+    bench::print_ratio("512x512 S(0) -> " + str(goal), time, peer[name], "torch.distributed.tensor");
+  }
   finalize();
 }

@@ -7,9 +7,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <unistd.h>
 
-#include "benchmarks/timing.h"
+#include "benchmarks/processes.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
@@ -67,12 +66,7 @@ void print(const char* what, const Measured& ours, double peer, double goal) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
-    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
-    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
-    perror(launcher.c_str());
-    return 1;
-  }
+  bench::start_as_ranks(argv, 2);
   at::set_num_threads(1);
   init();
   auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});

@@ -8,9 +8,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <unistd.h>
 
-#include "benchmarks/timing.h"
+#include "benchmarks/processes.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
@@ -41,15 +40,30 @@ struct Side {
   torch::optim::SGD optimizer{conv->parameters(), 0.001};
 };
 
+// A convolution so small that what surrounds it shows: processor time of this rank per call, in microseconds.
+void small_calls(const DeviceMesh& mesh) {
+  auto n = world_size();
+  auto x = torch::rand({1, 4, 8, 8}), w = torch::rand({4, 4, 3, 3});
+  auto dw = distribute_tensor(w, mesh, {Replicate()});
+  auto call = [](const at::Tensor& input, const at::Tensor& weight) { return at::convolution(input, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1); };
+  auto row = [&](const char* text, const at::Tensor& input, const at::Tensor& whole) {
+    torch::NoGradGuard no_grad;
+    auto plain = bench::time_us([&] { call(input, w); }, 500, 7);
+    barrier();
+    auto ours = bench::time_us([&] { call(whole, dw); }, 500, 7);
+    barrier();
+    if (rank() == 0) printf("%-44s %10.2f us  %8.2f us over plain\n", text, ours, ours - plain);
+  };
+  if (rank() == 0) printf("\nconvolution 1x4x8x8 per rank, 4->4, 3x3, forward, processor time\n");
+  row("the batch is cut: nothing is sent", x, from_local(x, mesh, {Shard(0)}));
+  auto wide = torch::rand({1, 4, 8, 8 * n});
+  row("the width is cut: a column from the neighbour", wide.narrow(3, 0, 8).contiguous(), distribute_tensor(wide, mesh, {Shard(3)}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
-    auto launcher = std::string(argv[0]).substr(0, std::string(argv[0]).rfind("benchmarks")) + "bin/intarsia";
-    execl(launcher.c_str(), "intarsia", "run", "-n", "2", "--no-prefix", argv[0], nullptr);
-    perror(launcher.c_str());
-    return 1;
-  }
+  bench::start_as_ranks(argv, 2);
   at::set_num_threads(1);
   init();
   auto n = world_size();
@@ -81,5 +95,6 @@ int main(int argc, char** argv) {
     for (auto& event : comms.events()) halo += event.kind == "halo" ? event.received : 0;
     printf("%-44s %10ld B\n", "halo", static_cast<long>(halo));
   }
+  small_calls(mesh);
   finalize();
 }

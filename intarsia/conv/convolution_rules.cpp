@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/conv/convolution.h"
+#include "intarsia/conv/spread.h"
 #include "intarsia/rules/builders.h"
 
 namespace intarsia {
@@ -67,6 +68,14 @@ void local_convolution_backward(LocalCall& local) {
   stack = {zeros(mask[0], input), zeros(mask[1], weight), mask[2] ? at::sum(grad, summed) : at::Tensor()};
 }
 
+// Nothing is empty, and channels of groups are whole: the arguments are those of the plain op.
+bool plain_convolution_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out,
+                            const Slot& slot) {
+  auto channels_cut = [](const Layout* layout) { return layout && !axes_cutting(*layout, 1).empty(); };
+  return holds_something(call, in, out, slot) && (groups_of(call) == 1 || !channels_cut(in[0])) &&
+         (call.arg_index("output_mask") < 0 || !channels_cut(in[0]));
+}
+
 }  // namespace
 
 Window ConvArgs::window(const TensorForm& weight, int64_t dim) const {
@@ -105,6 +114,7 @@ Rule convolution_rule(bool image) {
     return groups == 1 || cuts_between_groups(in, call.inputs[0].sizes[1], out, call.outputs[0].sizes[1], groups);
   };
   rule.local = local_convolution;
+  rule.plain_does = plain_convolution_does;
   return rule;
 }
 
@@ -129,6 +139,7 @@ Rule convolution_backward_rule(bool image) {
     return groups == 1 || cuts_between_groups(in, call.inputs[0].sizes[1], out, call.inputs[1].sizes[1], groups);
   };
   rule.local = local_convolution_backward;
+  rule.plain_does = plain_convolution_does;
   return rule;
 }
 

@@ -7,10 +7,23 @@
 namespace intarsia {
 namespace {
 
+// Backends refuse an output padding that no input can reach, each in its own words: the plain op says them.
+void check_output_padding(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+                          at::IntArrayRef dilation, at::IntArrayRef output_padding, int64_t groups) {
+  bool fits = true;
+  for (size_t i = 0; i < output_padding.size(); ++i) {
+    fits = fits && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
+  }
+  if (fits) return;
+  auto zeros = [](const at::Tensor& like) { return at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()); };
+  at::convolution(zeros(input), zeros(weight), {}, stride, padding, dilation, true, output_padding, groups);
+}
+
 // LibTorch checks the arguments of a convolution and then asks the backend. The backend "meta" has only shapes.
 at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>&,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  if (transposed) check_output_padding(input, weight, stride, padding, dilation, output_padding, groups);
   auto shape = transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, output_padding, stride,
                                                         dilation, groups)
                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
@@ -28,13 +41,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> shapes_of_gradients(
 }  // namespace
 
 void register_convolution_shapes() {
-  static auto* library = [] {
-    auto* meta = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
-    meta->impl("convolution_overrideable", shape_of_convolution);
-    meta->impl("convolution_backward_overrideable", shapes_of_gradients);
-    return meta;
+  static torch::Library meta(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  static bool once = [] {
+    meta.impl("convolution_overrideable", shape_of_convolution);
+    meta.impl("convolution_backward_overrideable", shapes_of_gradients);
+    return true;
   }();
-  (void)library;
+  (void)once;
 }
 
 }  // namespace intarsia

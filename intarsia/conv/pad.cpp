@@ -22,6 +22,23 @@ bool is_padded(const OpCall& call, int64_t dim) {
   return at < pads.size() && (pads[at] || pads[at + 1]);
 }
 
+// Of the ranks that share a pending sum, one pads with the value and the others with zeros.
+bool adds_the_value(const Layout& layout, const Slot& slot) {
+  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (is_partial(layout.placements()[axis]) && slot.coordinate[axis] != 0) return false;
+  }
+  return true;
+}
+
+void local_pad(LocalCall& local) {
+  auto value = adds_the_value(*local.in[0], local.slot) ? local.stack[2].toScalar() : c10::Scalar(0);
+  local.stack = {at::constant_pad_nd(local.stack[0].toTensor(), local.stack[1].toIntVector(), value)};
+}
+
+bool plain_pad_does(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*>, const Slot& slot) {
+  return adds_the_value(*in[0], slot);
+}
+
 void pad(Spread& run) {
   auto& input = run.call.inputs[0];
   auto& output = run.call.outputs[0];
@@ -34,21 +51,25 @@ void pad(Spread& run) {
   }
   auto fetched = fetch(run.inputs[0], sides);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto result = pad_to_wanted(fetched[slot], sides, slot, value);
+    auto filled = adds_the_value(*run.in[0], run.mesh.slots()[slot]) ? value : c10::Scalar(0);
+    auto result = pad_to_wanted(fetched[slot], sides, slot, filled);
     run.outputs[0].push_back(result.is_alias_of(run.inputs[0][slot]) ? result.clone() : result);
   }
 }
 
-// Zeros are added to a pending sum by anybody.
+// The value is no part of what a choice depends on, so a pending sum may stay one whatever it is.
 Rule pad_rule(bool everywhere) {
-  return rows("pad", [=](const OpCall& call) {
+  auto rule = rows("pad", [=](const OpCall& call) {
     Rows rows;
     for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
       if (everywhere || !is_padded(call, d)) rows.push_back({{S(d)}, {S(d)}});
     }
-    if (call.arg("value").toScalar().equal(0)) rows.push_back({{P_sum}, {P_sum}});
+    rows.push_back({{P_sum}, {P_sum}});
     return rows;
   });
+  rule.local = local_pad;
+  rule.plain_does = plain_pad_does;
+  return rule;
 }
 
 }  // namespace

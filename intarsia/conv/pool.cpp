@@ -6,8 +6,7 @@
 #include <ATen/native/Pool.h>
 #include <torch/library.h>
 
-#include "intarsia/conv/side.h"
-#include "intarsia/conv/spread.h"
+#include "intarsia/conv/pool.h"
 #include "intarsia/rules/builders.h"
 
 namespace intarsia {
@@ -65,12 +64,6 @@ at::Tensor renumbered(const at::Tensor& indices, const std::vector<Interval>& fr
   return result;
 }
 
-std::vector<Interval> whole_frame(const Sides& sides) {
-  std::vector<Interval> frame;
-  for (auto& side : sides) frame.push_back({0, side.size});
-  return frame;
-}
-
 void max_pool(Spread& run, int64_t image_dims) {
   auto args = pool_args(run.call, image_dims);
   auto& form = run.call.inputs[0];
@@ -94,27 +87,9 @@ void max_pool(Spread& run, int64_t image_dims) {
   }
 }
 
-// The gradient goes to where the indices point.
 void max_pool_backward(Spread& run, int64_t image_dims) {
   auto args = pool_args(run.call, image_dims);
-  auto sides = pool_sides(args, *run.in[1], run.call.inputs[1], *run.in[0], run.call.inputs[0]);
-  for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto grad = run.input(0, slot);
-    auto shape = run.input(1, slot).sizes().vec();
-    std::vector<Interval> frame;
-    for (auto& side : sides) {
-      frame.push_back(side.needed(slot));
-      shape[side.dim] = frame.back().size();
-    }
-    auto result = at::zeros(shape, grad.options());
-    if (grad.numel()) {
-      auto flat = [&](const at::Tensor& t) { return t.contiguous().flatten(t.dim() - image_dims); };
-      auto indices = renumbered(run.input(2, slot), whole_frame(sides), frame);
-      result.flatten(result.dim() - image_dims).scatter_add_(-1, flat(indices), flat(grad));
-    }
-    run.outputs[0].push_back(result);
-  }
-  run.outputs[0] = give_back(run.outputs[0], sides);
+  return_to_indices(run, pool_sides(args, *run.in[1], run.call.inputs[1], *run.in[0], run.call.inputs[0]));
 }
 
 // What the sum under each window is divided by.
@@ -176,34 +151,6 @@ void avg_pool_backward(Spread& run, int64_t image_dims) {
   run.outputs[0] = give_back(run.outputs[0], sides);
 }
 
-// Every dim may be cut, in all tensors alike; with `image` also those of the image. Averages are linear, but for those
-// of whole numbers, which are rounded.
-Rule pool_rule(int64_t image_dims, bool image, bool linear) {
-  return rows("pool", [=](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.inputs[0].dim();
-    bool rounds = linear && !at::isFloatingType(call.inputs[0].dtype);
-    for (int64_t d = 0; d < (image && !rounds ? ndim : ndim - image_dims); ++d) {
-      rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
-    }
-    if (!linear || rounds) return rows;
-    Placements pending(call.inputs.size(), R);  // in backward, only the shape of the image counts
-    pending[0] = P_sum;
-    rows.push_back({pending, {P_sum}});
-    return rows;
-  }).with_local(plain_unless_empty);
-}
-
-TensorForm form_of(Ints shape, at::ScalarType dtype) {
-  TensorForm form;
-  form.defined = true;
-  form.sizes.assign(shape.begin(), shape.end());
-  auto strides = c10::contiguous_strides(shape);
-  form.strides.assign(strides.begin(), strides.end());
-  form.dtype = dtype;
-  return form;
-}
-
 std::vector<TensorForm> max_pool3d_forms(const OpCall& call) {
   auto args = pool_args(call, 3);
   auto& input = call.inputs[0];
@@ -212,14 +159,14 @@ std::vector<TensorForm> max_pool3d_forms(const OpCall& call) {
     auto& extent = shape[input.dim() - 3 + i];
     extent = at::native::pooling_output_shape<int64_t>(extent, args.kernel[i], args.padding[i], args.stride[i],
                                                        args.dilation[i], call.bool_arg("ceil_mode", false));
-    TORCH_CHECK(extent > 0, "max_pool3d: the output size is too small for an input of size ", at::IntArrayRef(input.sizes));
+    if (extent <= 0) refuse_as_plain(call);
   }
-  return {form_of(shape, input.dtype), form_of(shape, at::kLong)};
+  return {dense_form(shape, input.dtype), dense_form(shape, at::kLong)};
 }
 
 std::vector<TensorForm> like_second(const OpCall& call) {
   auto& sizes = call.inputs[1].sizes;
-  return {form_of({sizes.begin(), sizes.end()}, call.inputs[0].dtype)};
+  return {dense_form(sizes, call.inputs[0].dtype)};
 }
 
 // LibTorch's max_pool1d reads the memory of CPU tensors that need no gradient; ours have none to read.
@@ -236,6 +183,50 @@ void register_max_pool1d() {
 }
 
 }  // namespace
+
+std::vector<Interval> whole_frame(const Sides& sides) {
+  std::vector<Interval> frame;
+  for (auto& side : sides) frame.push_back({0, side.size});
+  return frame;
+}
+
+void return_to_indices(Spread& run, const Sides& sides) {
+  int64_t image_dims = sides.size();
+  for (size_t slot = 0; slot < run.slots(); ++slot) {
+    auto grad = run.input(0, slot);
+    auto shape = run.input(1, slot).sizes().vec();
+    std::vector<Interval> frame;
+    for (auto& side : sides) {
+      frame.push_back(side.needed(slot));
+      shape[side.dim] = frame.back().size();
+    }
+    auto result = at::zeros(shape, grad.options());
+    if (grad.numel()) {
+      auto flat = [&](const at::Tensor& t) { return t.contiguous().flatten(t.dim() - image_dims); };
+      auto indices = renumbered(run.input(2, slot), whole_frame(sides), frame);
+      result.flatten(result.dim() - image_dims).scatter_add_(-1, flat(indices), flat(grad));
+    }
+    run.outputs[0].push_back(result);
+  }
+  run.outputs[0] = give_back(run.outputs[0], sides);
+}
+
+// Averages are linear, but for those of whole numbers, which are rounded.
+Rule pool_rule(int64_t image_dims, bool image, bool linear) {
+  return unless_empty(rows("pool", [=](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    bool rounds = linear && !at::isFloatingType(call.inputs[0].dtype);
+    for (int64_t d = 0; d < (image && !rounds ? ndim : ndim - image_dims); ++d) {
+      rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
+    }
+    if (!linear || rounds) return rows;
+    Placements pending(call.inputs.size(), R);  // in backward, only the shape of the image counts
+    pending[0] = P_sum;
+    rows.push_back({pending, {P_sum}});
+    return rows;
+  }));
+}
 
 void add_pool_rules(RuleTable& t) {
   register_max_pool1d();

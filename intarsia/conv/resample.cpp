@@ -1,6 +1,8 @@
 // Ops that act on each dim of an image by itself, every output being a weighted sum of a few inputs: interpolation,
 // padding by the image's own rows, adaptive averages. See Note [Taps].
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <ATen/native/UpSample.h>
 
@@ -18,6 +20,7 @@ using Ints = std::vector<int64_t>;
 struct Taps {
   std::vector<Ints> index;                  // [tap][output]
   std::vector<std::vector<double>> weight;  // the same; empty where all are 1
+  bool ragged = false;  // outputs have different numbers of taps: those of weight 0 stand for none
 
   void resize(size_t taps, int64_t outputs, bool weighted) {
     index.assign(taps, Ints(outputs, 0));
@@ -91,6 +94,54 @@ Taps cubic_taps(const Dim& d, bool align_corners, std::optional<double> scale) {
   return taps;
 }
 
+// Filters of antialiased interpolation, as functions of the distance from the output's centre.
+double triangle(double x) { return std::max(0., 1 - std::abs(x)); }
+double cubic(double x) {
+  x = std::abs(x);
+  return x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+double sinc(double x) { return x == 0 ? 1 : std::sin(M_PI * x) / (M_PI * x); }
+double lanczos(double x) { return std::abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0; }
+
+struct Filter {
+  double (*weight)(double);
+  double reach;  // how far from the centre it is not 0
+};
+
+// Where the image shrinks the filter widens, so that every input counts.
+template <class Real>
+Taps antialiased_taps(const Dim& d, bool align_corners, std::optional<double> scale, const Filter& filter) {
+  Taps taps;
+  taps.ragged = true;
+  auto step = at::native::area_pixel_compute_scale<Real>(d.input, d.output, align_corners, scale);
+  Real stretch = std::max<Real>(step, 1), reach = static_cast<Real>(filter.reach) * stretch;
+  int64_t most = static_cast<int64_t>(std::ceil(reach)) * 2 + 1;
+  taps.resize(most, d.output, true);
+  for (int64_t o = 0; o < d.output; ++o) {
+    Real centre = step * (static_cast<Real>(o) + Real(0.5));
+    auto first = std::max<int64_t>(static_cast<int64_t>(centre - reach + Real(0.5)), 0);
+    auto count = std::clamp<int64_t>(std::min<int64_t>(static_cast<int64_t>(centre + reach + Real(0.5)), d.input) - first, 0, most);
+    double total = 0;
+    for (int64_t k = 0; k < most; ++k) {
+      bool inside = k < count;
+      taps.index[k][o] = std::min(inside ? first + k : first, d.input - 1);
+      taps.weight[k][o] = inside ? filter.weight((static_cast<double>(first + k) - centre + 0.5) / stretch) : 0;
+      total += taps.weight[k][o];
+    }
+    for (int64_t k = 0; k < count && total != 0; ++k) taps.weight[k][o] /= total;
+  }
+  return taps;
+}
+
+MakeTaps antialiased(Filter filter) {
+  return [=](const Dim& d) {
+    bool align = d.call.bool_arg("align_corners", false);
+    auto scale = scale_of(d, 2);
+    return computes_in_double(d.call) ? antialiased_taps<double>(d, align, scale, filter)
+                                      : antialiased_taps<float>(d, align, scale, filter);
+  };
+}
+
 MakeTaps smooth(size_t image_dims, bool cubic) {
   return [=](const Dim& d) {
     bool align = d.call.bool_arg("align_corners", false), exact = computes_in_double(d.call);
@@ -127,6 +178,7 @@ Taps adaptive_average(const Dim& d) {
   int64_t most = 0;
   for (int64_t o = 0; o < d.output; ++o) most = std::max(most, end(o) - begin(o));
   taps.resize(most, d.output, true);
+  taps.ragged = true;
   for (int64_t o = 0; o < d.output; ++o) {
     for (int64_t k = 0; k < most; ++k) {
       bool inside = begin(o) + k < end(o);
@@ -193,6 +245,7 @@ void resample(Spread& run, const MakeTaps& make, size_t image_dims) {
         auto [index, weight] = plane.tap(k, slot, x);
         auto rows = at::index_select(x, plane.dim, index);
         if (weight.defined()) rows.mul_(weight);
+        if (plane.taps.ragged) rows.masked_fill_(at::eq(weight, 0), 0);  // also where the image is infinite
         sum = sum.defined() ? sum.add_(rows) : rows;
       }
       x = sum;
@@ -224,7 +277,7 @@ void resample_backward(Spread& run, const MakeTaps& make, size_t image_dims) {
 
 // Linear in the first tensor; a second one only lends its shape.
 Rule resample_rule(size_t image_dims, bool image) {
-  return rows("resample", [=](const OpCall& call) {
+  return unless_empty(rows("resample", [=](const OpCall& call) {
     Rows rows;
     if (!at::isFloatingType(call.inputs[0].dtype)) return rows;
     auto ndim = call.inputs[0].dim();
@@ -235,18 +288,10 @@ Rule resample_rule(size_t image_dims, bool image) {
     pending[0] = P_sum;
     rows.push_back({pending, {P_sum}});
     return rows;
-  }).with_local(plain_unless_empty);
+  }));
 }
 
-std::vector<TensorForm> dense(Ints shape, at::ScalarType dtype) {
-  TensorForm form;
-  form.defined = true;
-  form.sizes.assign(shape.begin(), shape.end());
-  auto strides = c10::contiguous_strides(shape);
-  form.strides.assign(strides.begin(), strides.end());
-  form.dtype = dtype;
-  return {form};
-}
+std::vector<TensorForm> dense(at::IntArrayRef shape, at::ScalarType dtype) { return {dense_form(shape, dtype)}; }
 
 using Forms = std::function<std::vector<TensorForm>(const OpCall&)>;
 
@@ -254,12 +299,16 @@ Forms adaptive_form(size_t image_dims) {
   return [=](const OpCall& call) {
     auto& sizes = call.inputs[0].sizes;
     Ints shape(sizes.begin(), sizes.end() - image_dims);
-    for (auto extent : call.arg("output_size").toIntVector()) shape.push_back(extent);
+    auto output = call.arg("output_size").toIntVector();
+    bool fits = output.size() == image_dims && sizes.size() > image_dims && sizes.size() <= image_dims + 2;
+    for (size_t d = 1; d < sizes.size(); ++d) fits = fits && (sizes[d] > 0 || d < sizes.size() - image_dims);
+    if (!fits) refuse_as_plain(call);
+    shape.insert(shape.end(), output.begin(), output.end());
     return dense(shape, call.inputs[0].dtype);
   };
 }
 
-// LibTorch has no shapes for reflection_pad2d without data; its check is this one.
+// LibTorch has no shapes for reflection_pad2d without data.
 Forms reflected_form(size_t image_dims) {
   return [=](const OpCall& call) {
     auto& sizes = call.inputs[0].sizes;
@@ -268,10 +317,10 @@ Forms reflected_form(size_t image_dims) {
     for (size_t i = 0; i < image_dims; ++i) {
       auto dim = shape.size() - 1 - i;
       auto before = padding[2 * i], after = padding[2 * i + 1];
-      TORCH_CHECK(before < shape[dim] && after < shape[dim], "Argument #", 4 + 2 * i, ": Padding size should be less than the ",
-                  "corresponding input dimension, but got: padding (", before, ", ", after, ") at dimension ", dim,
-                  " of input ", at::IntArrayRef(sizes));
+      if (before >= shape[dim] || after >= shape[dim]) refuse_as_plain(call);
       shape[dim] += before + after;
+      if (shape[dim] < 0) refuse_as_plain(call);
+      if (shape[dim] < 1) ask_plain(call);
     }
     return dense(shape, call.inputs[0].dtype);
   };
@@ -279,7 +328,7 @@ Forms reflected_form(size_t image_dims) {
 
 std::vector<TensorForm> second_form(const OpCall& call) {
   auto& sizes = call.inputs[1].sizes;
-  return dense({sizes.begin(), sizes.end()}, call.inputs[0].dtype);
+  return dense(sizes, call.inputs[0].dtype);
 }
 
 }  // namespace
@@ -304,6 +353,9 @@ void add_resample_rules(RuleTable& t) {
   both("aten::upsample_bilinear2d", 2, smooth(2, false));
   both("aten::upsample_trilinear3d", 3, smooth(3, false));
   both("aten::upsample_bicubic2d", 2, smooth(2, true));
+  both("aten::_upsample_bilinear2d_aa", 2, antialiased({triangle, 1}));
+  both("aten::_upsample_bicubic2d_aa", 2, antialiased({cubic, 2}));
+  both("aten::_upsample_lanczos2d_aa", 2, antialiased({lanczos, 3}));
   for (size_t n : {2, 3}) {
     auto op = "aten::_adaptive_avg_pool" + std::to_string(n) + "d";
     add(op, n, adaptive_average, false, adaptive_form(n));

@@ -39,7 +39,23 @@ struct SpreadOp {
 // rules could not tell the form of the result. Else, and where a tensor is plain, the call is left to them.
 Decomposition spread(SpreadOp op);
 
+// For SpreadOp::run: the plain op on each rank, where the layouts let it be.
+void plain_on_each_rank(Spread& run);
+
+// Throws the plain op's own error if it refuses the call: it checks before it computes. For calls that look wrong.
+void ask_plain(const OpCall& call);
+[[noreturn]] void refuse_as_plain(const OpCall& call);  // for calls that are wrong
+
+// The form of a dense tensor.
+TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype);
+
 // For Rule::local: the plain op, which often refuses tensors without channels; a rank that holds none has no results.
 void plain_unless_empty(LocalCall& local);
+
+// For Rule::plain_does: whether a rank holds something of every tensor.
+bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot);
+
+// A rule whose plain op refuses empty tensors.
+Rule&& unless_empty(Rule&& rule);
 
 }  // namespace intarsia

@@ -22,9 +22,10 @@ ForwardHooks& ForwardHooks::operator=(const ForwardHooks& other) {
   return *this;
 }
 
-HookHandle ForwardHooks::register_forward_pre_hook(ForwardPreHook hook) {
+HookHandle ForwardHooks::register_forward_pre_hook(ForwardPreHook hook, bool prepend) {
   TORCH_CHECK_VALUE(hook, "[register_forward_pre_hook] the hook is empty. Give a function.");
-  lists_->before.emplace_back(++lists_->last, std::make_shared<const ForwardPreHook>(std::move(hook)));
+  auto& list = lists_->before;
+  list.emplace(prepend ? list.begin() : list.end(), ++lists_->last, std::make_shared<const ForwardPreHook>(std::move(hook)));
   return {lists_, lists_->last};
 }
 

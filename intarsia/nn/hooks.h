@@ -55,7 +55,8 @@ class ForwardHooks {
   ForwardHooks(const ForwardHooks& other) : lists_(std::make_shared<HookLists>(*other.lists_)) {}
   ForwardHooks& operator=(const ForwardHooks& other);
 
-  HookHandle register_forward_pre_hook(ForwardPreHook hook);
+  // `prepend`: before those that are there.
+  HookHandle register_forward_pre_hook(ForwardPreHook hook, bool prepend = false);
   HookHandle register_forward_hook(ForwardHook hook);
 
   virtual size_t input_count() const = 0;                  // of forward

@@ -20,7 +20,7 @@ bool softmax(Stack& stack, bool log) {
   auto dim = c10::maybe_wrap_dim(stack[1].toInt(), self.dim());
   if (!is_cut(self, dim) || self.numel() == 0) return false;
   auto type = stack[2].toBool() ? at::kFloat : self.scalar_type();
-  auto x = settle(self).to(sum_type(type));
+  auto x = settle(self).contiguous(self.suggest_memory_format()).to(sum_type(type));  // the plain op's strides
   auto shifted = at::sub(x, at::amax(x, dim, true));
   auto powers = at::exp(shifted);
   auto sum = at::sum(powers, dim, true);
@@ -43,7 +43,7 @@ bool softmax_backward(Stack& stack, bool log) {
     auto weighted = at::mul(grad, y);
     result = at::sub(weighted, at::mul(y, at::sum(weighted, dim, true)));
   }
-  stack = {result.to(stack[3].toScalarType())};
+  stack = {result.contiguous().to(stack[3].toScalarType())};
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/ops/copied_view.h"
 #include "intarsia/ops/recut.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/meta.h"
@@ -46,19 +47,6 @@ at::Tensor slice_of(const at::Tensor& self, int64_t dim, const Range& range) {
   std::vector<Source> sources;
   for (int64_t j = 0; j < range.count; ++j) sources.push_back({0, range.start + j * range.step});
   return recut({self}, dim, sources);
-}
-
-// The result is a copy that shows a part of `base`: see Note [Views that communicate].
-at::Tensor as_view(const at::Tensor& result, c10::IntArrayRef strides, const char* name, const char* overload,
-                   const Stack& stack) {
-  auto base = stack[0].toTensor();
-  auto meta = shared_meta_of(result);
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  auto recipe = std::make_unique<Recipe>(
-      Recipe{another_handle(base), op, stack, 0, 0, result.sizes().vec(), meta_of(base).version()});
-  recipe->args[0] = c10::IValue();
-  meta->follow(std::move(recipe));
-  return wrap(std::move(meta), result.sizes(), strides, result.dtype());
 }
 
 bool slice(Stack& stack) {

@@ -25,11 +25,15 @@ Placement with_split(const Placement& placement, int64_t split) {
   return split == 1 ? placement : Placement(StridedShard(cut_dim(placement), split));
 }
 
+Row all_replicate(const Question& q) {
+  return {Placements(q.call.inputs.size(), Replicate()), Placements(q.call.outputs.size(), Replicate())};
+}
+
 // All rows worth trying on one axis: the rule's, all-Replicate, and for aligned rules the strided forms of rows whose
 // shards meet an input that is strided on this axis.
 Rows rows_for_axis(const Question& q, const Rows& base, int64_t axis) {
   Rows rows = base;
-  rows.push_back({Placements(q.call.inputs.size(), Replicate()), Placements(q.call.outputs.size(), Replicate())});
+  rows.push_back(all_replicate(q));
   if (!q.rule || !q.rule->aligned) return rows;
   for (auto* layout : q.now) {
     auto split = layout ? split_of(layout->placements()[axis]) : 1;
@@ -63,10 +67,25 @@ bool applicable(const Question& q, const Row& row, int64_t axis) {
   return row.in[q.written] == kept && (row.out.empty() || row.out[0] == kept);
 }
 
-double input_cost(const Question& q, size_t i, const Layout* to) {
-  auto& form = q.call.inputs[i];
-  return plan_cost(q.now[i], to, form.sizes, c10::elementSize(form.dtype));
-}
+// What it costs to bring each input to a layout. Rows ask for the same few layouts again and again.
+class InputCosts {
+ public:
+  explicit InputCosts(const Question& q) : q_(q), known_(q.now.size()) {}
+
+  double operator()(size_t i, const Layout* to) {
+    for (auto& [layout, cost] : known_[i]) {
+      if (layout == to) return cost;
+    }
+    auto& form = q_.call.inputs[i];
+    auto cost = plan_cost(q_.now[i], to, form.sizes, c10::elementSize(form.dtype));
+    known_[i].push_back({to, cost});
+    return cost;
+  }
+
+ private:
+  const Question& q_;
+  std::vector<std::vector<std::pair<const Layout*, double>>> known_;
+};
 
 // A cut that no input has yet would surprise the caller and cost a gather later: price it as that gather.
 double novelty_cost(const Question& q, const Row& row, int64_t axis) {
@@ -78,10 +97,11 @@ double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   for (auto& form : q.call.outputs) {
     if (form.defined) bytes += static_cast<double>(form.numel() * c10::elementSize(form.dtype));
   }
-  return kMessageCost + bytes;
+  auto link = link_cost(q.mesh, {axis});
+  return link.message() + link.of(bytes);
 }
 
-std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis) {
+std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis, InputCosts& input_cost) {
   std::vector<PricedRow> priced;
   for (auto& row : rows) {
     if (!applicable(q, row, axis)) continue;
@@ -90,7 +110,7 @@ std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis) 
       if (!q.now[i] || q.now[i]->placements()[axis] == row.in[i]) continue;
       auto placements = q.now[i]->placements();
       placements[axis] = row.in[i];
-      cost += input_cost(q, i, q.now[i]->with(placements));
+      cost += input_cost(i, q.now[i]->with(placements));
     }
     priced.push_back({&row, cost});
   }
@@ -98,7 +118,7 @@ std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis) 
   return priced;
 }
 
-Choice assemble(const Question& q, const std::vector<const Row*>& picked) {
+Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputCosts& input_cost) {
   Choice choice;
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (!q.now[i]) {
@@ -108,7 +128,7 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked) {
     Placements placements;
     for (auto* row : picked) placements.push_back(row->in[i]);
     choice.in.push_back(Layout::get(q.mesh, placements));
-    choice.cost += input_cost(q, i, choice.in.back());
+    choice.cost += input_cost(i, choice.in.back());
   }
   for (size_t i = 0; i < q.call.outputs.size(); ++i) {
     Placements placements;
@@ -124,6 +144,28 @@ bool legal(const Question& q, const Choice& choice) {
   return q.rule->legal(q.call, *choice.in[0], *choice.out[0]);
 }
 
+// The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is
+// cheap.
+std::optional<Choice> free_choice(const Question& q) {
+  if (!q.rule) return std::nullopt;
+  auto rows = q.rule->rows(q.call);
+  rows.push_back(all_replicate(q));
+  std::vector<const Row*> picked;
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    auto found = std::find_if(rows.begin(), rows.end(), [&](auto& row) {
+      for (size_t i = 0; i < q.now.size(); ++i) {
+        if (q.now[i] && q.now[i]->placements()[axis] != row.in[i]) return false;
+      }
+      return applicable(q, row, axis) && novelty_cost(q, row, axis) == 0;
+    });
+    if (found == rows.end()) return std::nullopt;
+    picked.push_back(&*found);
+  }
+  InputCosts input_cost(q);
+  auto choice = assemble(q, picked, input_cost);
+  return legal(q, choice) ? std::optional(choice) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Choice> choices(const Question& q) {
@@ -131,9 +173,10 @@ std::vector<Choice> choices(const Question& q) {
   if (q.rule) base = q.rule->rows(q.call);
   std::vector<Rows> rows;
   std::vector<std::vector<PricedRow>> priced;
+  InputCosts input_cost(q);
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, axis));
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
-    auto& best = priced.emplace_back(price(q, rows[axis], axis));
+    auto& best = priced.emplace_back(price(q, rows[axis], axis, input_cost));
     if (best.empty()) return {};
     // All-Replicate is always legal, so it stays in the running when the list is cut short.
     auto whole = std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis][base.size()]; });
@@ -148,7 +191,7 @@ std::vector<Choice> choices(const Question& q) {
   while (true) {
     std::vector<const Row*> picked;
     for (size_t axis = 0; axis < at.size(); ++axis) picked.push_back(priced[axis][at[axis]].row);
-    all.push_back(assemble(q, picked));
+    all.push_back(assemble(q, picked, input_cost));
     size_t axis = at.size();
     while (axis > 0 && ++at[axis - 1] == priced[axis - 1].size()) at[--axis] = 0;
     if (axis == 0) break;
@@ -158,6 +201,7 @@ std::vector<Choice> choices(const Question& q) {
 }
 
 std::optional<Choice> choose(const Question& q) {
+  if (auto free = free_choice(q)) return free;
   for (auto& choice : choices(q)) {
     if (legal(q, choice)) return choice;
   }

@@ -43,11 +43,11 @@ double cost_of(const Step& step, const Problem& p) {
   double n = line_size(step);
   if (n == 1 || step.kind == StepKind::narrow || step.kind == StepKind::pend) return kLocalStep;
   auto others = (n - 1) / n;
+  auto link = link_cost(step.from->mesh(), step.axes);
   switch (step.kind) {
-    case StepKind::all_gather: return kMessageCost + others * shard_bytes(*step.to, p);
-    case StepKind::all_reduce: return kMessageCost + 2 * others * shard_bytes(*step.from, p);
-    case StepKind::reduce_scatter: return kMessageCost + others * shard_bytes(*step.from, p);
-    default: return kMessageCost + others * shard_bytes(*step.to, p);
+    case StepKind::all_reduce: return link.message() + link.of(2 * others * shard_bytes(*step.from, p));
+    case StepKind::reduce_scatter: return link.message() + link.of(others * shard_bytes(*step.from, p));
+    default: return link.message() + link.of(others * shard_bytes(*step.to, p));
   }
 }
 

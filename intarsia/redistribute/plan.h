@@ -8,6 +8,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include "intarsia/core/layout.h"
+#include "intarsia/redistribute/cost.h"
 
 namespace intarsia {
 
@@ -20,11 +21,6 @@ struct Step {
   const Layout* from;
   const Layout* to;
 };
-
-// Note [Cost]
-// A plan costs the bytes that the busiest rank receives, plus a fixed price per message that stands for its latency,
-// both in bytes.
-constexpr double kMessageCost = 16384;
 
 struct Plan {
   std::vector<Step> steps;

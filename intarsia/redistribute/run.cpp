@@ -74,12 +74,37 @@ at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs) {
 
 // One flat buffer of the pieces, in order. A single contiguous piece is used as it is.
 at::Tensor pack(const std::vector<at::Tensor>& pieces, const at::Tensor& like) {
-  std::vector<at::Tensor> flat;
+  if (pieces.size() == 1 && pieces[0].is_contiguous()) return pieces[0].view({-1});
+  int64_t total = 0;
+  for (auto& piece : pieces) total += piece.numel();
+  auto flat = at::empty({total}, like.options());
+  total = 0;
   for (auto& piece : pieces) {
-    if (piece.numel() > 0) flat.push_back(piece.reshape({-1}));
+    flat.narrow(0, total, piece.numel()).view(piece.sizes()).copy_(piece);
+    total += piece.numel();
   }
-  if (flat.empty()) return at::empty({0}, like.options());
-  return flat.size() == 1 ? flat[0].contiguous() : at::cat(flat);
+  return flat;
+}
+
+// Whether the elements of a piece stand one behind the other in a target of this shape, from `offset` on.
+bool stands_flat(const std::vector<Runs>& piece, c10::ArrayRef<int64_t> target, int64_t offset) {
+  int64_t stride = 1, begin = 0;
+  bool whole_behind = true;  // all dims behind this one are whole, so one run of this dim is one run of memory
+  for (size_t dim = target.size(); dim-- > 0; stride *= target[dim]) {
+    if (piece[dim].size() != 1 || (!whole_behind && piece[dim][0].size != 1)) return false;
+    begin += piece[dim][0].target * stride;
+    whole_behind = whole_behind && piece[dim][0].size == target[dim];
+  }
+  return begin == offset;
+}
+
+bool stand_flat(const std::vector<std::vector<Runs>>& pieces, const std::vector<int64_t>& counts,
+                c10::ArrayRef<int64_t> target) {
+  int64_t offset = 0;
+  for (size_t member = 0; member < pieces.size(); offset += counts[member++]) {
+    if (counts[member] && !stands_flat(pieces[member], target, offset)) return false;
+  }
+  return true;
 }
 
 // Every member's shard, laid into the place where the member's coordinate puts it.
@@ -190,8 +215,13 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
     if (wait) wait();
     Shards result;
     for (size_t slot = 0; slot < receive.size(); ++slot) {
-      auto target = at::empty(local_shape(*step.to, shape, mesh.slots()[slot].coordinate), receive[slot].options());
-      TORCH_INTERNAL_ASSERT(receive[slot].numel() == target.numel(), "the members do not hold all that is needed");
+      auto extent = local_shape(*step.to, shape, mesh.slots()[slot].coordinate);
+      TORCH_INTERNAL_ASSERT(receive[slot].numel() == numel_of(extent), "the members do not hold all that is needed");
+      if (stand_flat((*incoming)[slot], receive_counts[slot], extent)) {
+        result.push_back(receive[slot].view(extent));
+        continue;
+      }
+      auto target = at::empty(extent, receive[slot].options());
       int64_t offset = 0;
       for (size_t member = 0; member < (*incoming)[slot].size(); ++member) {
         auto& runs = (*incoming)[slot][member];

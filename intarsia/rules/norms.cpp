@@ -14,6 +14,18 @@ using Shapes = std::vector<std::vector<int64_t>>;
 
 std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
 
+// The result has the type of the input; what goes with the weight (statistics, its gradient) that of the last tensor.
+std::vector<c10::ScalarType> norm_dtypes(const OpCall& call) {
+  auto& last = *std::find_if(call.inputs.rbegin(), call.inputs.rend(), [](auto& form) { return form.defined; });
+  std::vector<c10::ScalarType> dtypes = {call.inputs[0].dtype, last.dtype, last.dtype};
+  if (call.arg_index("output_mask") < 0) return dtypes;
+  auto asked = call.arg("output_mask").toBoolList();
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    if (!asked[i]) dtypes[i] = c10::ScalarType::Undefined;
+  }
+  return dtypes;
+}
+
 // layer_norm(input, shape, weight, bias): every leading position is on its own.
 Rule layer_norm() {
   Rule rule = rows("norm", [](const OpCall& call) {
@@ -28,6 +40,7 @@ Rule layer_norm() {
     std::fill(statistics.end() - static_cast<int64_t>(normed), statistics.end(), 1);
     return {whole, statistics, statistics};
   };
+  rule.dtypes = norm_dtypes;
   return rule;
 }
 
@@ -45,6 +58,7 @@ Rule layer_norm_backward() {
     auto shape = call.arg("normalized_shape").toIntVector();
     return {sizes_of(call.inputs[1]), shape, shape};
   };
+  rule.dtypes = norm_dtypes;
   return rule;
 }
 
@@ -75,6 +89,14 @@ Rule per_line() {
   return rule;
 }
 
+// The variance is real, the mean is like the input.
+std::vector<c10::ScalarType> variance_dtypes(const OpCall& call) {
+  auto dtype = call.inputs[0].dtype;
+  std::vector<c10::ScalarType> dtypes = {c10::toRealValueType(dtype), dtype};
+  dtypes.resize(call.schema.returns().size());
+  return dtypes;
+}
+
 }  // namespace
 
 void add_norm_rules(RuleTable& t) {
@@ -88,6 +110,7 @@ void add_norm_rules(RuleTable& t) {
     std::vector<int64_t> statistics = {call.inputs[0].sizes[0], call.int_arg("group", 1)};
     return {sizes_of(call.inputs[0]), statistics, statistics};
   };
+  group_norm.dtypes = norm_dtypes;
   auto& group_norm_backward = t["aten::native_group_norm_backward"];
   group_norm_backward = rows("norm", [](const OpCall&) {
     return Rows{{{S(0), S(0), S(0), S(0), R}, {S(0), P_sum, P_sum}}};
@@ -96,9 +119,12 @@ void add_norm_rules(RuleTable& t) {
     std::vector<int64_t> channels = {call.inputs[1].sizes[1]};
     return {sizes_of(call.inputs[1]), channels, channels};
   };
-  for (auto op : {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction", "linalg_vector_norm",
-                  "logsumexp"}) {
-    t[std::string("aten::") + op] = per_line();
+  group_norm_backward.dtypes = norm_dtypes;
+  for (auto op : {"aten::linalg_vector_norm", "aten::logsumexp"}) t[op] = per_line();
+  for (auto op : {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction",
+                  "aten::std_mean.correction"}) {
+    t[op] = per_line();
+    t[op].dtypes = variance_dtypes;
   }
 }
 

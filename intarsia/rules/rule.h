@@ -75,9 +75,15 @@ struct Rule {
   // The shapes of the outputs, for ops that cannot tell them without data (LibTorch has no meta kernel for relu).
   std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;
 
+  // Their dtypes; Undefined for an output that is not asked for. Without it, the op tells them from tensors of one
+  // element, which some ops refuse.
+  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;
+
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;
   bool local_only_if_strided = false;  // the plain op does as well where the first tensor is contiguous
+  // Whether the plain op does as well as `local` on a rank, for given layouts. It is the shorter way.
+  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
 
   Rule&& with_size_args(std::vector<std::string> names) &&;
   Rule&& with_local(std::function<void(LocalCall&)> local) &&;

@@ -134,6 +134,9 @@ RuleTable& rule_table() {
     add_matmul_ops(*t);
     add_convolution_rules(*t);
     add_pool_rules(*t);
+    add_adaptive_max_pool_rules(*t);
+    add_unfold_rules(*t);
+    add_sample_rules(*t);
     add_pad_rules(*t);
     add_resample_rules(*t);
     add_special_rules(*t);
@@ -141,9 +144,12 @@ RuleTable& rule_table() {
     add_indexing_rules(*t);
     add_order_rules(*t);
     add_structure_ops(*t);
+    add_circular_pad(*t);
     add_order_ops(*t);
     add_list_ops(*t);
+    add_diagonal_ops(*t);
     add_copy_rules(*t);
+    add_shapes(*t);
     return t;
   }();
   return *table;

@@ -67,6 +67,9 @@ void add_matmul_ops(RuleTable& table);
 // In conv/, which lies above and exchanges rows.
 void add_convolution_rules(RuleTable& table);
 void add_pool_rules(RuleTable& table);
+void add_adaptive_max_pool_rules(RuleTable& table);
+void add_unfold_rules(RuleTable& table);
+void add_sample_rules(RuleTable& table);
 void add_pad_rules(RuleTable& table);
 void add_resample_rules(RuleTable& table);
 void add_special_rules(RuleTable& table);
@@ -74,10 +77,13 @@ void add_structure_rules(RuleTable& table);
 void add_indexing_rules(RuleTable& table);
 void add_order_rules(RuleTable& table);
 void add_copy_rules(RuleTable& table);  // view_copy and the like, from the views that they copy: comes last
+void add_shapes(RuleTable& table);      // to rules of ops that cannot tell them: after all others
 
 // Ops written in terms of others and of collectives. They know distributed tensors, so they live above: in ops/.
 void add_structure_ops(RuleTable& table);
+void add_circular_pad(RuleTable& table);
 void add_order_ops(RuleTable& table);
+void add_diagonal_ops(RuleTable& table);
 void add_list_ops(RuleTable& table);
 
 }  // namespace intarsia

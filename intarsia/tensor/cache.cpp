@@ -1,5 +1,7 @@
 #include "intarsia/tensor/cache.h"
 
+#include "intarsia/redistribute/cost.h"
+
 namespace intarsia {
 
 size_t DecisionCache::Hash::operator()(const CallKey& key) const {
@@ -10,6 +12,10 @@ size_t DecisionCache::Hash::operator()(const CallKey& key) const {
 
 std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
   std::lock_guard lock(mutex_);
+  if (auto now = link_cost_generation(); C10_UNLIKELY(generation_ != now)) {
+    decisions_.clear();
+    generation_ = now;
+  }
   auto found = decisions_.find(key);
   return found == decisions_.end() ? nullptr : found->second;
 }

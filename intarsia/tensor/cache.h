@@ -46,7 +46,8 @@ class DecisionCache {
     size_t operator()(const CallKey& key) const;
   };
   mutable std::mutex mutex_;
-  std::unordered_map<CallKey, std::shared_ptr<const Decision>, Hash> decisions_;
+  mutable std::unordered_map<CallKey, std::shared_ptr<const Decision>, Hash> decisions_;
+  mutable uint64_t generation_ = 0;  // of the costs that led to them
 };
 
 }  // namespace intarsia

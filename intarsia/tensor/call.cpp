@@ -8,6 +8,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/per_rank.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -100,7 +101,7 @@ void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh)
 
 // Where nobody used one of several outputs, autograd's formulas put plain zeros in place of its gradient.
 bool is_missing_gradient(const at::Tensor& tensor) {
-  return torch::autograd::get_current_graph_task_id() >= 0 && !at::any(tensor).item<bool>();
+  return torch::autograd::get_current_graph_task_id() >= 0 && (tensor.is_meta() || !at::any(tensor).item<bool>());
 }
 
 // Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
@@ -142,7 +143,8 @@ void admit_plain(Call& call, Operand& operand) {
               call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",
               "PlainTensorScope(PlainTensors::replicate).");
   if (policy == PlainTensors::verify) verify_same(call.op, tensor, call.mesh);
-  Shards shards(call.mesh.slots().size(), tensor);
+  Shards shards;
+  for (size_t slot = 0; slot < call.mesh.slots().size(); ++slot) shards.push_back(value_at(tensor, slot));
   operand.tensor = wrap(std::move(shards), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
   operand.meta = &meta_of(operand.tensor);
 }

@@ -65,27 +65,18 @@ bool read_forms(const std::vector<c10::IValue>& stack, std::vector<TensorForm>& 
   return true;
 }
 
-// Normalizations and statistics would refuse tensors of one element. Their results have the type of the input; what
-// goes with the weight (statistics, its gradient) has that of the last tensor given.
-void guess_dtypes(const Call& call, const std::vector<TensorForm>& inputs, size_t count, std::vector<TensorForm>& outputs) {
-  outputs.resize(count);
-  auto& last = *std::find_if(inputs.rbegin(), inputs.rend(), [](auto& form) { return form.defined; });
-  auto mask = call.op.functional.schema().argumentIndexWithName("output_mask");
-  for (size_t i = 0; i < count; ++i) {
-    outputs[i].defined = !mask || call.args[*mask].toBoolList()[i];
-    outputs[i].dtype = i > 0 ? last.dtype : inputs[0].dtype;
-    if (i == 0 && call.op.rule->family == "statistics") outputs[i].dtype = c10::toRealValueType(inputs[0].dtype);
-  }
-}
-
 // The rule knows the shapes, and the op itself tells the dtypes from tensors of one element.
 bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
   auto& op = call.op;
   if (!op.rule || !op.rule->shapes) return false;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), inputs, outputs};
   auto shapes = op.rule->shapes(seen);
-  if (op.rule->family == "norm" || op.rule->family == "statistics") {
-    guess_dtypes(call, inputs, shapes.size(), outputs);
+  if (shapes.empty()) return false;
+  if (op.rule->dtypes) {
+    for (auto dtype : op.rule->dtypes(seen)) {
+      outputs.emplace_back().dtype = dtype;
+      outputs.back().defined = dtype != c10::ScalarType::Undefined;
+    }
   } else {
     auto stack = stand_ins(call, op.functional_args, true);
     op.functional.callBoxed(stack);
@@ -109,12 +100,20 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
 // Runs the plain op on stand-ins: its own checks speak for bad input, on every rank, before anything is sent.
 // False if the form of the results depends on data.
 bool infer_outputs(const Call& call, const std::vector<TensorForm>& inputs, std::vector<TensorForm>& outputs) {
+  auto& returns = call.op.handle.schema().returns();
+  auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
+  if (std::any_of(returns.begin(), returns.end(), is_number)) return false;  // item(): the value is the result
   auto stack = stand_ins(call, call.op.functional_args, false);
   auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
   at::AutoDispatchBelowADInplaceOrView guard;
   try {
     handle.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
+    return infer_from_rule(call, inputs, outputs);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception&) {
+    // In Python, some ops are told their shapes by Python code, which raises what it likes where it cannot.
     return infer_from_rule(call, inputs, outputs);
   }
   return read_forms(stack, outputs);
@@ -209,9 +208,13 @@ std::shared_ptr<const Decision> decide(const Call& call) {
     }
   }
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
+  bool needs_local = op.rule && op.rule->local && !op.rule->local_only_if_strided;
+  if (needs_local && op.rule->plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
+    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
+    needs_local = !op.rule->plain_does(seen, decision->in, decision->out, call.mesh.slots()[0]);
+  }
   decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
-                     decision->known_outputs && !op.is_random && !op.is_out &&
-                     !(op.rule && op.rule->local && !op.rule->local_only_if_strided);
+                     decision->known_outputs && !op.is_random && !op.is_out && !needs_local;
   return decision;
 }
 

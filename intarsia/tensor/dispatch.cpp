@@ -10,6 +10,8 @@
 #include "intarsia/tensor/call.h"
 #include "intarsia/tensor/decide.h"
 #include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
@@ -141,6 +143,7 @@ void agree_on_random_results(const Call& call, const Decision& decision, c10::Sm
 std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
   std::vector<Stack> results;
   auto& slots = call.mesh.slots();
+  if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     if (call.op.is_random && slot > 0) {
       results.emplace_back();
@@ -334,9 +337,7 @@ bool run_directly(const Op& op, Stack& stack) {
   return true;
 }
 
-}  // namespace
-
-void run_op(const Op& op, Stack& stack) {
+void run_unwatched(const Op& op, Stack& stack) {
   auto count = op.handle.schema().arguments().size();
   at::AutoDispatchBelowADInplaceOrView guard;
   if (op.may_be_direct && run_directly(op, stack)) return;
@@ -362,6 +363,13 @@ void run_op(const Op& op, Stack& stack) {
     if (written && operand.meta) operand.meta->written();
   }
   wrap_results(call, *decision, results, stack);
+}
+
+}  // namespace
+
+void run_op(const Op& op, Stack& stack) {
+  if (C10_LIKELY(!OpWatch::open())) return run_unwatched(op, stack);
+  OpWatch::run(op.handle.schema(), stack, [&] { run_unwatched(op, stack); });
 }
 
 }  // namespace intarsia

@@ -173,6 +173,8 @@ const Placements& placements_of(const at::Tensor& tensor) {
   return checked_meta(tensor, "placements_of").layout->placements();
 }
 
+Shards shards_of(at::Tensor&& tensor) { return shards_of(static_cast<const at::Tensor&>(tensor)); }
+
 const Shards& shards_of(const at::Tensor& tensor) {
   checked_meta(tensor, "shards_of");
   return meta_of(tensor).shards();

@@ -51,6 +51,7 @@ const Placements& placements_of(const at::Tensor& tensor);
 const Layout& layout_of(const at::Tensor& tensor);
 // The local tensors of the hosted ranks, in the order of mesh_of(tensor).slots().
 const Shards& shards_of(const at::Tensor& tensor);
+Shards shards_of(at::Tensor&& tensor);  // of one that is about to go
 
 // Factories that make only the local shards.
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});

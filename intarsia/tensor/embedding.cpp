@@ -50,6 +50,10 @@ at::Tensor grad_by_words(const at::Tensor& grad, const at::Tensor& indices, cons
     auto count = local_shape(*layout, sizes, slots[slot].coordinate)[0];
     auto first = local_offset(*layout, sizes, slots[slot].coordinate)[0];
     auto& mine = shards_of(ids)[slot];
+    if (mine.is_meta()) {  // see Note [Tensors without data]
+      shards.push_back(at::empty({count, grad.size(-1)}, shards_of(g)[slot].options()));
+      continue;
+    }
     auto local = mine - first;
     auto elsewhere = (local < 0).logical_or_(local >= count).logical_or_(mine == padding);
     // One row more takes what belongs to others.

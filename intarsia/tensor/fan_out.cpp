@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
 #include "intarsia/tensor/per_rank_number.h"
 
@@ -68,6 +69,20 @@ size_t slots_of(c10::ArrayRef<c10::IValue> args) {
 }
 
 bool differ_by_rank(c10::ArrayRef<c10::IValue> args) { return std::any_of(args.begin(), args.end(), differs); }
+
+bool without_data(c10::ArrayRef<c10::IValue> args) {
+  for (auto& arg : args) {
+    for (auto& tensor : tensors_in(arg)) {
+      if (is_per_rank(tensor)) return values_of(tensor)[0].is_meta();
+    }
+  }
+  return false;
+}
+
+at::Tensor tensor_at(const at::Tensor& tensor, size_t slot, bool without_data) {
+  auto value = value_at(tensor, slot);
+  return without_data && value.defined() && value.dim() > 0 && !value.is_meta() ? value.detach().to(at::kMeta) : value;
+}
 
 std::vector<at::Tensor> tensors_in(const c10::IValue& arg) {
   if (arg.isTensor()) return {arg.toTensor()};
@@ -168,16 +183,17 @@ Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack)
   return args;
 }
 
-void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView guard;
   auto args = pop_arguments(op, *stack);
   auto written = written_arguments(op, args);
   std::vector<Arguments> results;
   auto slots = slots_of(args);
+  bool by_form = without_data(args);
   for (size_t slot = 0; slot < slots; ++slot) {
     auto& local = results.emplace_back();
     for (auto& arg : args) {
-      local.push_back(argument_at(arg, slot, [slot](const at::Tensor& tensor) { return value_at(tensor, slot); }));
+      local.push_back(argument_at(arg, slot, [&](const at::Tensor& tensor) { return tensor_at(tensor, slot, by_form); }));
     }
     op.callBoxed(local);
   }
@@ -194,6 +210,11 @@ void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
     auto same = argument_returned(op.schema(), r);
     stack->push_back(same >= 0 ? args[same] : join(results, r, op));
   }
+}
+
+void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (C10_LIKELY(!OpWatch::open())) return run_on_all(op, stack);
+  OpWatch::run(op.schema(), *stack, [&] { run_on_all(op, stack); });
 }
 
 }  // namespace intarsia

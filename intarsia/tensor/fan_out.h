@@ -17,6 +17,12 @@ size_t slots_of(c10::ArrayRef<c10::IValue> args);
 // Whether the ranks see different sizes: in their tensors, or in numbers among the arguments.
 bool differ_by_rank(c10::ArrayRef<c10::IValue> args);
 
+// Whether the tensors of the ranks have no data, see Note [Tensors without data].
+bool without_data(c10::ArrayRef<c10::IValue> args);
+
+// A rank's value of the tensor. Beside tensors without data, one that has data counts by its form alone.
+at::Tensor tensor_at(const at::Tensor& tensor, size_t slot, bool without_data);
+
 // All tensors in an argument, with those of lists.
 std::vector<at::Tensor> tensors_in(const c10::IValue& arg);
 

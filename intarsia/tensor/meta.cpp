@@ -12,7 +12,8 @@ namespace intarsia {
 namespace {
 
 c10::Device device_of(const Shards& shards, const Layout& layout) {
-  return shards.empty() ? c10::Device(layout.mesh().device_type()) : shards[0].device();
+  // See Note [Tensors without data] for the second.
+  return shards.empty() || shards[0].is_meta() ? c10::Device(layout.mesh().device_type()) : shards[0].device();
 }
 
 // An expanded dim is one place in memory, which copy_ would refuse to write many times; all its values are equal.

@@ -146,7 +146,8 @@ at::Tensor per_rank(Shards values) {
   register_per_rank();
   // Autograd must replay views instead of calling as_strided with the numbers of one rank.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
-  auto impl = c10::make_intrusive<PerRankImpl>(values[0].dtype(), values[0].device());
+  auto device = values[0].is_meta() ? c10::Device(at::kCPU) : values[0].device();  // see Note [Tensors without data]
+  auto impl = c10::make_intrusive<PerRankImpl>(values[0].dtype(), device);
   show_form(*impl, values);
   impl->set_storage_access_should_throw();
   explain_missing_memory(*impl);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "intarsia/tensor/fan_out.h"
+#include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
 
 namespace intarsia {
@@ -167,6 +168,7 @@ class Call {
 
   void run(torch::jit::Stack& stack) {
     auto slots = slots_of(args_);
+    by_form_ = without_data(args_);
     for (size_t slot = 0; slot < slots; ++slot) call(slot);
     finish_writes();
     for (size_t r = 0; r < op_.schema().returns().size(); ++r) {
@@ -191,7 +193,7 @@ class Call {
     auto& local = given_.emplace_back();
     for (size_t i = 0; i < args_.size(); ++i) {
       local.push_back(argument_at(args_[i], slot, [&](const at::Tensor& tensor) {
-        auto value = value_at(tensor, slot);
+        auto value = tensor_at(tensor, slot, by_form_);
         auto& leaf = rank.leaves.emplace_back();
         if (!records_) return value;
         if (tensor.defined() && tensor.requires_grad()) leaf = value.detach().requires_grad_();
@@ -301,6 +303,7 @@ class Call {
   std::vector<size_t> written_;
   edge_list edges_;               // one per tensor among the arguments
   bool records_ = false;          // for autograd
+  bool by_form_ = false;          // there are no data
   std::vector<Arguments> given_;  // to each rank
   std::vector<Arguments> results_;
   std::vector<Recorded> ranks_;
@@ -313,7 +316,9 @@ void RankByRank::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
   auto count = op.schema().arguments().size();
   c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
   if (!differ_by_rank(args)) return usual_.callBoxed(op, keys, stack);
-  Call(op, pop_arguments(op, *stack)).run(*stack);
+  auto run = [&] { Call(op, pop_arguments(op, *stack)).run(*stack); };
+  if (C10_LIKELY(!OpWatch::open())) return run();
+  OpWatch::run(op.schema(), *stack, run);
 }
 
 }  // namespace intarsia

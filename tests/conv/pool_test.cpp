@@ -2,44 +2,18 @@
 
 #include <random>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
-#include "intarsia/tensor/dtensor.h"
-#include "tests/support/dealer.h"
-#include "tests/support/lay_out.h"
-#include "tests/support/world.h"
+#include "tests/conv/cut_at_random.h"
 
 namespace intarsia {
 namespace {
 
+namespace F = torch::nn::functional;
 using Ints = std::vector<int64_t>;
-using Op = std::function<std::vector<at::Tensor>(const at::Tensor&)>;
 
-// Runs an op on a tensor whose dims from `first` on are cut at random, and compares.
-void compare(const Op& op, const at::Tensor& whole, int64_t first, std::mt19937_64& engine, const std::string& text) {
-  for_each_world({2, 3, 4}, [&](int64_t n) {
-    for (auto& shape : mesh_shapes(n)) {
-      auto mesh = init_device_mesh(at::kCPU, shape);
-      Placements cut;
-      for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-        cut.push_back(Shard(std::uniform_int_distribution<int64_t>(engine() % 4 ? first : 0, whole.dim() - 1)(engine)));
-      }
-      SCOPED_TRACE(text + c10::str(" of ", whole.sizes(), " ") + str(cut) + " on " + mesh.text());
-      auto x = whole.clone().requires_grad_(), dx = lay_out(whole, mesh, cut).requires_grad_();
-      auto expected = op(x), actual = op(dx);
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(difference(full_tensor(actual[i]).detach(), expected[i].detach(), 1e-11), "") << "output " << i;
-        EXPECT_EQ(str(placements_of(actual[i])), str(cut));
-      }
-      auto grad = at::randn(expected[0].sizes(), at::kDouble);
-      expected[0].backward(grad);
-      actual[0].backward(lay_out(grad, mesh, cut));
-      ASSERT_EQ(difference(full_tensor(dx.grad()), x.grad(), 1e-11), "") << "gradient";
-    }
-  });
+void compare(const std::string& text, const at::Tensor& whole, const ImageOp& op) {
+  compare_cut_at_random(text, whole, 2, true, op);
 }
 
 TEST(Pool, OfRandomFormCutAtRandomIsThePlainOne) {
@@ -58,32 +32,72 @@ TEST(Pool, OfRandomFormCutAtRandomIsThePlainOne) {
     auto divisor = dice(0, 2) ? std::nullopt : std::optional<int64_t>(3);
     auto text = c10::str("kernel ", kernel, " stride ", stride, " padding ", padding, " dilation ", dilation, " ceil ", ceil);
     auto whole = at::randn(size, at::kDouble);
-    compare(
-        [&](const at::Tensor& x) -> std::vector<at::Tensor> {
-          auto pool = image == 2 ? at::max_pool2d_with_indices : at::max_pool3d_with_indices;
-          auto [values, indices] = pool(x, kernel, stride, padding, dilation, ceil);
-          return {values, indices};
-        },
-        whole, 2, engine, "max " + text);
-    compare(
-        [&](const at::Tensor& x) -> std::vector<at::Tensor> {
-          auto pool = image == 2 ? at::avg_pool2d : at::avg_pool3d;
-          return {pool(x, kernel, stride, padding, ceil, include, divisor)};
-        },
-        whole, 2, engine, "avg " + text);
+    compare("max " + text, whole, [&](const at::Tensor& x) -> Results {
+      auto pool = image == 2 ? at::max_pool2d_with_indices : at::max_pool3d_with_indices;
+      auto [values, indices] = pool(x, kernel, stride, padding, dilation, ceil);
+      return {values, indices};
+    });
+    compare("avg " + text, whole, [&](const at::Tensor& x) -> Results {
+      auto pool = image == 2 ? at::avg_pool2d : at::avg_pool3d;
+      return {pool(x, kernel, stride, padding, ceil, include, divisor)};
+    });
   }
 }
 
 TEST(Pool, OfSequences) {
-  std::mt19937_64 engine(8);
   auto whole = at::randn({2, 3, 11}, at::kDouble);
-  compare([](const at::Tensor& x) -> std::vector<at::Tensor> { return {at::max_pool1d(x, {3}, {2}, {1})}; }, whole, 2,
-          engine, "max_pool1d");
-  compare([](const at::Tensor& x) -> std::vector<at::Tensor> { return {at::avg_pool1d(x, {3}, {2}, {1}, true)}; }, whole, 2,
-          engine, "avg_pool1d");
+  compare("max", whole, [](const at::Tensor& x) -> Results { return {at::max_pool1d(x, {3}, {2}, {1})}; });
+  compare("avg", whole, [](const at::Tensor& x) -> Results { return {at::avg_pool1d(x, {3}, {2}, {1}, true)}; });
   Simulation world(2);
   auto x = distribute_tensor(whole, init_device_mesh(at::kCPU, {2}), {Shard(2)});
   EXPECT_EQ(difference(full_tensor(at::max_pool1d(x, {3})), at::max_pool1d(whole, {3})), "");  // needs no gradient
+}
+
+TEST(Pool, ByANorm) {
+  compare("lp_pool1d", random_image({11}),
+          [](const at::Tensor& x) -> Results { return {F::lp_pool1d(x, F::LPPool1dFuncOptions(3, 3).stride(2))}; });
+  compare("lp_pool2d", random_image({7, 10}),
+          [](const at::Tensor& x) -> Results { return {F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 2}).stride(2))}; });
+  compare("lp_pool3d", random_image({5, 4, 6}),
+          [](const at::Tensor& x) -> Results { return {F::lp_pool3d(x, F::LPPool3dFuncOptions(4, {2, 2, 3}).ceil_mode(true))}; });
+}
+
+TEST(AdaptiveMaxPool, OfImagesCutAtRandom) {
+  auto with_indices = [](auto pool, Ints size) {
+    return [=](const at::Tensor& x) -> Results {
+      auto [values, indices] = pool(x, size);
+      return {values, indices};
+    };
+  };
+  for (auto [from, to] : {std::pair<int64_t, int64_t>{7, 3}, {5, 5}, {3, 7}, {12, 1}, {13, 6}, {1, 2}}) {
+    compare("1d", random_image({from}), with_indices(at::adaptive_max_pool1d, {to}));
+    compare("2d", random_image({from, 8}), with_indices(at::adaptive_max_pool2d, {to, 3}));
+    compare("3d", random_image({from, 8, 4}), with_indices(at::adaptive_max_pool3d, {to, 3, 2}));
+  }
+}
+
+TEST(AdaptiveMaxPool, OfEqualAndMissingValuesPointsWhereThePlainOneDoes) {
+  auto whole = at::randint(3, {2, 3, 13, 9}).to(at::kDouble);
+  auto op = [](const at::Tensor& x) -> Results { return {std::get<1>(at::adaptive_max_pool2d(x.detach(), {5, 4})), x * 2}; };
+  compare("equal values", whole, op);
+  whole.masked_fill_(at::rand_like(whole) < 0.1, std::nan(""));
+  for_each_world({2, 4}, [&](int64_t n) {
+    auto x = distribute_tensor(whole, init_device_mesh(at::kCPU, {n}), {Shard(2)});
+    EXPECT_EQ(difference(full_tensor(op(x)[0]), op(whole)[0]), "");
+  });
+}
+
+TEST(AdaptiveMaxPool, FetchesOnlyTheRowsUnderItsWindows) {
+  Simulation world(4);
+  auto mesh = init_device_mesh(at::kCPU, {4}, {"w"});
+  auto x = distribute_tensor(at::randn({1, 1, 2, 16}), mesh, {Shard(3)});
+  CommDebugMode comms;
+  at::adaptive_max_pool2d(x, {2, 8});
+  EXPECT_EQ(comms.text(), "");
+  at::adaptive_max_pool2d(x, {2, 4});
+  EXPECT_EQ(comms.text(), "");
+  at::adaptive_max_pool2d(x, {1, 6});  // windows [0,3) [2,6) [5,8) [8,11) [10,14) [13,16); outputs 2, 2, 2, 0
+  EXPECT_EQ(comms.text(), "halo w 32B\n");
 }
 
 TEST(Pool, OverlappingWindowsFetchOnlyTheRowsUnderThem) {

@@ -1,5 +1,6 @@
 // Convolutions of random form, cut at random: values and gradients are those of the plain op.
 
+#include <map>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -35,14 +36,20 @@ struct Case {
   Ints stride, padding, dilation, output_padding;
   bool transposed;
   int64_t groups;
+  std::string mode;  // "same", "valid", or none: then `padding` says
 
   at::Tensor run(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) const {
+    if (!mode.empty()) {
+      if (x.dim() == 3) return at::conv1d(x, w, b, stride, mode, dilation, groups);
+      if (x.dim() == 4) return at::conv2d(x, w, b, stride, mode, dilation, groups);
+      return at::conv3d(x, w, b, stride, mode, dilation, groups);
+    }
     return at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups);
   }
   std::string text() const {
     return c10::str("input ", input.sizes(), " weight ", weight.sizes(), bias.defined() ? " bias" : "", " stride ", stride,
                     " padding ", padding, " dilation ", dilation, " output_padding ", output_padding,
-                    transposed ? " transposed" : "", " groups ", groups);
+                    transposed ? " transposed" : "", " groups ", groups, " ", mode);
   }
 };
 
@@ -56,13 +63,18 @@ Case draw(Dice& dice) {
   c.padding = dice.many(spatial, 0, 3);
   c.dilation = dice.many(spatial, 1, 2);
   c.output_padding = Ints(spatial, 0);
+  if (!c.transposed && dice(0, 4) == 0) {
+    c.mode = dice(0, 1) ? "same" : "valid";
+    c.padding = Ints(spatial, 0);
+    if (c.mode == "same") c.stride = Ints(spatial, 1);
+  }
   Ints input = {dice(1, 3), in_channels}, weight = {out_channels, in_channels / c.groups};
   if (c.transposed) weight = {in_channels, out_channels / c.groups};
   for (int64_t d = 0; d < spatial; ++d) {
     auto kernel = dice(1, 4);
     auto reach = (kernel - 1) * c.dilation[d] + 1;
     if (c.transposed) c.output_padding[d] = dice(0, std::max(c.stride[d], c.dilation[d]) - 1);
-    auto least = c.transposed ? 1 : std::max<int64_t>(1, reach - 2 * c.padding[d]);
+    auto least = c.transposed || c.mode == "same" ? 1 : std::max<int64_t>(1, reach - 2 * c.padding[d]);
     while (c.transposed && (least - 1) * c.stride[d] - 2 * c.padding[d] + reach + c.output_padding[d] < 1) ++least;
     input.push_back(least + dice(0, spatial == 1 ? 14 : 7));
     weight.push_back(kernel);
@@ -136,10 +148,43 @@ void compare(const Case& c, Dice& dice, const DeviceMesh& mesh, const Placements
   }
 }
 
-void check(const Case& c, Dice& dice, const DeviceMesh& mesh) {
+// How often the cases met what they are to meet.
+using Coverage = std::map<std::string, int64_t>;
+
+void count(Coverage& met, const Case& c, const DeviceMesh& mesh, const Placements& in, const Placements& w) {
+  auto spatial = c.input.dim() - 2;
+  ++met[std::to_string(spatial) + "d"];
+  met["transposed"] += c.transposed;
+  met["groups"] += c.groups > 1;
+  met["depthwise"] += c.groups > 1 && c.groups == c.input.size(1);
+  met["2-D mesh"] += mesh.ndim() > 1;
+  if (!c.mode.empty()) ++met[c.mode + " padding"];
+  for (auto& placement : w) met["weight cut"] += cut_dim(placement) >= 0;
+  std::vector<int64_t> parts(c.input.dim(), 1);
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    if (is_shard(in[axis])) parts[cut_dim(in[axis])] *= mesh.size(axis);
+  }
+  met["batch cut"] += parts[0] > 1;
+  met["channels cut"] += parts[1] > 1;
+  bool several = false;
+  for (int64_t d = 2, cuts = 0; d < c.input.dim(); ++d) {
+    met["even kernel"] += c.weight.size(d) % 2 == 0;
+    met["dilation"] += c.dilation[d - 2] > 1 && c.weight.size(d) > 1;
+    if (parts[d] == 1) continue;
+    several = several || ++cuts > 1;
+    auto shard = (c.input.size(d) + parts[d] - 1) / parts[d];
+    auto halo = (c.weight.size(d) - 1) * c.dilation[d - 2];
+    met["image smaller than the mesh"] += c.input.size(d) < parts[d];
+    met["halo over several hops"] += !c.transposed && c.stride[d - 2] == 1 && (halo + 1) / 2 > shard;
+  }
+  met["several image dims cut"] += several;
+}
+
+void check(const Case& c, Dice& dice, const DeviceMesh& mesh, Coverage& met) {
   auto in = draw_input(dice, mesh.ndim(), c.input.dim());
   auto w = draw_parameter(dice, mesh.ndim(), 2), b = draw_parameter(dice, mesh.ndim(), 1);
   SCOPED_TRACE(c.text() + " on " + mesh.text() + " input " + str(in) + " weight " + str(w) + " bias " + str(b));
+  count(met, c, mesh, in, w);
   try {
     compare(c, dice, mesh, in, w, b);
   } catch (const c10::Error& error) {
@@ -156,16 +201,25 @@ TEST(Convolution, OfRandomFormCutAtRandomIsThePlainOne) {
   Dice dice(seed);
   const int kCases = process_world() ? 200 : 5200;
   int64_t done = 0;
+  Coverage met;
   while (done < kCases && !testing::Test::HasFatalFailure()) {
     for_each_world({2, 3, 4, 6}, [&](int64_t n) {
       for (auto& shape : mesh_shapes(n)) {
         if (testing::Test::HasFatalFailure()) return;
-        check(draw(dice), dice, init_device_mesh(at::kCPU, shape));
+        check(draw(dice), dice, init_device_mesh(at::kCPU, shape), met);
         ++done;
       }
     });
   }
   std::cout << done << " convolutions compared\n";
+  for (auto what : {"1d", "2d", "3d", "transposed", "groups", "depthwise", "2-D mesh", "same padding", "valid padding",
+                    "weight cut", "batch cut", "channels cut", "even kernel", "dilation", "image smaller than the mesh",
+                    "halo over several hops", "several image dims cut"}) {
+    std::cout << "  " << what << ": " << met[what] << "\n";
+    if (!process_world()) {
+      EXPECT_GE(met[what], kCases / 50) << what;
+    }
+  }
 }
 
 }  // namespace

@@ -51,6 +51,17 @@ TEST(Hooks, RunInTheOrderOfRegistrationAndReplaceValues) {
   EXPECT_EQ(order, "abc");
 }
 
+TEST(Hooks, APrependedHookRunsFirst) {
+  Scale scale;
+  std::string order;
+  scale->register_forward_pre_hook([&](auto&, Values&) { order += "b"; });
+  auto handle = scale->register_forward_pre_hook([&](auto&, Values&) { order += "a"; }, true);
+  scale(torch::ones({1}));
+  handle.remove();
+  scale(torch::ones({1}));
+  EXPECT_EQ(order, "abb");
+}
+
 TEST(Hooks, AForwardThatIsConstStaysConst) {
   const Half half;
   const_cast<Half&>(half)->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = in.tensor(0) + 1; });

@@ -27,7 +27,9 @@ TEST(Structure, ValuesAndGradientsAreThoseOfThePlainOp) {
   same_as_plain("roll", {7, 5}, [](auto& x) { return Tensors{x.roll(2, 0), x.roll({-1, 8}, {0, 1}), x.roll(3)}; });
   same_as_plain("repeat", {7, 5}, [](auto& x) { return Tensors{x.repeat({2, 1}), x.repeat({2, 1, 3})}; });
   same_as_plain("tril", {7, 5}, [](auto& x) { return Tensors{x.tril(), x.triu(1), x.tril(-2)}; });
-  same_as_plain("diagonal", {7, 5}, [](auto& x) { return Tensors{x.diagonal(), x.diagonal(1)}; });
+  same_as_plain("diagonal", {7, 5}, [](auto& x) { return Tensors{x.diagonal(), x.diagonal(1), x.diagonal(-3), x.diagonal(9)}; });
+  same_as_plain("diagonal of 3-D", {4, 3, 5}, [](auto& x) { return Tensors{x.diagonal(1, 2, 0), x.diagonal(-1, 0, 1)}; });
+  same_as_plain("diagonal in place", {7, 5}, [](auto& x) { auto y = x * 1; y.diagonal(-1).mul_(3); return Tensors{y}; });
   same_as_plain("expand", {1, 5}, [](auto& x) { return Tensors{x.expand({3, 5})}; });
   same_as_plain("unfold", {7, 5}, [](auto& x) { return Tensors{x.unfold(0, 3, 2)}; });
 }
@@ -69,6 +71,8 @@ TEST(Structure, OnlyWhatIsNeededMoves) {
   EXPECT_EQ(traffic({8, 3}, [](auto& x) { return Tensors{x.select(0, 5)}; }), "broadcast tp " + row(1));
   EXPECT_EQ(traffic({8, 3}, [](auto& x) { return Tensors{x.roll(1, 0)}; }), "all_to_all tp " + row(1));
   EXPECT_EQ(traffic({8, 3}, [](auto& x) { return Tensors{x.flip({0})}; }), "all_to_all tp " + row(2));
+  EXPECT_EQ(traffic({8, 8}, [](auto& x) { return Tensors{x.diagonal()}; }), "");
+  EXPECT_EQ(traffic({8, 8}, [](auto& x) { return Tensors{x.diagonal(-1)}; }), "all_to_all tp 8B\n");
   EXPECT_EQ(traffic({8, 3}, [](auto& x) { return Tensors{x.tril(), at::cat({x, x}, 1), at::stack({x, x})}; }), "");
 }
 

@@ -44,6 +44,15 @@ void add_convolution_samples(std::vector<Sample>& list) {
   list.push_back({"aten::avg_pool3d_backward",
                   {x({3, 2, 2, 3, 2}), x({3, 2, 4, 5, 4}), threes, ones, zeros, false, true, none}});
 
+  for (size_t n : {2, 3}) {
+    auto image = n == 2 ? Ints{3, 5, 6, 7} : Ints{3, 2, 4, 5, 6};
+    Ints size(n, 2);
+    auto [adapted, where] = n == 2 ? at::adaptive_max_pool2d(x(image), size) : at::adaptive_max_pool3d(x(image), size);
+    auto op = "aten::adaptive_max_pool" + std::to_string(n) + "d";
+    list.push_back({op, {x(image), size}});
+    list.push_back({op + "_backward", {x(adapted.sizes().vec()), x(image), where}});
+  }
+
   // interpolation and padding
   list.push_back({"aten::constant_pad_nd", {x({3, 5, 4}), Ints{1, 2}, 0}});
   list.push_back({"aten::constant_pad_nd", {x({3, 5, 4}), Ints{0, 0, -1, 2}, 1.5}});
@@ -63,7 +72,9 @@ void add_convolution_samples(std::vector<Sample>& list) {
     add("upsample_nearest" + d, false);
     add("_upsample_nearest_exact" + d, false);
     add(n == 1 ? "upsample_linear1d" : n == 2 ? "upsample_bilinear2d" : "upsample_trilinear3d", true);
-    if (n == 2) add("upsample_bicubic2d", true);
+    if (n == 2) {
+      for (auto op : {"upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) add(op, true);
+    }
     list.push_back({"aten::replication_pad" + d, {x(image), Ints(2 * n, 2)}});
   }
 }

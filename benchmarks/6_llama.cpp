@@ -1,0 +1,94 @@
+// A training step of four Llama-style blocks over gloo, two ranks, tensor and sequence parallel, beside the same in
+// PyTorch (peer_llama.py).
+//
+//   intarsia run -n 2 build/benchmarks/6_llama
+//
+// Started alone, it starts itself that way. Wall time of forward, backward and an SGD step, median.
+
+#include <cstdlib>
+
+#include "benchmarks/processes.h"
+#include "examples/llama.h"
+
+using namespace intarsia;
+
+namespace {
+
+constexpr int64_t kBatch = 4, kLength = 128;
+constexpr int kSteps = 40;
+
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(const llama::Options& options) : layers(register_module("layers", torch::nn::ModuleList())) {
+    for (int64_t i = 0; i < options.layers; ++i) layers->push_back(llama::Block(options));
+    auto half = options.head_width() / 2;
+    auto speeds = torch::pow(10000.0, torch::arange(half) / -static_cast<double>(half));
+    auto angles = torch::arange(kLength).unsqueeze(1) * speeds;
+    cos = register_buffer("cos", angles.cos());
+    sin = register_buffer("sin", angles.sin());
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : *layers) x = layer->as<llama::Block>()->forward(x, cos, sin);
+    return x;
+  }
+  torch::nn::ModuleList layers;
+  at::Tensor cos, sin;
+};
+TORCH_MODULE(Stack);
+
+// The entries of the example's plan that are for blocks, and for the tables.
+ParallelPlan block_plan(const llama::Options& options) {
+  std::vector<ParallelPlan::Entry> entries;
+  auto whole = llama::plan(options);
+  for (auto& entry : whole.entries()) {
+    if (entry.first.empty() || entry.first.rfind("layers", 0) == 0) entries.push_back(entry);
+  }
+  return entries;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::start_as_ranks(argv, 2);
+  at::set_num_threads(1);
+  init();
+  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
+  auto peer = rank() ? std::map<std::string, double>()
+                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
+                                          "benchmarks/peer_llama.py 2>/dev/null");
+  barrier();
+  llama::Options options{.width = 256, .layers = 4, .heads = 8, .key_heads = 4, .hidden = 688};
+  torch::manual_seed(0);
+  Stack model(options);
+  parallelize_module(model, mesh, block_plan(options));
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  auto input = distribute_tensor(torch::rand({kBatch, kLength, options.width}), mesh, {Shard(1)});
+  auto step = [&] {
+    optimizer.zero_grad();
+    model(input).square().mean().backward();
+    optimizer.step();
+  };
+  step();
+  CommDebugMode comms;
+  step();
+  comms.exit();
+  std::vector<double> times;
+  for (int i = 0; i < kSteps; ++i) {
+    barrier();
+    auto start = bench::wall_us();
+    step();
+    times.push_back(bench::wall_us() - start);
+  }
+  std::sort(times.begin(), times.end());
+  auto median = times[times.size() / 2];
+  if (rank() == 0) {
+    printf("4 Llama-style blocks, 4x128x256, training step\n");
+    printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", median / 1000, int(comms.get_total_counts()),
+           int(comms.total_bytes()));
+    if (peer.count("time")) {
+      printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n", "torch.distributed.tensor",
+             peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), median / peer["time"]);
+    }
+    fflush(stdout);
+  }
+  finalize();
+}

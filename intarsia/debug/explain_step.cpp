@@ -1,0 +1,231 @@
+#include "intarsia/debug/explain_step.h"
+
+#include <map>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include "intarsia/comm/simulation.h"
+#include "intarsia/debug/text_table.h"
+#include "intarsia/nn/rollback.h"
+#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/per_rank.h"
+
+namespace intarsia {
+namespace {
+
+// A plain tensor of every rank that has a form but no data.
+at::Tensor without_data(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, int64_t ranks) {
+  auto empty = at::empty_strided(sizes, strides, at::TensorOptions().device(at::kMeta).dtype(dtype));
+  return per_rank(Shards(ranks, empty));
+}
+
+// Takes the data away from the tensors of a module, under their own handles, and gives it back.
+class WithoutData {
+ public:
+  WithoutData(const torch::nn::Module& module, int64_t ranks) {
+    std::set<c10::TensorImpl*> seen;
+    for (auto& tensor : tensors_of(module)) {
+      auto* impl = tensor.unsafeGetTensorImpl();
+      if (!seen.insert(impl).second) continue;
+      tensors_.emplace_back(tensor, impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
+      become(tensor, without_data(tensor.sizes(), tensor.strides(), tensor.scalar_type(), ranks).getIntrusivePtr());
+    }
+  }
+  ~WithoutData() {
+    for (auto& [tensor, data] : tensors_) become(tensor, data);
+  }
+  WithoutData(const WithoutData&) = delete;
+  WithoutData& operator=(const WithoutData&) = delete;
+
+ private:
+  static void become(const at::Tensor& tensor, const c10::intrusive_ptr<c10::TensorImpl>& other) {
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(other);
+    tensor.mutable_grad() = at::Tensor();
+    // What collects the gradients knows the device that the tensor had.
+    if (auto* autograd = torch::autograd::impl::get_autograd_meta(tensor)) autograd->grad_accumulator_.reset();
+  }
+  std::vector<std::pair<at::Tensor, c10::intrusive_ptr<c10::TensorImpl>>> tensors_;
+};
+
+std::string layout_text(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  if (is_dtensor(tensor)) return str(placements_of(tensor));
+  return is_per_rank(tensor) ? "local" : "plain";
+}
+
+int64_t local_bytes(const at::Tensor& tensor) {
+  int64_t most = 0;
+  if (!is_dtensor(tensor)) return tensor.numel() * tensor.element_size();
+  for (auto& shard : shards_of(tensor)) most = std::max<int64_t>(most, shard.numel() * shard.element_size());
+  return most;
+}
+
+bool makes_new_values(const c10::FunctionSchema& schema) {
+  for (auto& result : schema.returns()) {
+    if (result.alias_info()) return false;
+  }
+  return true;
+}
+
+std::vector<at::Tensor> tensors_among(c10::ArrayRef<c10::IValue> values) {
+  std::vector<at::Tensor> tensors;
+  for (auto& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) tensors.push_back(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(tensor);
+    }
+  }
+  return tensors;
+}
+
+std::vector<at::Tensor> imagined_inputs(const std::vector<Imagined>& inputs, const DeviceMesh& mesh) {
+  std::vector<at::Tensor> tensors;
+  for (auto& input : inputs) {
+    auto options = at::TensorOptions().device(at::kMeta).dtype(input.dtype);
+    auto strides = c10::contiguous_strides(input.shape);
+    tensors.push_back(input.placements.empty() ? without_data(input.shape, strides, input.dtype, mesh.size())
+                                               : empty(input.shape, mesh, input.placements, options));
+  }
+  return tensors;
+}
+
+// One run of the step, and what is seen of it.
+class Rehearsal {
+ public:
+  Rehearsal(torch::nn::Module& module, StepExplanation& result) : module_(module), trace_(module), result_(result) {
+    for (auto& item : module.named_parameters()) names_[item.value().unsafeGetTensorImpl()] = item.key();
+  }
+
+  void run(const TrainingStep& step, const std::vector<at::Tensor>& inputs) {
+    OpWatch watch([this](const SeenOp& op) { see(op); });
+    auto loss = step(inputs);
+    TORCH_CHECK_VALUE(loss.defined() && loss.requires_grad(), "[explain] the step gives no loss with a gradient. ",
+                      "Return a number that depends on the parameters.");
+    rehearses_forward_ = false;
+    loss.backward();
+    finish_gradients();
+    for (auto& entry : trace_.entries()) result_.collectives.push_back(entry);
+  }
+
+ private:
+  void see(const SeenOp& op) {
+    note_collectives();
+    if (!rehearses_forward_ || !makes_new_values(op.schema)) return;
+    auto module = trace_.module();
+    auto name = op.schema.name().substr(op.schema.name().find("::") + 2);
+    for (auto& input : tensors_among(op.arguments)) {
+      auto parameter = names_.find(input.unsafeGetTensorImpl());
+      if (parameter != names_.end()) name += " " + parameter->second;
+    }
+    for (auto& output : tensors_among(op.results)) {
+      result_.activations.push_back({module, name, output.sizes().vec(), layout_text(output)});
+    }
+  }
+
+  // An op's own collectives come before its result.
+  void note_collectives() { result_.before.resize(trace_.entries().size(), result_.activations.size()); }
+
+  // An optimizer reads each gradient as its parameter lies.
+  void finish_gradients() {
+    note_collectives();
+    CauseScope cause("the gradient", true);
+    for (auto& item : module_.named_parameters()) {
+      auto& parameter = item.value();
+      auto gradient = parameter.grad();
+      result_.parameters.push_back({item.key(), parameter.sizes().vec(), layout_text(parameter), layout_text(gradient),
+                                    local_bytes(parameter)});
+      if (result_.parameters.back().layout == "local") result_.parameters.back().layout = "plain";
+      if (is_dtensor(parameter) && is_dtensor(gradient)) redistribute(gradient, placements_of(parameter));
+    }
+    note_collectives();
+  }
+
+  torch::nn::Module& module_;
+  ModuleTrace trace_;
+  StepExplanation& result_;
+  bool rehearses_forward_ = true;
+  std::map<c10::TensorImpl*, std::string> names_;
+};
+
+int64_t bytes_of(const CommEvent& event) { return std::max(event.sent, event.received); }
+
+}  // namespace
+
+at::Tensor sum_of(const Values& results) {
+  at::Tensor sum;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results.is_tensor(i) || !results.tensor(i).requires_grad()) continue;
+    auto term = at::sum(results.tensor(i));
+    sum = sum.defined() ? at::add(sum, term) : term;
+  }
+  return sum;
+}
+
+StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        const std::vector<Imagined>& inputs, const TrainingStep& step) {
+  for (auto& tensor : tensors_of(module)) {
+    TORCH_CHECK_VALUE(!is_dtensor(tensor), "[explain] a tensor of shape ", tensor.sizes(), " of ", module.name(),
+                      " is distributed already. Explain a module before it is parallelized.");
+  }
+  Rollback rollback(module);  // gradients and hooks
+  WithoutData without(module, mesh.size());
+  auto world = simulate(mesh.size());
+  auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
+  parallelize_module(module, stage, plan);
+  StepExplanation result;
+  result.mesh = mesh.text();
+  Rehearsal rehearsal(module, result);
+  try {
+    rehearsal.run(step, imagined_inputs(inputs, stage));
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "[explain] the step cannot run on tensors without data: ", error.what_without_backtrace(),
+                "\nThe step cannot read values.");
+  }
+  return result;
+}
+
+int64_t StepExplanation::count(Phase phase) const {
+  return std::count_if(collectives.begin(), collectives.end(), [&](auto& entry) { return entry.phase == phase; });
+}
+
+int64_t StepExplanation::bytes(Phase phase) const {
+  int64_t sum = 0;
+  for (auto& entry : collectives) sum += entry.phase == phase ? bytes_of(entry.event) : 0;
+  return sum;
+}
+
+std::string StepExplanation::text() const {
+  int64_t held = 0;
+  TextTable parameter_table({"parameter", "shape", "layout", "gradient", ">bytes of a rank"});
+  for (auto& p : parameters) {
+    held += p.local_bytes;
+    parameter_table.add({p.name, c10::str(c10::IntArrayRef(p.shape)), p.layout, p.gradient, std::to_string(p.local_bytes)});
+  }
+  TextTable steps({"phase", "module", "what", "result", "layout", ">bytes sent"});
+  size_t next = 0;
+  auto send = [&] {
+    auto& entry = collectives[next++];
+    auto& event = entry.event;
+    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(bytes_of(event))});
+  };
+  for (size_t i = 0; i < activations.size(); ++i) {
+    while (next < collectives.size() && before[next] <= i && collectives[next].phase == Phase::forward) send();
+    auto& a = activations[i];
+    auto place = ModuleTrace::Entry{a.module, Phase::forward, {}}.place();
+    steps.add({"forward", place, a.op, c10::str(c10::IntArrayRef(a.shape)), a.layout, ""});
+  }
+  while (next < collectives.size()) send();
+  auto text = "One training step on " + mesh + "\n\n" + parameter_table.text() + "\n" + steps.text() + "\n";
+  for (auto phase : {Phase::forward, Phase::backward, Phase::update}) {
+    text += str(phase) + ": " + std::to_string(count(phase)) + " collectives, " + std::to_string(bytes(phase)) + " bytes\n";
+  }
+  return text + "parameters of a rank: " + std::to_string(held) + " bytes\n";
+}
+
+}  // namespace intarsia

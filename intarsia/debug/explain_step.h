@@ -1,0 +1,98 @@
+#pragma once
+// What one training step of a parallel model would do, without running it: how parameters and activations lie, and what
+// would be sent.
+
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "intarsia/debug/explain.h"
+#include "intarsia/debug/module_trace.h"
+#include "intarsia/nn/parallelize_module.h"
+#include "intarsia/nn/values.h"
+
+namespace intarsia {
+
+struct StepExplanation {
+  struct Parameter {
+    std::string name;
+    std::vector<int64_t> shape;
+    std::string layout, gradient;  // placements; "plain" where the plan leaves it, "none" without a gradient
+    int64_t local_bytes;           // of the rank that has most
+  };
+  struct Activation {
+    std::string module, op;  // the op's name is followed by that of the parameter it uses
+    std::vector<int64_t> shape;
+    std::string layout;  // placements; "local" for a plain tensor of each rank, with the shape of the first rank's
+  };
+  std::string mesh;
+  std::vector<Parameter> parameters;
+  std::vector<Activation> activations;
+  std::vector<ModuleTrace::Entry> collectives;  // in order; update: what the optimizer has to bring together
+  std::vector<size_t> before;                   // per collective: how many activations there were
+
+  int64_t bytes(Phase phase) const;
+  int64_t count(Phase phase) const;
+  std::string text() const;
+};
+
+// The loss of one step, from tensors that have shapes but no data.
+using TrainingStep = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
+
+// `step` calls the module as it will be after parallelize_module with this plan, on tensors without data; an input
+// without placements is a plain tensor. Nothing is computed or sent, and afterwards the module is as it was. The step
+// cannot read values.
+//   explain(*model, mesh, plan, {{{2, 16}, {}, torch::kLong}}, [&](auto& in) { return model(in[0]).sum(); }).text();
+StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        const std::vector<Imagined>& inputs, const TrainingStep& step);
+
+// The sum of all results that have gradients.
+at::Tensor sum_of(const Values& results);
+
+template <class Impl, class C, class R, class... A, size_t... I>
+at::Tensor sum_of_forward(Impl& module, R (C::*)(A...), const std::vector<at::Tensor>& inputs, std::index_sequence<I...>) {
+  static_assert((std::is_convertible_v<at::Tensor, A> && ...), "forward takes more than tensors: give a TrainingStep");
+  TORCH_CHECK_VALUE(inputs.size() == sizeof...(A), "[explain] ", inputs.size(), " inputs given, but forward takes ",
+                    sizeof...(A), ". Give a shape for each.");
+  auto result = module.forward(inputs[I]...);
+  Values results;
+  results.add(result);
+  return sum_of(results);
+}
+template <class Impl, class C, class R, class... A>
+at::Tensor sum_of_forward(Impl& module, R (C::*forward)(A...), const std::vector<at::Tensor>& inputs) {
+  return sum_of_forward(module, forward, inputs, std::index_sequence_for<A...>());
+}
+template <class Impl, class C, class R, class... A>
+at::Tensor sum_of_forward(Impl& module, R (C::*forward)(A...) const, const std::vector<at::Tensor>& inputs) {
+  return sum_of_forward(module, reinterpret_cast<R (C::*)(A...)>(forward), inputs, std::index_sequence_for<A...>());
+}
+
+// The same for a module whose forward takes tensors; the loss is the sum of its results.
+//   explain(model, mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}}, {{{12, 10}}}).text();
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+StepExplanation explain(const Holder& holder, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        const std::vector<Imagined>& inputs) {
+  using Impl = std::remove_reference_t<decltype(*holder)>;
+  auto& module = const_cast<std::remove_const_t<Impl>&>(*holder);
+  return explain(static_cast<torch::nn::Module&>(module), mesh, plan, inputs, [&](const std::vector<at::Tensor>& given) {
+    if constexpr (requires { &std::remove_const_t<Impl>::forward; }) {
+      return sum_of_forward(module, &std::remove_const_t<Impl>::forward, given);
+    } else {  // a template, as that of Sequential
+      TORCH_CHECK_VALUE(given.size() == 1, "[explain] ", given.size(), " inputs given. Give one, or a TrainingStep.");
+      return at::sum(module.forward(given[0]));
+    }
+  });
+}
+
+// On the mesh of the innermost MeshScope.
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+StepExplanation explain(const Holder& holder, const ParallelPlan& plan, const std::vector<Imagined>& inputs) {
+  return explain(holder, current_mesh("explain"), plan, inputs);
+}
+
+}  // namespace intarsia

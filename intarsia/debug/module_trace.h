@@ -1,0 +1,58 @@
+#pragma once
+// ModuleTrace: which module of a model sent what, in forward, in backward and in the optimizer's step.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/nn/hooks.h"
+
+namespace intarsia {
+
+enum class Phase { forward, backward, update };  // update: after a backward and outside of both
+std::string str(Phase phase);
+
+//   ModuleTrace trace(*model);
+//   train_step();
+//   trace.text("layers.0", Phase::forward);  // all_gather tp 3072B ... one line per collective
+//
+// Collectives count for the innermost module with hooks (INTARSIA_MODULE) whose forward, or whose part of backward, is
+// running. Records while it lives. For one thread.
+class ModuleTrace final : public Recorder {
+ public:
+  explicit ModuleTrace(torch::nn::Module& module);
+  ~ModuleTrace() override;
+  ModuleTrace(const ModuleTrace&) = delete;
+  ModuleTrace& operator=(const ModuleTrace&) = delete;
+
+  struct Entry {
+    std::string module;  // its path; "" is the module itself, "-" is what runs outside of it: loss and optimizer
+    Phase phase;
+    CommEvent event;
+    std::string place() const;  // the module in words
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  void clear() { entries_.clear(); }
+
+  // The collectives of a module and of those in it, one per line. "" is all of the model, without loss and optimizer.
+  std::string text(const std::string& module, Phase phase) const;
+  // The collectives of each module, as they come: equal ones that follow each other are counted.
+  std::string table() const;
+
+  // What runs now.
+  std::string module() const;
+  Phase phase() const;
+
+ private:
+  struct State;
+  void on_comm(const CommEvent& event) override;
+  void on_fallback(const FallbackEvent&) override {}
+  void attach(torch::nn::Module& module, const std::string& path);
+
+  std::shared_ptr<State> state_;  // shared with hooks on activations, which may outlive the trace
+  std::vector<HookHandle> handles_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace intarsia

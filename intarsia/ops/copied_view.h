@@ -1,0 +1,16 @@
+#pragma once
+// Views whose elements had to be brought together from other ranks.
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+namespace intarsia {
+
+// Makes `result`, a copy, the view of stack[0] that the op gives for these arguments: it is kept in step with its base,
+// and shows the strides that the plain view has. See Note [Views that communicate].
+at::Tensor as_view(const at::Tensor& result, at::IntArrayRef strides, const char* name, const char* overload,
+                   const std::vector<c10::IValue>& stack);
+
+}  // namespace intarsia

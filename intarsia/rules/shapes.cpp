@@ -1,0 +1,153 @@
+// The results' shapes of ops that have a rule but that LibTorch cannot run on tensors without data.
+// A call that the plain op would refuse gets no answer: the plain op speaks for itself.
+
+#include <algorithm>
+
+#include <ATen/ExpandUtils.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+using Shape = std::vector<int64_t>;
+using Shapes = std::vector<Shape>;
+
+Shape shape_of(const OpCall& call, size_t input) {
+  return {call.inputs[input].sizes.begin(), call.inputs[input].sizes.end()};
+}
+
+int64_t dim_in(const OpCall& call, const char* name, int64_t ndim) {
+  return c10::maybe_wrap_dim(call.int_arg(name, -1), ndim);
+}
+
+// The first result has the shape and the dtype of an input.
+void like_input(Rule& rule, size_t input) {
+  rule.shapes = [input](const OpCall& call) -> Shapes { return {shape_of(call, input)}; };
+  rule.dtypes = [input](const OpCall& call) -> std::vector<c10::ScalarType> { return {call.inputs[input].dtype}; };
+}
+
+// The same, but the op itself tells the dtypes.
+void shaped_like_input(Rule& rule, size_t input) {
+  rule.shapes = [input](const OpCall& call) -> Shapes { return {shape_of(call, input)}; };
+}
+
+// The shape alone is other; the dtype is that of the first input, which has at least `ndim` dims.
+void reshaped(Rule& rule, int64_t ndim, Shape (*shape)(const OpCall&)) {
+  rule.shapes = [shape, ndim](const OpCall& call) -> Shapes {
+    return call.inputs[0].dim() < ndim ? Shapes() : Shapes{shape(call)};
+  };
+  rule.dtypes = [](const OpCall& call) -> std::vector<c10::ScalarType> { return {call.inputs[0].dtype}; };
+}
+
+Shape shuffled(const OpCall& call, int64_t factor, bool up) {
+  auto shape = shape_of(call, 0);
+  auto n = shape.size();
+  auto area = factor * factor;
+  shape[n - 3] = up ? shape[n - 3] / area : shape[n - 3] * area;
+  for (auto d : {n - 2, n - 1}) shape[d] = up ? shape[d] * factor : shape[d] / factor;
+  return shape;
+}
+
+Shape selected(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  if (!shape.empty()) shape[dim_in(call, "dim", shape.size())] = call.inputs[1].numel();
+  return shape;
+}
+
+Shape embedded_diagonal(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  auto length = shape.back() + std::abs(call.int_arg("offset", 0));
+  shape.pop_back();
+  auto ndim = static_cast<int64_t>(shape.size()) + 2;
+  auto first = c10::maybe_wrap_dim(call.int_arg("dim1", -2), ndim), second = c10::maybe_wrap_dim(call.int_arg("dim2", -1), ndim);
+  for (auto dim : {std::min(first, second), std::max(first, second)}) shape.insert(shape.begin() + dim, length);
+  return shape;
+}
+
+Shape given_sizes(const OpCall& call) { return call.arg("input_sizes").toIntVector(); }
+
+// mode(dim, keepdim) gives values and places.
+Shapes picked(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  if (shape.empty()) return {shape, shape};
+  auto dim = dim_in(call, "dim", shape.size());
+  if (call.bool_arg("keepdim", false)) shape[dim] = 1;
+  else shape.erase(shape.begin() + dim);
+  return {shape, shape};
+}
+
+bool are_matrices(const OpCall& call, std::initializer_list<size_t> inputs) {
+  return std::all_of(inputs.begin(), inputs.end(), [&](size_t i) { return call.inputs[i].dim() >= 2; });
+}
+
+Shapes distances(const OpCall& call) {
+  if (!are_matrices(call, {0, 1})) return {};
+  auto x1 = shape_of(call, 0), x2 = shape_of(call, 1);
+  auto shape = at::infer_size(at::IntArrayRef(x1).slice(0, x1.size() - 2), at::IntArrayRef(x2).slice(0, x2.size() - 2));
+  shape.push_back(x1[x1.size() - 2]);
+  shape.push_back(x2[x2.size() - 2]);
+  return {shape};
+}
+
+// [..., m, n] -> [..., min(m, n)]
+Shape spectrum(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  auto last = shape.back();
+  shape.pop_back();
+  shape.back() = std::min(shape.back(), last);
+  return shape;
+}
+
+Shape transposed(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return shape;
+}
+
+Shapes solution(const OpCall& call) {
+  if (!are_matrices(call, {0, 1})) return {};
+  auto a = shape_of(call, 0), b = shape_of(call, 1);
+  auto shape = at::infer_size(at::IntArrayRef(a).slice(0, a.size() - 2), at::IntArrayRef(b).slice(0, b.size() - 2));
+  shape.insert(shape.end(), b.end() - 2, b.end());
+  return {shape};
+}
+
+}  // namespace
+
+void add_shapes(RuleTable& t) {
+  for (auto op : {"aten::flip", "aten::roll", "aten::channel_shuffle", "aten::select_scatter", "aten::slice_scatter",
+                  "aten::diagonal_scatter", "aten::_logcumsumexp", "aten::cholesky", "aten::cholesky_inverse",
+                  "aten::linalg_householder_product"}) {
+    like_input(t[op], 0);
+  }
+  for (auto op : {"aten::glu_backward", "aten::_cdist_backward"}) like_input(t[op], 1);
+  like_input(t["aten::ormqr"], 2);
+  shaped_like_input(t["aten::bucketize.Tensor"], 0);
+  shaped_like_input(t["aten::searchsorted.Tensor"], 1);
+  reshaped(t["aten::index_select"], 0, selected);
+  reshaped(t["aten::diag_embed"], 1, embedded_diagonal);
+  reshaped(t["aten::unfold_backward"], 0, given_sizes);
+  reshaped(t["aten::pixel_shuffle"], 3, [](auto& call) { return shuffled(call, call.int_arg("upscale_factor", 1), true); });
+  reshaped(t["aten::pixel_unshuffle"], 3, [](auto& call) { return shuffled(call, call.int_arg("downscale_factor", 1), false); });
+  reshaped(t["aten::linalg_pinv.atol_rtol_tensor"], 2, transposed);
+  t["aten::mode"].shapes = picked;
+  t["aten::_cdist_forward"].shapes = distances;
+  t["aten::linalg_solve_triangular"].shapes = solution;
+  t["aten::addbmm"].shapes = [](const OpCall& call) -> Shapes {
+    if (call.inputs[1].dim() != 3 || call.inputs[2].dim() != 3) return {};
+    return {{call.inputs[1].sizes[1], call.inputs[2].sizes[2]}};
+  };
+  t["aten::geqrf"].shapes = [](const OpCall& call) -> Shapes {
+    return are_matrices(call, {0}) ? Shapes{shape_of(call, 0), spectrum(call)} : Shapes();
+  };
+  t["aten::linalg_eig"].shapes = [](const OpCall& call) -> Shapes {
+    return are_matrices(call, {0}) ? Shapes{spectrum(call), shape_of(call, 0)} : Shapes();
+  };
+  t["aten::_linalg_eigvals"].shapes = [](const OpCall& call) -> Shapes {
+    return are_matrices(call, {0}) ? Shapes{spectrum(call)} : Shapes();
+  };
+}
+
+}  // namespace intarsia

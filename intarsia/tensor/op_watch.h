@@ -1,0 +1,37 @@
+#pragma once
+// Shows every op on distributed tensors, and on tensors that stand for one per rank, to a watcher.
+
+#include <atomic>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+namespace intarsia {
+
+struct SeenOp {
+  const c10::FunctionSchema& schema;
+  c10::ArrayRef<c10::IValue> arguments, results;
+};
+
+// A scope in which `see` is called after each op of this process; what an op does by means of other ops is not shown.
+// One at a time.
+class OpWatch {
+ public:
+  using See = std::function<void(const SeenOp&)>;
+  explicit OpWatch(See see);
+  ~OpWatch();
+  OpWatch(const OpWatch&) = delete;
+  OpWatch& operator=(const OpWatch&) = delete;
+
+  static bool open() { return current_.load(std::memory_order_relaxed) != nullptr; }
+  // Runs an op whose arguments end the stack and whose results take their place.
+  static void run(const c10::FunctionSchema& schema, std::vector<c10::IValue>& stack, const std::function<void()>& op);
+
+ private:
+  static std::atomic<OpWatch*> current_;
+  See see_;
+};
+
+}  // namespace intarsia

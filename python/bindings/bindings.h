@@ -1,0 +1,46 @@
+#pragma once
+// What the files of the extension share. Each file binds one header of the core and holds no logic of its own.
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "intarsia/core/layout.h"
+
+namespace intarsia::python {
+
+namespace py = pybind11;
+
+// Placements as Python gives them: a sequence of PyTorch's placement objects.
+struct GivenPlacements {
+  Placements value;
+};
+
+// PyTorch's placement objects, and back. The tuple of a layout is made once.
+Placement placement_from(py::handle object);
+py::object placement_to(const Placement& placement);
+py::tuple placements_of_layout(const Layout& layout);
+
+void bind_worlds(py::module_& module);
+void bind_meshes(py::module_& module);
+void bind_tensors(py::module_& module);
+void bind_policies(py::module_& module);
+void bind_recorder(py::module_& module);
+void bind_pictures(py::module_& module);
+void bind_rules(py::module_& module);
+
+}  // namespace intarsia::python
+
+namespace pybind11::detail {
+
+template <>
+struct type_caster<intarsia::python::GivenPlacements> {
+  PYBIND11_TYPE_CASTER(intarsia::python::GivenPlacements, const_name("Sequence[Placement]"));
+  bool load(handle source, bool) {
+    if (!PySequence_Check(source.ptr())) return false;
+    for (auto item : reinterpret_borrow<sequence>(source)) {
+      value.value.push_back(intarsia::python::placement_from(item));
+    }
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

@@ -1,0 +1,43 @@
+#include <memory>
+
+#include "bindings.h"
+#include "intarsia/tensor/policy.h"
+
+namespace intarsia::python {
+namespace {
+
+// A C++ scope as a context manager.
+template <class Scope, class... Args>
+class ManagedScope {
+ public:
+  explicit ManagedScope(Args... args) : make_([args...] { return std::make_unique<Scope>(args...); }) {}
+  void enter() { scope_ = make_(); }
+  void exit(const py::args&) { scope_.reset(); }
+
+ private:
+  std::function<std::unique_ptr<Scope>()> make_;
+  std::unique_ptr<Scope> scope_;
+};
+
+template <class Scope, class... Args>
+void bind_scope(py::module_& module, const char* name, const char* doc) {
+  using Managed = ManagedScope<Scope, Args...>;
+  py::class_<Managed>(module, name, doc)
+      .def(py::init<Args...>())
+      .def("__enter__", &Managed::enter)
+      .def("__exit__", &Managed::exit);
+}
+
+}  // namespace
+
+void bind_policies(py::module_& module) {
+  py::enum_<PlainTensors>(module, "PlainTensors")
+      .value("error", PlainTensors::error)
+      .value("replicate", PlainTensors::replicate)
+      .value("verify", PlainTensors::verify);
+  bind_scope<PlainTensorScope, PlainTensors>(module, "PlainTensorScope",
+                                             "What happens to plain tensors that meet distributed ones.");
+  bind_scope<StrictScope, bool>(module, "StrictScope", "Ops without a rule are errors inside.");
+}
+
+}  // namespace intarsia::python

@@ -1,0 +1,59 @@
+#include <chrono>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "bindings.h"
+#include "intarsia/comm/c10d.h"
+#include "intarsia/comm/engine.h"
+#include "intarsia/comm/simulation.h"
+
+namespace intarsia::python {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+const World* simulated_world(int64_t n) {
+  Simulation simulation(n);
+  return &current_world();
+}
+
+// Worlds live until the process ends.
+const World* joined_world(const StorePtr& store, int64_t rank, int64_t size, int64_t milliseconds) {
+  auto own = store ? c10::make_intrusive<c10d::PrefixStore>("intarsia", store) : nullptr;
+  return new C10dEngine(rank, size, own, {"", std::chrono::milliseconds(milliseconds)});
+}
+
+void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr& group, const at::Device& device) {
+  auto* engine = dynamic_cast<const C10dEngine*>(&world);
+  TORCH_CHECK(engine, "[adopt] the world is ", world.text(), ", which has no process groups.");
+  engine->adopt(ranks, group->getBackend(device.type()));
+}
+
+void close(const World& world) {
+  if (auto* engine = dynamic_cast<const C10dEngine*>(&world)) engine->close();
+}
+
+}  // namespace
+
+void bind_worlds(py::module_& module) {
+  py::module_::import("torch._C._distributed_c10d");  // knows Store and ProcessGroup
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<World, std::unique_ptr<World, py::nodelete>>(module, "World", "The ranks of a job.")
+      .def_property_readonly("size", &World::size)
+      .def_property_readonly("hosted", &World::hosted, "The ranks that this process plays.")
+      .def_property_readonly("simulated", &World::simulated)
+      .def("adopt", &adopt, py::arg("ranks"), py::arg("group"), py::arg("device"), Unlocked(),
+           "Lets the line of these ranks travel over a process group.")
+      .def("close", &close, Unlocked(), "Closes the connections.")
+      .def("barrier", [](const World& world) { engine_of(world).barrier(); }, Unlocked())
+      .def("__repr__", &World::text);
+  auto reference = py::return_value_policy::reference;
+  module.def("simulated_world", &simulated_world, py::arg("n"), reference, "A world of n ranks played by this process.");
+  module.def("joined_world", &joined_world, py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("milliseconds"), reference, Unlocked(), "The world of rank `rank` of `size` that meet in a store.");
+}
+
+}  // namespace intarsia::python

@@ -1,0 +1,157 @@
+"""Puts Intarsia in the place of torch.distributed.tensor, for programs that do not know of it."""
+
+import importlib
+import multiprocessing.spawn as _spawn
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_TENSOR = "torch.distributed.tensor"
+_FACTORIES = ("empty", "full", "ones", "rand", "randn", "zeros")
+_STYLES = (
+    "ColwiseParallel",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+)
+
+# What is replaced: where PyTorch has it, and where we have it.
+_REPLACED = {
+    f"{_TENSOR}._api": {
+        "DTensor": "intarsia._tensor",
+        "distribute_tensor": "intarsia._tensor",
+        "distribute_module": "intarsia._module",
+        **dict.fromkeys(_FACTORIES, "intarsia._factories"),
+    },
+    f"{_TENSOR}.parallel.api": {"parallelize_module": "intarsia.parallel"},
+    f"{_TENSOR}.parallel.style": dict.fromkeys(_STYLES, "intarsia.parallel"),
+    f"{_TENSOR}.parallel.loss": {"loss_parallel": "intarsia.parallel"},
+    f"{_TENSOR}.debug._comm_mode": {"CommDebugMode": "intarsia.debug"},
+    f"{_TENSOR}.debug._visualize_sharding": {"visualize_sharding": "intarsia.debug"},
+    f"{_TENSOR}.experimental": {"implicit_replication": "intarsia.experimental"},
+    f"{_TENSOR}.experimental._func_map": {"local_map": "intarsia.experimental"},
+    f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
+    "torch.distributed._local_tensor": {
+        "LocalTensor": "intarsia._local_tensor",
+        "LocalTensorMode": "intarsia._local_tensor",
+        "maybe_run_for_local_tensor": "intarsia._local_tensor",
+    },
+    "torch.distributed.checkpoint.state_dict_saver": {
+        "save": "intarsia._checkpoint",
+        "async_save": "intarsia._checkpoint",
+    },
+    "torch.distributed.checkpoint.state_dict_loader": {"load": "intarsia._checkpoint"},
+}
+
+# Modules of PyTorch that show these names to programs. The rest of PyTorch keeps its own: fully_shard, replicate and
+# the inner workings of its DTensor go on as they are.
+_FRONT = (
+    _TENSOR,
+    f"{_TENSOR}._api",
+    f"{_TENSOR}.debug",
+    f"{_TENSOR}.experimental",
+    f"{_TENSOR}.parallel",
+    f"{_TENSOR}.parallel.api",
+    f"{_TENSOR}.parallel.input_reshard",
+    f"{_TENSOR}.parallel.style",
+    "torch.distributed._tensor",
+    "torch.distributed._tensor.api",
+    "torch.distributed._local_tensor",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict_saver",
+    "torch.distributed.checkpoint.state_dict_loader",
+    f"{_TENSOR}.debug._comm_mode",
+    f"{_TENSOR}.debug._visualize_sharding",
+    f"{_TENSOR}.experimental._func_map",
+    f"{_TENSOR}.experimental._register_sharding",
+    f"{_TENSOR}.parallel.loss",
+)
+
+_undo: list[Callable[[], None]] = []
+
+
+def installed() -> bool:
+    """Whether :func:`install` is in effect."""
+    return bool(_undo)
+
+
+def install() -> None:
+    """Makes the names of ``torch.distributed.tensor`` mean Intarsia's, also where they have been imported already.
+
+    Processes that multiprocessing starts from here do the same. What Intarsia does not offer stays PyTorch's.
+    """
+    if installed():
+        return
+    from ._interop import torch_dtensor_class
+
+    torch_dtensor_class()
+    if installed():  # by the import hook of sitecustomize, just now
+        return
+    ours_by_theirs = _pairs()
+    for name in _FRONT:
+        importlib.import_module(name)
+    for module in _modules_of_programs():
+        _rebind(module, ours_by_theirs)
+    _teach_children()
+
+
+def uninstall() -> None:
+    """Undoes :func:`install`. Tensors and modules that were made meanwhile stay as they are."""
+    while _undo:
+        _undo.pop()()
+
+
+def _pairs() -> dict[int, tuple[Any, Any]]:
+    """PyTorch's objects and ours, by the id of the former."""
+    pairs = {}
+    for path, names in _REPLACED.items():
+        module = importlib.import_module(path)
+        for name, ours in names.items():
+            theirs = getattr(module, name)
+            pairs[id(theirs)] = (theirs, getattr(importlib.import_module(ours), name))
+    return pairs
+
+
+def _modules_of_programs() -> list[Any]:
+    """Those whose names are replaced: the front of PyTorch, its test helpers, and everything that is not PyTorch."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        inside = name == "torch" or name.startswith("torch.")
+        ours = name == "intarsia" or name.startswith("intarsia.")
+        if module is None or ours or (inside and name not in _FRONT and not name.startswith("torch.testing._internal")):
+            continue
+        found.append(module)
+    return found
+
+
+def _rebind(module: Any, pairs: dict[int, tuple[Any, Any]]) -> None:
+    names = getattr(module, "__dict__", None)
+    if not isinstance(names, dict):
+        return
+    for name, value in list(names.items()):
+        theirs, ours = pairs.get(id(value), (None, None))
+        if theirs is value and theirs is not None:
+            names[name] = ours
+            _undo.append(lambda names=names, name=name, theirs=theirs: names.__setitem__(name, theirs))
+
+
+class _InstallsOnArrival:
+    """Installs Intarsia in the process that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return (exec, (f"import sys; sys.path[:] = {sys.path!r}; import intarsia; intarsia.install()",))
+
+
+def _teach_children() -> None:
+    """A process that is spawned gets a parcel before it imports the program; one that is forked has all of this."""
+    theirs = _spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {"intarsia": _InstallsOnArrival(), **theirs(name)}
+
+    _spawn.get_preparation_data = get_preparation_data
+    _undo.append(lambda: setattr(_spawn, "get_preparation_data", theirs))

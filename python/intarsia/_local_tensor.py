@@ -1,0 +1,100 @@
+"""PyTorch's LocalTensorMode on simulations: many ranks in one process."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import _core
+from ._mesh import simulate, simulated_world
+
+__all__ = ["LocalTensor", "LocalTensorMode", "maybe_run_for_local_tensor"]
+
+
+class _LocalTensorMeta(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and _core.is_per_rank(value)
+
+
+class LocalTensor(metaclass=_LocalTensorMeta):
+    """A tensor that stands for one per simulated rank, made from a dict by rank."""
+
+    def __new__(cls, local_tensors: dict[int, torch.Tensor], requires_grad: bool = False) -> torch.Tensor:
+        return _core.per_rank([local_tensors[rank] for rank in sorted(local_tensors)]).requires_grad_(requires_grad)
+
+
+class LocalTensorMode:
+    """A scope in which this process plays the given ranks; see :func:`intarsia.simulate`."""
+
+    def __init__(self, ranks: "int | frozenset[int]") -> None:
+        self.ranks = frozenset(range(ranks)) if isinstance(ranks, int) else frozenset(ranks)
+
+    def __enter__(self) -> "LocalTensorMode":
+        self._scope = simulate(len(self.ranks), process_group=False)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._scope.__exit__(*args)
+
+    def rank_map(self, function: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """One tensor that stands for ``function(rank)`` of every rank."""
+        return _core.per_rank([function(rank) for rank in sorted(self.ranks)])
+
+    def tensor_map(self, tensor: torch.Tensor, function: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """One tensor that stands for ``function(rank, value)`` of every rank."""
+        return _core.per_rank([function(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)])
+
+
+def value_on(value: Any, rank: int) -> Any:
+    """What a value is on one rank."""
+    if isinstance(value, torch.Tensor) and _core.is_per_rank(value):
+        return _core.values_of(value)[rank]
+    if isinstance(value, torch.SymInt) and hasattr(value.node, "_local_ints"):
+        return value.node._local_ints[rank]
+    return value
+
+
+def _differs(value: Any) -> bool:
+    return value_on(value, 0) is not value
+
+
+def maybe_run_for_local_tensor(function: Callable) -> Callable:
+    """In a simulation, runs a function once per rank if its arguments differ between ranks."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        world = simulated_world()
+        if world is None or not any(map(_differs, (*args, *kwargs.values()))):
+            return function(*args, **kwargs)
+        results = [
+            function(*(value_on(a, rank) for a in args), **{k: value_on(v, rank) for k, v in kwargs.items()})
+            for rank in range(world.size)
+        ]
+        return _core.per_rank(results) if isinstance(results[0], torch.Tensor) else results[0]
+
+    return wrapper
+
+
+def _values(self: torch.Tensor) -> dict[int, torch.Tensor]:
+    if not _core.is_per_rank(self):
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute '_local_tensors'")
+    return dict(enumerate(_core.values_of(self)))
+
+
+def _reconcile(self: torch.Tensor) -> Callable[[], torch.Tensor]:
+    if not _core.is_per_rank(self):
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'reconcile'")
+    return lambda: _one_of(self)
+
+
+def _one_of(tensor: torch.Tensor) -> torch.Tensor:
+    values = _core.values_of(tensor)
+    if not all(torch.equal(values[0], value) for value in values):
+        raise AssertionError("the ranks hold different values, so there is no one value to take")
+    return values[0].clone().detach().requires_grad_(tensor.requires_grad)
+
+
+torch.Tensor._local_tensors = property(_values, doc="The values by rank.")
+torch.Tensor.reconcile = property(_reconcile, doc="The one value that all ranks hold.")

@@ -1,0 +1,149 @@
+"""Worlds and meshes: PyTorch's own DeviceMesh is the mesh, and the core gets an equal one of its own."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import init_device_mesh as _torch_init_device_mesh
+
+from . import _core
+
+_thread = threading.local()  # .simulations: the worlds of open simulate() scopes, innermost last
+_worlds: "weakref.WeakKeyDictionary[Any, _core.World]" = weakref.WeakKeyDictionary()  # of default process groups
+_python_meshes: dict[int, DeviceMesh] = {}  # by the id of the core's mesh
+_core_meshes: "weakref.WeakKeyDictionary[DeviceMesh, tuple[_core.World, _core.Mesh]]" = weakref.WeakKeyDictionary()
+_MILLISECONDS = 1000
+
+
+def simulated_world() -> "_core.World | None":
+    """The world of the innermost :func:`simulate` scope on this thread."""
+    simulations = getattr(_thread, "simulations", None)
+    return simulations[-1] if simulations else None
+
+
+def current_world() -> "_core.World":
+    """The simulation on this thread, else the job of the default process group, else one rank alone."""
+    world = simulated_world()
+    if world is not None:
+        return world
+    if not dist.is_initialized():
+        return _core.simulated_world(1)
+    group = dist.group.WORLD
+    world = _worlds.get(group)
+    if world is None:
+        world = _worlds[group] = _join(group)
+    return world
+
+
+def is_threaded() -> bool:
+    """Whether the ranks of the job are threads of this process, as PyTorch's threaded tests have them."""
+    return dist.is_initialized() and dist.get_backend() == "threaded"
+
+
+def _join(group: Any) -> "_core.World":
+    backend, store = dist.distributed_c10d._world.pg_map[group]
+    timeout = dist.distributed_c10d._get_default_timeout(dist.Backend(dist.get_backend(group)))
+    if backend == "fake":
+        store = None
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    world = _core.joined_world(store, rank, size, int(timeout.total_seconds() * _MILLISECONDS))
+    if backend != "threaded":
+        world.adopt(list(range(size)), group, torch.device(_device_of(group)))
+    return world
+
+
+def _device_of(group: Any) -> str:
+    devices = [device.type for device in group._device_types]
+    return "cpu" if not devices or "cpu" in devices else devices[0]
+
+
+def core_mesh(mesh: Any) -> "_core.Mesh":
+    """The core's mesh for one of PyTorch's. Nothing is sent."""
+    world = current_world()
+    known = _core_meshes.get(mesh)
+    if known is not None and known[0] is world:
+        _python_meshes[known[1].id] = mesh  # of equal ones, the last used is shown: its groups are alive
+        return known[1]
+    # One row per group: a slice of a mesh has several side by side, and a simulation plays them all.
+    ranks = mesh._layout.remap_to_tensor(mesh._rank_map).flatten().tolist()
+    names = list(mesh.mesh_dim_names or ())
+    made = _core.Mesh(world, torch.device(mesh.device_type), list(mesh.shape), ranks, names)
+    if not world.simulated and not is_threaded() and made.hosted:
+        _adopt_groups(world, mesh, made)
+    _core_meshes[mesh] = (world, made)
+    _python_meshes[made.id] = mesh
+    return made
+
+
+def _adopt_groups(world: "_core.World", mesh: DeviceMesh, made: "_core.Mesh") -> None:
+    if not hasattr(mesh, "_dim_group_names"):
+        return  # made without process groups: the core connects the ranks itself
+    for axis in range(made.ndim):
+        ranks = made.line(0, axis)
+        if len(ranks) > 1:
+            world.adopt(ranks, mesh.get_group(axis), torch.device(mesh.device_type))
+
+
+def python_mesh(mesh: "_core.Mesh") -> DeviceMesh:
+    """PyTorch's mesh for one of the core's."""
+    known = _python_meshes.get(mesh.id)
+    if known is None:
+        names = tuple(mesh.names) or None
+        ranks = torch.tensor(mesh.ranks[: torch.Size(mesh.shape).numel()]).view(mesh.shape)
+        known = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=mesh.hosted[0])
+        _python_meshes[mesh.id] = known
+    return known
+
+
+def init_device_mesh(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> DeviceMesh:
+    """A mesh of ``mesh_shape`` over all ranks, as ``torch.distributed.device_mesh.init_device_mesh``.
+
+    Inside :func:`simulate`, the ranks are the simulated ones and there are no process groups to make.
+    """
+    world = simulated_world()
+    if world is None or _fake_group_of(world):
+        return _torch_init_device_mesh(device_type, mesh_shape, **options)
+    names = options.pop("mesh_dim_names", None)
+    if options:
+        raise TypeError(f"[init_device_mesh] a simulation does not take {', '.join(options)}.")
+    size = torch.Size(mesh_shape).numel()
+    if size > world.size:
+        raise RuntimeError(f"[init_device_mesh] a mesh of {size} ranks does not fit into {world!r}.")
+    ranks = torch.arange(size, dtype=torch.int).view(mesh_shape)
+    return DeviceMesh(device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=0)
+
+
+def _fake_group_of(world: "_core.World") -> bool:
+    return dist.is_initialized() and dist.get_backend() == "fake" and dist.get_world_size() == world.size
+
+
+@contextlib.contextmanager
+def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
+    """Plays ``n`` ranks in this process while the scope is open.
+
+    ``to_local`` yields a tensor that stands for the shards of all ranks; ``shards_of`` takes them apart. If there is no
+    process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
+    a real job; with ``process_group=False`` the program makes its own.
+    """
+    world = _core.simulated_world(n)
+    stack = _thread.__dict__.setdefault("simulations", [])
+    fake = process_group and not dist.is_initialized() and _start_fake_group(n)
+    stack.append(world)
+    try:
+        yield world
+    finally:
+        stack.pop()
+        if fake:
+            dist.destroy_process_group()
+
+
+def _start_fake_group(n: int) -> bool:
+    import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
+
+    dist.init_process_group("fake", rank=0, world_size=n, store=fake_pg.FakeStore())
+    return True

@@ -1,0 +1,93 @@
+"""distribute_module: makes the parameters and buffers of a module distributed."""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from . import _core
+from ._mesh import core_mesh
+from ._tensor import _given_mesh, _replicated
+
+PartitionFn = Callable[[str, nn.Module, Any], None]
+
+
+def distribute_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    partition_fn: "PartitionFn | None" = None,
+    input_fn: "Callable | None" = None,
+    output_fn: "Callable | None" = None,
+) -> nn.Module:
+    """Distributes parameters and buffers as ``partition_fn(name, submodule, mesh)`` says, the others replicated.
+
+    ``input_fn(module, inputs, mesh)`` and ``output_fn(module, outputs, mesh)`` prepare what goes in and comes out.
+    Parameters keep their identity, so an optimizer made before sees them.
+    """
+    mesh = _given_mesh(device_mesh, "distribute_module")
+    if getattr(module, "_distribute_module_applied", False):
+        raise RuntimeError("[distribute_module] should only be called once on a module, but it has already been called!")
+    for name, submodule in module.named_modules():
+        if partition_fn is not None:
+            partition_fn(name, submodule, mesh)
+        replicate_rest(submodule, mesh)
+    if input_fn is not None:
+        _add_input_hook(module, input_fn, mesh)
+    if output_fn is not None:
+        _add_output_hook(module, output_fn, mesh)
+    module._distribute_module_applied = True
+    return module
+
+
+def replicate_rest(module: nn.Module, mesh: Any) -> None:
+    """Replicates the parameters and buffers of this module alone that are not distributed yet."""
+    whole = _replicated(mesh)
+    for name, parameter in module._parameters.items():
+        if parameter is not None and not _core.is_dtensor(parameter):
+            distribute_parameter(module, name, mesh, whole)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and not _core.is_dtensor(buffer):
+            module._buffers[name] = _core.distribute_tensor(buffer.detach(), core_mesh(mesh), whole, 0)
+
+
+def distribute_parameter(
+    module: nn.Module, name: str, mesh: Any, placements: Any, src_data_rank: "int | None" = 0
+) -> None:
+    """Lays a parameter on the mesh in place: whoever holds it sees the change. One without data is replaced."""
+    parameter = module._parameters[name]
+    if parameter.is_meta:
+        made = _core.distribute_tensor(parameter.detach(), core_mesh(mesh), placements, None)
+        module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
+    else:
+        _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)
+
+
+def _takes(function: Callable, count: int) -> bool:
+    return len(inspect.signature(function).parameters) == count
+
+
+def _add_input_hook(module: nn.Module, function: Callable, mesh: Any) -> None:
+    if _takes(function, 3):
+        module.register_forward_pre_hook(lambda m, inputs: function(m, inputs, mesh))
+    elif _takes(function, 2):
+        _warn("input_fn", "inputs")
+        module.register_forward_pre_hook(lambda _, inputs: function(inputs, mesh))
+    else:
+        raise ValueError("[distribute_module] input_fn should take in 3 arguments: module, inputs, device_mesh!")
+
+
+def _add_output_hook(module: nn.Module, function: Callable, mesh: Any) -> None:
+    if _takes(function, 3):
+        module.register_forward_hook(lambda m, _, outputs: function(m, outputs, mesh))
+    elif _takes(function, 2):
+        _warn("output_fn", "outputs")
+        module.register_forward_hook(lambda m, _, outputs: function(outputs, mesh))
+    else:
+        raise ValueError("[distribute_module] output_fn should take in 3 arguments: module, outputs, device_mesh!")
+
+
+def _warn(name: str, argument: str) -> None:
+    text = f"[distribute_module] {name}({argument}, device_mesh) is deprecated: take (module, {argument}, device_mesh)."
+    warnings.warn(text, FutureWarning, stacklevel=4)

@@ -1,0 +1,43 @@
+"""Found by Python programs that were started by ``python -m intarsia``: installs Intarsia when they load DTensor."""
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+_NAME = "torch.distributed.tensor"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for torch.distributed.tensor to be imported, and installs Intarsia after it."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != _NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            import intarsia
+
+            intarsia.install()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _run_hidden():
+    """Another sitecustomize may be on the path, behind this one."""
+    for path in sys.path:
+        file = os.path.join(path, "sitecustomize.py")
+        if os.path.abspath(path) != _HERE and os.path.isfile(file):
+            spec = importlib.util.spec_from_file_location("_hidden_sitecustomize", file)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            return
+
+
+sys.meta_path.insert(0, _Finder())
+_run_hidden()

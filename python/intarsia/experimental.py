@@ -1,0 +1,128 @@
+"""What torch.distributed.tensor.experimental offers."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from . import _core
+from ._tensor import DTensor
+
+__all__ = ["implicit_replication", "local_map", "register_sharding"]
+
+
+@contextlib.contextmanager
+def implicit_replication() -> Iterator[None]:
+    """Inside, plain tensors that meet distributed ones are taken as replicated."""
+    with _core.PlainTensorScope(_core.PlainTensors.replicate):
+        yield
+
+
+def local_map(
+    func: "Callable | None" = None,
+    out_placements: Any = None,
+    in_placements: Any = None,
+    in_grad_placements: Any = None,
+    device_mesh: Any = None,
+    *,
+    redistribute_inputs: bool = False,
+) -> Callable:
+    """Lets a function of plain tensors take and return distributed ones: it runs on the local shards."""
+    options = (out_placements, in_placements, in_grad_placements, device_mesh, redistribute_inputs)
+    if func is None:
+        return lambda function: functools.partial(_run_local, function, *options)
+    return functools.partial(_run_local, func, *options)
+
+
+def _run_local(
+    func: Callable, out_placements: Any, in_placements: Any, in_grads: Any, mesh: Any, redistribute: bool, *args: Any, **kwargs: Any
+) -> Any:
+    flat, form = pytree.tree_flatten(args)
+    if in_placements is not None and len(in_placements) != len(flat):
+        raise AssertionError(
+            f"in_placements length {len(in_placements)} does not match the number of input args {len(flat)}!"
+        )
+    local = []
+    for index, value in enumerate(flat):
+        wanted = in_placements[index] if in_placements is not None else None
+        if isinstance(value, DTensor):
+            mesh = mesh or value.device_mesh
+            value = _checked(value, wanted, in_placements is not None, redistribute)
+            value = value.to_local(grad_placements=_grads_of(value, in_grads, index))
+        elif wanted is not None and not isinstance(value, torch.Tensor):
+            raise AssertionError(f"Non-Tensor input {value} expects None placements but received {wanted}!")
+        local.append(value)
+    result = func(*pytree.tree_unflatten(local, form), **kwargs)
+    return _distributed(result, out_placements, mesh) if any(isinstance(value, DTensor) for value in flat) else result
+
+
+def _checked(value: Any, wanted: Any, told: bool, redistribute: bool) -> Any:
+    if not told:
+        return value
+    if wanted is None:
+        raise AssertionError(f"DTensor input {value} expects placements but received {wanted}!")
+    if value.placements == tuple(wanted):
+        return value
+    if redistribute:
+        return value.redistribute(placements=tuple(wanted))
+    raise ValueError(
+        f"arg {value} in local_map has a mismatched placements: arg placements is {value.placements} but the input "
+        f"placements is {tuple(wanted)}! If redistribute_inputs is wanted, set redistribute_inputs=True to local_map."
+    )
+
+
+def _grads_of(value: Any, in_grads: Any, index: int) -> Any:
+    if in_grads is None:
+        return None
+    if in_grads[index] is None:
+        raise AssertionError(f"DTensor input {value} expects in grad placements but received None!")
+    return tuple(in_grads[index])
+
+
+def _distributed(result: Any, placements: Any, mesh: Any) -> Any:
+    flat, form = pytree.tree_flatten(result)
+    placements = placements if isinstance(placements, tuple) else (placements,)
+    if len(flat) != len(placements):
+        raise AssertionError(
+            "local_map requires one PlacementType be provided for each output value, "
+            f"received {len(placements)} out_placements but {len(flat)} is expected!"
+        )
+    made = []
+    for value, layout in zip(flat, placements):
+        if isinstance(value, torch.Tensor):
+            if isinstance(value, DTensor):
+                raise AssertionError(f"torch.Tensor output expected but received {type(value)}: {value}")
+            value = DTensor.from_local(value, mesh, layout, run_check=False)
+        elif layout is not None:
+            raise AssertionError(f"Non-tensor output {value} expects None placements but received {layout}!")
+        made.append(value)
+    return pytree.tree_unflatten(made, form)
+
+
+def register_sharding(op: Any) -> Callable:
+    """Says how an op may be split over one mesh axis.
+
+    The decorated function gets the arguments of a call, tensors as objects with ``shape``, ``ndim`` and ``dtype``, and
+    returns a list of ``(output placements, input placements)``; inputs that are no tensors have None.
+    """
+
+    def register(function: Callable) -> Callable:
+        for overload in op if isinstance(op, Sequence) else [op]:
+            _core.add_rule(overload._schema.name, overload._schema.overload_name, _rows_of(function, overload))
+        return function
+
+    return register
+
+
+def _rows_of(function: Callable, overload: Any) -> Callable:
+    def rows(args: list[Any]) -> list[tuple[list[Any], list[Any]]]:
+        keywords = [a.name for a in overload._schema.arguments if a.kwarg_only]
+        positional = len(args) - len(keywords)
+        named = dict(zip(keywords, args[positional:]))
+        found = function(*args[:positional], **{k: v for k, v in named.items() if v is not None})
+        return [([p for p in out if p is not None], [p for p in given if p is not None]) for out, given in found]
+
+    return rows

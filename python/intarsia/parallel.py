@@ -1,0 +1,336 @@
+"""Tensor parallelism: styles say how one module is cut, and a plan says which module gets which style."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel.style import ParallelStyle
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+from . import _core
+from ._module import distribute_module, distribute_parameter
+from ._tensor import DTensor, _given_mesh
+
+__all__ = [
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "loss_parallel",
+    "parallelize_module",
+]
+
+
+def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "int | None" = None) -> torch.Tensor:
+    """A plain tensor as the shard that ``layout`` says; ``extent`` is the global one of the last dim, where known."""
+    if _core.is_dtensor(tensor):
+        return tensor
+    if extent is None or not layout.is_shard() or layout.dim % tensor.dim() != tensor.dim() - 1:
+        return DTensor.from_local(tensor, mesh, (layout,), run_check=False)
+    shape = torch.Size((*tensor.shape[:-1], extent))
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(tensor, mesh, (layout,), run_check=False, shape=shape, stride=stride)
+
+
+def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
+    """The tensor in the layout, moved only if it lies otherwise."""
+    return tensor if layout is None else _core.redistribute(tensor, (layout,), True)
+
+
+def _left(tensor: torch.Tensor, use_local: bool) -> torch.Tensor:
+    return tensor.to_local() if use_local else tensor
+
+
+class _LeafStyle(ParallelStyle):
+    """A style of Linear and Embedding: the weights are cut, one input comes in, one output goes out."""
+
+    _cuts: dict[type, dict[str, Placement]]  # by module and parameter; those not named are replicated
+    _inputs: dict[type, Placement]  # what the module needs to get
+
+    def __init__(self, input_layout: Placement, output_layout: Placement, use_local_output: bool) -> None:
+        self.input_layouts = (input_layout,)
+        self.output_layouts = (output_layout,)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        kind = next((kind for kind in self._cuts if isinstance(module, kind)), None)
+        if kind is None:
+            raise NotImplementedError(f"{type(self).__name__} currently only support nn.Linear and nn.Embedding!")
+        self.desired_input_layouts = (self._inputs[kind],)
+        features = module.in_features if kind is nn.Linear else None
+        return distribute_module(
+            module, device_mesh, partial(self._cut, self._cuts[kind]), partial(self._prepare, features), self._finish
+        )
+
+    def _cut(self, cuts: dict[str, Placement], _: str, module: nn.Module, mesh: Any) -> None:
+        for name, _ in module.named_parameters(recurse=False):
+            distribute_parameter(module, name, mesh, (cuts.get(name, Replicate()),), self.src_data_rank)
+
+    def _prepare(self, features: "int | None", _: nn.Module, inputs: tuple, mesh: Any) -> tuple:
+        tensor = _distributed(inputs[0], mesh, self.input_layouts[0], features)
+        return (_brought(tensor, self.desired_input_layouts[0]), *inputs[1:])
+
+    def _finish(self, _: nn.Module, output: torch.Tensor, mesh: Any) -> torch.Tensor:
+        return _left(_brought(output, self.output_layouts[0]), self.use_local_output)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(input_layouts={self.input_layouts}, output_layouts={self.output_layouts}, "
+            f"use_local_output={self.use_local_output})"
+        )
+
+
+class ColwiseParallel(_LeafStyle):
+    """Cuts the output features of Linear, or the columns of Embedding."""
+
+    _cuts = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
+    _inputs = {nn.Linear: Replicate(), nn.Embedding: Replicate()}
+
+    def __init__(
+        self,
+        *,
+        input_layouts: "Placement | None" = None,
+        output_layouts: "Placement | None" = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(input_layouts or Replicate(), output_layouts or Shard(-1), use_local_output)
+
+
+class RowwiseParallel(_LeafStyle):
+    """Cuts the input features of Linear, or the rows of Embedding."""
+
+    _cuts = {nn.Linear: {"weight": Shard(1)}, nn.Embedding: {"weight": Shard(0)}}
+    _inputs = {nn.Linear: Shard(-1), nn.Embedding: Replicate()}
+
+    def __init__(
+        self,
+        *,
+        input_layouts: "Placement | None" = None,
+        output_layouts: "Placement | None" = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(input_layouts or Shard(-1), output_layouts or Replicate(), use_local_output)
+
+
+class SequenceParallel(ParallelStyle):
+    """Replicates the parameters and cuts the input along its sequence: for norms and dropout."""
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
+        self.sequence_sharding = (Shard(sequence_dim),)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        return distribute_module(module, device_mesh, self._replicate, self._prepare, self._finish)
+
+    def _replicate(self, _: str, module: nn.Module, mesh: Any) -> None:
+        for name, _ in module.named_parameters(recurse=False):
+            distribute_parameter(module, name, mesh, (Replicate(),), self.src_data_rank)
+
+    def _prepare(self, module: nn.Module, inputs: tuple, mesh: Any) -> tuple:
+        tensor = inputs[0]
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"expecting input of {module} to be a torch.Tensor or DTensor, but got {tensor}")
+        cut = self.sequence_sharding[0]
+        return (_brought(_distributed(tensor, mesh, cut), cut), *inputs[1:])
+
+    def _finish(self, _: nn.Module, outputs: Any, mesh: Any) -> Any:
+        return _left(outputs, self.use_local_output)
+
+    def __repr__(self) -> str:
+        return f"SequenceParallel(sequence_dim={self.sequence_sharding[0].dim}, use_local_output={self.use_local_output})"
+
+
+def _as_tuple(layouts: Any) -> Any:
+    return (layouts,) if isinstance(layouts, Placement) else layouts
+
+
+def _need(condition: bool, text: str) -> None:
+    if not condition:
+        raise AssertionError(text)
+
+
+class PrepareModuleInput(ParallelStyle):
+    """Turns the inputs of a module into distributed tensors of the desired layouts."""
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Any = None,
+        desired_input_layouts: Any = None,
+        input_kwarg_layouts: "dict[str, Placement] | None" = None,
+        desired_input_kwarg_layouts: "dict[str, Placement] | None" = None,
+        use_local_output: bool = False,
+    ) -> None:
+        self.input_layouts, self.desired_input_layouts = _as_tuple(input_layouts), _as_tuple(desired_input_layouts)
+        self.use_local_output = use_local_output
+        if self.input_layouts is not None:
+            _need(self.desired_input_layouts is not None, "desired module inputs should not be None!")
+            same = len(self.input_layouts) == len(self.desired_input_layouts)
+            _need(same, "input_layouts and desired_input_layouts should have same length!")
+        self.with_kwargs = input_kwarg_layouts is not None
+        self.input_kwarg_layouts = input_kwarg_layouts or {}
+        self.desired_input_kwarg_layouts = desired_input_kwarg_layouts or {}
+        same = len(self.input_kwarg_layouts) == len(self.desired_input_kwarg_layouts)
+        _need(not self.with_kwargs or same, "input_kwarg_layouts and desired_input_kwarg_layouts should have same length!")
+
+    def _one(self, value: Any, mesh: Any, layout: "Placement | None", desired: "Placement | None") -> Any:
+        if layout is None:
+            return value
+        _need(isinstance(value, torch.Tensor), "expecting input to be a torch.Tensor!")
+        return _left(_brought(_distributed(value, mesh, layout), desired), self.use_local_output)
+
+    def _positional(self, inputs: Any, mesh: Any) -> Any:
+        if self.input_layouts is None:
+            return inputs
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        if len(inputs) != len(self.input_layouts):
+            raise ValueError("module inputs and input_layouts should have same length!")
+        layouts = zip(inputs, self.input_layouts, self.desired_input_layouts)
+        return tuple(self._one(value, mesh, layout, desired) for value, layout, desired in layouts)
+
+    def _named(self, kwargs: dict[str, Any], mesh: Any) -> dict[str, Any]:
+        prepared = dict(kwargs)
+        for name, layout in self.input_kwarg_layouts.items():
+            if name in kwargs:
+                prepared[name] = self._one(kwargs[name], mesh, layout, self.desired_input_kwarg_layouts.get(name))
+        return prepared
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = device_mesh
+        if self.with_kwargs:
+            both = lambda _, inputs, kwargs: (self._positional(inputs, mesh), self._named(kwargs, mesh))  # noqa: E731
+            module.register_forward_pre_hook(both, with_kwargs=True)
+        else:
+            module.register_forward_pre_hook(lambda _, inputs: self._positional(inputs, mesh))
+        return module
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(input_layouts={self.input_layouts}, desired_input_layouts={self.desired_input_layouts}, "
+            f"input_kwarg_layouts={self.input_kwarg_layouts}, "
+            f"desired_input_kwarg_layouts={self.desired_input_kwarg_layouts}, use_local_output={self.use_local_output})"
+        )
+
+
+class PrepareModuleOutput(ParallelStyle):
+    """Turns the outputs of a module into the desired layouts."""
+
+    def __init__(self, *, output_layouts: Any, desired_output_layouts: Any, use_local_output: bool = True) -> None:
+        self.output_layouts, self.desired_output_layouts = _as_tuple(output_layouts), _as_tuple(desired_output_layouts)
+        self.use_local_output = use_local_output
+        same = len(self.output_layouts) == len(self.desired_output_layouts)
+        _need(same, "output_layouts and desired_output_layouts should have same length!")
+
+    def _prepare(self, outputs: Any, mesh: Any) -> Any:
+        values = outputs if isinstance(outputs, tuple) else (outputs,)
+        if len(values) != len(self.output_layouts):
+            raise ValueError("module outputs and output_layouts should have same length!")
+        layouts = zip(values, self.output_layouts, self.desired_output_layouts)
+        made = tuple(self._one(value, mesh, layout, desired) for value, layout, desired in layouts)
+        return made[0] if len(made) == 1 else made
+
+    def _one(self, value: Any, mesh: Any, layout: "Placement | None", desired: "Placement | None") -> Any:
+        if layout is None:
+            return value
+        return _left(_brought(_distributed(value, mesh, layout), desired), self.use_local_output)
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        module.register_forward_hook(lambda _, inputs, outputs: self._prepare(outputs, device_mesh))
+        return module
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(output_layouts={self.output_layouts}, "
+            f"desired_output_layouts={self.desired_output_layouts}, use_local_output={self.use_local_output})"
+        )
+
+
+class PrepareModuleInputOutput(ParallelStyle):
+    """Both: what goes in and what comes out."""
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Any = None,
+        desired_input_layouts: Any = None,
+        input_kwarg_layouts: "dict[str, Placement] | None" = None,
+        desired_input_kwarg_layouts: "dict[str, Placement] | None" = None,
+        use_local_input: bool = False,
+        output_layouts: Any,
+        desired_output_layouts: Any,
+        use_local_output: bool = True,
+    ) -> None:
+        self.prepare_module_input = PrepareModuleInput(
+            input_layouts=input_layouts,
+            desired_input_layouts=desired_input_layouts,
+            input_kwarg_layouts=input_kwarg_layouts,
+            desired_input_kwarg_layouts=desired_input_kwarg_layouts,
+            use_local_output=use_local_input,
+        )
+        self.prepare_module_output = PrepareModuleOutput(
+            output_layouts=output_layouts,
+            desired_output_layouts=desired_output_layouts,
+            use_local_output=use_local_output,
+        )
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        self.prepare_module_input._apply(module, device_mesh)
+        return self.prepare_module_output._apply(module, device_mesh)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.prepare_module_input}, {self.prepare_module_output})"
+
+
+def parallelize_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    parallelize_plan: "ParallelStyle | dict[str, ParallelStyle] | None" = None,
+    *,
+    src_data_rank: "int | None" = 0,
+) -> nn.Module:
+    """Applies one style to the module, or styles by path to its submodules. Names in a path may hold wildcards."""
+    mesh = _given_mesh(device_mesh, "parallelize_module")
+    if mesh.ndim != 1:
+        raise ValueError(f"[parallelize_module] {mesh} has {mesh.ndim} axes. Slice it to one: mesh['tp'].")
+    if parallelize_plan is None:
+        warnings.warn("No parallelize_plan is provided and auto-parallel is not supported, so nothing is done.", stacklevel=2)
+        return module
+    if isinstance(parallelize_plan, ParallelStyle):
+        parallelize_plan.src_data_rank = src_data_rank
+        return parallelize_plan._apply(module, mesh)
+    if not isinstance(parallelize_plan, dict):
+        kind = type(parallelize_plan)
+        raise TypeError(f"Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, {kind} found!")
+    for path, style in parallelize_plan.items():
+        for submodule in _matches(module, path):
+            parallelize_module(submodule, mesh, style, src_data_rank=src_data_rank)
+    return module
+
+
+def _matches(module: nn.Module, path: str) -> list[nn.Module]:
+    """The submodules at a path. A name without a match is warned about."""
+    found = [module]
+    for name in path.split(".") if path else ():
+        inside = [child for parent in found for key, child in parent.named_children() if fnmatch(key, name)]
+        if not inside:
+            text = f"Parallelize plan key '{path}' could not be resolved: no submodule matching '{name}'; it is skipped."
+            warnings.warn(text, stacklevel=3)
+        found = inside
+    return found
+
+
+@contextlib.contextmanager
+def loss_parallel() -> Iterator[None]:
+    """Cross entropy of logits that are cut along their classes, without gathering them.
+
+    The core does this for all distributed logits, so the scope changes nothing. It is here for programs that have it.
+    """
+    yield

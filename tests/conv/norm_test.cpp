@@ -1,0 +1,72 @@
+// A convolution followed by batch norm in training, on cut images: the statistics are those of the whole image.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "intarsia/nn/distribute_module.h"
+#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/policy.h"
+#include "tests/support/dealer.h"
+#include "tests/support/world.h"
+
+namespace intarsia {
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Sequential model() {
+  at::manual_seed(3);
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).stride(2)), nn::BatchNorm2d(4), nn::ReLU(),
+                     nn::Conv2d(nn::Conv2dOptions(4, 5, 3).dilation(2).padding(2)), nn::BatchNorm2d(5));
+  net->to(at::kDouble);
+  return net;
+}
+
+// What every rank holds of a replicated tensor is what the plain one is.
+void expect_everywhere(const at::Tensor& actual, const at::Tensor& expected, const std::string& name) {
+  auto whole = redistribute(actual, Placements(mesh_of(actual).ndim(), Replicate()));
+  for (auto& shard : shards_of(whole)) {
+    EXPECT_EQ(difference(shard.detach(), expected.detach(), 1e-11), "") << name;
+  }
+}
+
+void train_beside_plain(const DeviceMesh& mesh, const Placements& cut) {
+  SCOPED_TRACE(str(cut) + " on " + mesh.text());
+  StrictScope strict;
+  auto plain = model(), net = model();
+  distribute_module(*net, mesh);
+  torch::optim::SGD optimizer(net->parameters(), 0.1), plain_optimizer(plain->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    auto whole = at::randn({2, 3, 10, 13}, at::kDouble);
+    auto x = distribute_tensor(whole, mesh, cut).requires_grad_(), y = whole.clone().requires_grad_();
+    optimizer.zero_grad(), plain_optimizer.zero_grad();
+    auto out = net->forward(x), expected = plain->forward(y);
+    EXPECT_EQ(str(placements_of(out)), str(cut));
+    EXPECT_EQ(difference(full_tensor(out).detach(), expected.detach(), 1e-11), "");
+    out.pow(3).sum().backward(), expected.pow(3).sum().backward();
+    EXPECT_EQ(difference(full_tensor(x.grad()), y.grad(), 1e-10), "") << "gradient of the image";
+    for (auto& parameter : plain->named_parameters()) {
+      expect_everywhere(net->named_parameters()[parameter.key()].grad(), parameter->grad(), parameter.key() + ".grad");
+    }
+    optimizer.step(), plain_optimizer.step();
+  }
+  for (auto& buffer : plain->named_buffers()) expect_everywhere(net->named_buffers()[buffer.key()], *buffer, buffer.key());
+  net->eval(), plain->eval();
+  auto whole = at::randn({2, 3, 10, 13}, at::kDouble);
+  EXPECT_EQ(difference(full_tensor(net->forward(distribute_tensor(whole, mesh, cut))).detach(), plain->forward(whole).detach(), 1e-11), "");
+}
+
+TEST(ConvolutionAndBatchNorm, TrainWithTheStatisticsOfTheWholeImage) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto line = init_device_mesh(at::kCPU, {n});
+    for (int64_t dim : {0, 2, 3}) train_beside_plain(line, {Shard(dim)});
+    if (n != 4) return;
+    auto square = init_device_mesh(at::kCPU, {2, 2});
+    train_beside_plain(square, {Shard(2), Shard(3)});
+    train_beside_plain(square, {Shard(0), Shard(3)});
+    train_beside_plain(square, {Shard(3), Shard(3)});
+  });
+}
+
+}  // namespace
+}  // namespace intarsia

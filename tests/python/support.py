@@ -1,0 +1,55 @@
+"""What the Python tests share: models, comparisons, and running a function on several ranks."""
+
+import os
+import pathlib
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def same(left: torch.Tensor, right: torch.Tensor, **tolerance) -> None:
+    """Compares a tensor, distributed or per rank, with a plain one."""
+    for value in whole_values(left):
+        torch.testing.assert_close(value.detach(), right.detach(), **tolerance)
+
+
+def whole_values(tensor: torch.Tensor) -> list:
+    if hasattr(tensor, "full_tensor"):
+        return [tensor.full_tensor()]
+    return list(tensor._local_tensors.values()) if hasattr(tensor, "_local_tensors") else [tensor]
+
+
+def _child(rank: int, size: int, folder: str, functions: list, args: tuple) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(os.path.join(folder, "store"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    for function in functions:
+        try:
+            function(*args)
+        except BaseException:
+            with open(os.path.join(folder, f"{function.__name__}.{rank}"), "w") as file:
+                file.write(traceback.format_exc())
+            os._exit(1)  # the others notice by the closed connections
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_ranks(size: int, functions: list, *args) -> None:
+    """Runs the functions in order on `size` processes over gloo. The first failure of any rank is raised here."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = mp.start_processes(_child, (size, folder, functions, args), size, join=False, start_method="spawn")
+        try:
+            while not processes.join():
+                pass
+        except Exception as error:
+            texts = [path.read_text() for path in sorted(pathlib.Path(folder).glob("*.[0-9]"))]
+            raise AssertionError("\n".join(texts) or str(error)) from None
