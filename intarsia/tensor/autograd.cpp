@@ -62,7 +62,7 @@ at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::In
                       ". Pass grad_placements that fit.");
     shards.push_back(value);
   }
-  auto strides = at::infer_dense_strides(sizes, grad.strides());
+  auto strides = at::infer_dense_strides(sizes, value_at(grad, 0).strides());
   return wrap(std::move(shards), layout, sizes, strides, grad.dtype());
 }
 
@@ -73,10 +73,12 @@ void check_grad(const at::Tensor& grad, const char* where) {
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to, bool async_op) {
+    ctx->set_materialize_grads(false);  // zeros would be a plain tensor
     ctx->saved_data["from"] = saved(settled(meta_of(tensor).layout));
     return move(tensor, layout_from(to), async_op);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}};
     check_grad(grads[0], "redistribute");
     CauseScope cause("redistribute backward", false);
     return {redistribute_with_grad(grads[0], layout_from(ctx->saved_data["from"]), false), {}, {}};
@@ -85,6 +87,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t grad_layout, bool whole) {
+    ctx->set_materialize_grads(false);
     ctx->saved_data["grad_layout"] = grad_layout;
     ctx->saved_data["sizes"] = tensor.sizes().vec();
     auto& meta = meta_of(tensor);
@@ -94,6 +97,7 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
     return local_value(shards, mesh);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}};
     auto sizes = ctx->saved_data["sizes"].toIntVector();
     return {distributed_grad(grads[0], layout_from(ctx->saved_data["grad_layout"]), sizes, "to_local"), {}, {}};
   }
@@ -103,6 +107,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, int64_t layout_value,
                             at::IntArrayRef shape, at::IntArrayRef stride) {
     auto* layout = layout_from(layout_value);
+    ctx->set_materialize_grads(false);
     ctx->saved_data["layout"] = layout_value;
     auto slots = layout->mesh().slots().size();
     Shards shards;
@@ -114,6 +119,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     return wrap(std::move(shards), layout, shape, stride, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}, {}};
     check_grad(grads[0], "from_local");
     auto* layout = layout_from(ctx->saved_data["layout"]);
     CauseScope cause("from_local backward", false);
@@ -145,7 +151,7 @@ at::Tensor whole_with_grad(const at::Tensor& replicated, const Layout* grad_layo
 
 at::Tensor from_local_with_grad(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options) {
   auto [input, shape] = fit_local_shapes(local, layout, options);
-  auto stride = options.stride ? *options.stride : at::infer_dense_strides(shape, local.strides());
+  auto stride = options.stride ? *options.stride : at::infer_dense_strides(shape, value_at(local, 0).strides());
   return FromLocal::apply(input, saved(layout).toInt(), shape, stride);
 }
 

@@ -41,7 +41,7 @@ bool is_ours(const c10::TensorImpl& impl) {
 std::string advice(const c10::TensorImpl& impl) {
   auto* meta = const_cast<c10::TensorImpl&>(impl).get_backend_meta();
   if (!impl.key_set().has(kDTensorKey) || !meta) {
-    return c10::str("a tensor that stands for one per rank, of shape ", impl.sizes(),
+    return c10::str("a tensor that stands for one per rank, of shape ", impl.sym_sizes(),
                     ", has no memory of its own. Use values_of(tensor), which has that of every hosted rank.");
   }
   return c10::str("a distributed tensor of shape ", impl.sizes(), ", ", str(*static_cast<DTensorMeta*>(meta)->layout),

@@ -11,7 +11,7 @@ namespace {
 
 // Every shard as large as this one.
 std::vector<int64_t> even_shape(const at::Tensor& local, const Layout& layout) {
-  auto shape = local.sizes().vec();
+  auto shape = value_at(local, 0).sizes().vec();
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
     auto dim = cut_dim(layout.placements()[axis]);
     if (dim >= 0) shape[dim] *= layout.mesh().shape()[axis];
@@ -103,7 +103,7 @@ std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& l
                                                              const FromLocalOptions& options) {
   TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
   CauseScope cause("from_local", false);
-  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(local.sizes().vec())};
+  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(value_at(local, 0).sizes().vec())};
   if (options.run_check) check_same_ndim(local.dim(), *layout);
   auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
   TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),

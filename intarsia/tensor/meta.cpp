@@ -82,6 +82,14 @@ void DTensorMeta::refresh() {
   ++version_;
 }
 
+bool DTensorMeta::is_stale() {
+  auto& owner = memory();
+  if (!owner.recipe_) return false;
+  std::lock_guard lock(owner.mutex_);
+  auto& base = meta_of(owner.recipe_->base);
+  return base.is_stale() || (!owner.recipe_->local && owner.recipe_->seen != base.version());
+}
+
 // Opens the base as a whole tensor, writes the view's values through a plain view of it, and keeps each rank's part.
 void DTensorMeta::write_back() {
   at::AutoDispatchBelowADInplaceOrView guard;

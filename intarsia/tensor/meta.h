@@ -34,7 +34,8 @@ using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 // A view op whose result lies on the same ranks as its base is a view of the local tensors, and writing through it
 // changes the base by itself. Where the result has to be brought together from other ranks (row 3 of a tensor cut by
 // rows), its shards are a copy. Such a view keeps a recipe: the base and the op that made it. A write to the view is
-// carried back into the base, and a view whose base has changed is made anew before it is read.
+// carried back into the base, and a view whose base has changed is made anew before it is read. Printing is no reading:
+// it shows what was last known and says so.
 struct Recipe {
   at::Tensor base;  // the distributed tensor that is viewed
   c10::OperatorHandle op;
@@ -65,6 +66,14 @@ class DTensorMeta final : public c10::BackendMeta {
     if (C10_UNLIKELY(memory().recipe_ != nullptr)) memory().refresh();
     return shards_;
   }
+
+  // The local tensors as they were last read: a view whose base has changed since may show old values. Never communicates.
+  const Shards& last_known_shards() {
+    if (late_.load(std::memory_order_acquire)) finish();
+    return shards_;
+  }
+  // Whether shards() would communicate: the tensor is a view that does, and its base has changed.
+  bool is_stale();
 
   // Who owns the memory that the shards view.
   DTensorMeta& memory() { return base_ ? *base_ : *this; }

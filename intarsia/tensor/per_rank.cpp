@@ -1,14 +1,10 @@
 #include "intarsia/tensor/per_rank.h"
 
-#include <mutex>
-
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
+#include <c10/core/AutogradState.h>
 
 #include "intarsia/tensor/interpose.h"
-#include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/per_rank_number.h"
 
 namespace intarsia {
 namespace {
@@ -18,127 +14,141 @@ struct PerRankMeta final : c10::BackendMeta {
   Shards values;
 };
 
-// Beside tensors without data, one that has data counts by its form alone.
-at::Tensor tensor_at(const at::Tensor& tensor, size_t slot, bool without_data) {
-  auto value = value_at(tensor, slot);
-  return without_data && value.defined() && value.dim() > 0 && !value.is_meta() ? value.to(at::kMeta) : value;
+// What a tensor shows of its memory; each number is one per rank where the ranks differ.
+struct Form {
+  c10::SymDimVector sizes, strides;
+  c10::SymInt offset;
+};
+
+// The number that `get` finds in each value.
+template <class Get>
+c10::SymInt collected(const Shards& values, Get get) {
+  std::vector<int64_t> numbers;
+  for (auto& value : values) numbers.push_back(get(value));
+  return per_rank_int(numbers);
 }
 
-c10::IValue argument_at(const c10::IValue& value, size_t slot, bool without_data) {
-  if (value.isTensor()) return tensor_at(value.toTensor(), slot, without_data);
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(tensor_at(tensor, slot, without_data));
-    return list;
+Form form_of(const Shards& values) {
+  Form form;
+  auto ndim = values[0].dim();
+  for (size_t slot = 1; slot < values.size(); ++slot) {
+    TORCH_CHECK_VALUE(values[slot].dim() == ndim, "[per_rank] the simulated ranks hold tensors of ", ndim, " and of ",
+                      values[slot].dim(), " dims: ", values[0].sizes(), " and ", values[slot].sizes(),
+                      ". One tensor can stand only for tensors of as many dims; name the dims that an op is to drop.");
   }
-  if (value.isList()) {
-    auto list = value.toList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, argument_at(list.get(i), slot, without_data));
-    return list;
+  for (int64_t d = 0; d < ndim; ++d) {
+    form.sizes.push_back(collected(values, [d](auto& value) { return value.size(d); }));
+    form.strides.push_back(collected(values, [d](auto& value) { return value.stride(d); }));
   }
-  return value;
+  form.offset = collected(values, [](auto& value) { return value.storage_offset(); });
+  return form;
 }
 
-// The first tensor that stands for one per rank; undefined if there is none.
-at::Tensor example_in(const c10::IValue& value) {
-  if (value.isTensor()) return is_per_rank(value.toTensor()) ? value.toTensor() : at::Tensor();
-  if (!value.isList()) return {};
-  for (const c10::IValue& item : value.toListRef()) {
-    if (auto found = example_in(item); found.defined()) return found;
-  }
-  return {};
+bool same_form(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset();
 }
 
-// The results of all ranks as one: tensors stand for all of them, other values must agree.
-c10::IValue join(const std::vector<c10::IValue>& values, const c10::OperatorHandle& op) {
+bool shows(const c10::TensorImpl& impl, const Shards& values) {
+  if (!impl.has_symbolic_sizes_strides()) {
+    return std::all_of(values.begin(), values.end(), [&](auto& value) {
+      return value.sizes() == impl.sizes() && value.strides() == impl.strides();
+    });
+  }
+  auto form = form_of(values);
+  auto same = [](c10::SymIntArrayRef a, c10::SymIntArrayRef b) { return c10::str(a) == c10::str(b); };
+  return same(form.sizes, impl.sym_sizes()) && same(form.strides, impl.sym_strides());
+}
+
+void show_form(c10::TensorImpl& impl, const Shards& values) {
   auto& first = values[0];
-  if (first.isTensor()) {
-    if (!first.toTensor().defined()) return first;
-    Shards tensors;
-    for (auto& value : values) tensors.push_back(value.toTensor());
-    return per_rank(std::move(tensors));
+  bool equal = std::all_of(values.begin() + 1, values.end(), [&](auto& value) { return same_form(first, value); });
+  if (equal && !impl.has_symbolic_sizes_strides()) {
+    impl.set_sizes_and_strides(first.sizes(), first.strides(), first.storage_offset());
+    return;
   }
-  if (first.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (size_t i = 0; i < first.toTensorList().size(); ++i) {
-      Shards tensors;
-      for (auto& value : values) tensors.push_back(value.toTensorList().get(i));
-      list.push_back(per_rank(std::move(tensors)));
+  auto form = form_of(values);
+  impl.set_sizes_and_strides(c10::SymIntArrayRef(form.sizes), c10::SymIntArrayRef(form.strides), form.offset);
+}
+
+// Answers questions that need one number for all ranks where the ranks agree, and else says what they hold.
+class PerRankImpl final : public c10::TensorImpl {
+ public:
+  PerRankImpl(caffe2::TypeMeta dtype, c10::Device device)
+      : TensorImpl(c10::DispatchKeySet(kPerRankKey), dtype, device) {}
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool may_change) const override {
+    auto copy = c10::make_intrusive<PerRankImpl>(dtype(), device());
+    copy_tensor_metadata(this, copy.get(), version, may_change);
+    return copy;
+  }
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool may_change) const override {
+    return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version), may_change);
+  }
+
+ protected:
+  c10::IntArrayRef sizes_custom() const override {
+    auto sizes = c10::asIntArrayRefSlowOpt(sym_sizes_default());
+    return sizes ? *sizes : refuse<c10::IntArrayRef>("sizes");
+  }
+  c10::IntArrayRef strides_custom() const override {
+    auto strides = c10::asIntArrayRefSlowOpt(sym_strides_default());
+    return strides ? *strides : refuse<c10::IntArrayRef>("strides");
+  }
+  int64_t size_custom(int64_t dim) const override {
+    auto size = sym_size_custom(dim < 0 ? dim + dim_custom() : dim).maybe_as_int();
+    return size ? *size : refuse<int64_t>("size");
+  }
+  int64_t numel_custom() const override {
+    auto numel = sym_numel_default().maybe_as_int();
+    return numel ? *numel : refuse<int64_t>("numel");
+  }
+  int64_t storage_offset_custom() const override {
+    auto offset = sym_storage_offset_default().maybe_as_int();
+    return offset ? *offset : refuse<int64_t>("storage_offset");
+  }
+  c10::SymBool sym_is_contiguous_custom(c10::MemoryFormat format) const override {
+    return every([format](auto& value) { return value.is_contiguous(format); });
+  }
+  bool is_strides_like_custom(c10::MemoryFormat format) const override {
+    return every([format](auto& value) { return value.unsafeGetTensorImpl()->is_strides_like(format); });
+  }
+  // Autograd compares the strides of dense tensors number by number. It takes others as they are if contiguous.
+  c10::SymBool sym_is_non_overlapping_and_dense_custom() const override { return false; }
+
+ private:
+  const Shards& values() const {
+    return static_cast<PerRankMeta*>(const_cast<PerRankImpl*>(this)->get_backend_meta())->values;
+  }
+
+  template <class Ask>
+  bool every(Ask ask) const {
+    return std::all_of(values().begin(), values().end(), ask);
+  }
+
+  template <class Result>
+  [[noreturn]] Result refuse(const char* what) const {
+    auto& values = this->values();
+    std::string shapes;
+    for (size_t slot = 0; slot < values.size() && slot < 16; ++slot) {
+      shapes += (slot ? ", " : "") + c10::str(values[slot].sizes());
     }
-    return list;
+    TORCH_CHECK_VALUE(false, "[", what, "] has no one answer: the tensors of the simulated ranks have the shapes ",
+                      shapes, values.size() > 16 ? " and so on" : "", ". Ask for sym_", what,
+                      ", take the tensors apart with shards_of or values_of, or cut over a mesh that divides.");
   }
-  for (auto& value : values) {
-    TORCH_CHECK_VALUE(value == first, "[", op.operator_name(), "] the simulated ranks give different values, ", first,
-                      " and ", value, ", where one is asked for. Take the values apart with shards_of or values_of.");
-  }
-  return first;
-}
-
-void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  at::AutoDispatchBelowADInplaceOrView guard;
-  auto& schema = op.schema();
-  std::vector<c10::IValue> args(stack->end() - schema.arguments().size(), stack->end());
-  stack->erase(stack->end() - schema.arguments().size(), stack->end());
-  at::Tensor example;
-  for (size_t i = 0; i < args.size() && !example.defined(); ++i) example = example_in(args[i]);
-  size_t slots = values_of(example).size();
-  bool without_data = values_of(example)[0].is_meta();
-  std::vector<std::vector<c10::IValue>> results;
-  for (size_t slot = 0; slot < slots; ++slot) {
-    auto& local = results.emplace_back();
-    for (auto& arg : args) local.push_back(argument_at(arg, slot, without_data));
-    op.callBoxed(local);
-  }
-  for (size_t r = 0; r < schema.returns().size(); ++r) {
-    auto* alias = schema.returns()[r].alias_info();
-    c10::IValue result;
-    for (size_t i = 0; alias && alias->isWrite() && i < args.size(); ++i) {
-      auto* own = schema.arguments()[i].alias_info();
-      if (own && own->beforeSets() == alias->beforeSets()) result = args[i];  // in-place and out= return what they were given
-    }
-    if (result.isNone()) {
-      std::vector<c10::IValue> values;
-      for (auto& local : results) values.push_back(local[r]);
-      result = join(values, op);
-    }
-    stack->push_back(std::move(result));
-  }
-}
-
-void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  if (C10_LIKELY(!OpWatch::open())) return run_on_all(op, stack);
-  OpWatch::run(op.schema(), *stack, [&] { run_on_all(op, stack); });
-}
-
-bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
-
-void register_all() {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kPerRankKey, __FILE__, __LINE__);
-  for (auto& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    auto handle = dispatcher.findSchema(name);
-    if (!handle || handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
-    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
-  }
-  static auto* others = new torch::Library(torch::Library::IMPL, "_", kPerRankKey, __FILE__, __LINE__);
-  others->fallback(torch::CppFunction::makeFromBoxedFunction<&fan_out>());
-  static auto* others_autograd =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse2, __FILE__, __LINE__);
-  others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
-  static auto* autograd =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse2, __FILE__, __LINE__);
-  autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-}
+};
 
 }  // namespace
 
 at::Tensor per_rank(Shards values) {
   register_per_rank();
-  auto& first = values[0];
-  auto device = first.is_meta() ? c10::Device(at::kCPU) : first.device();  // see Note [Tensors without data]
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kPerRankKey), first.dtype(), device);
-  impl->set_sizes_and_strides(first.sizes(), first.strides());
+  // Autograd must replay views instead of calling as_strided with the numbers of one rank.
+  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  auto device = values[0].is_meta() ? c10::Device(at::kCPU) : values[0].device();  // see Note [Tensors without data]
+  auto impl = c10::make_intrusive<PerRankImpl>(values[0].dtype(), device);
+  show_form(*impl, values);
   impl->set_storage_access_should_throw();
   explain_missing_memory(*impl);
   impl->set_backend_meta(c10::make_intrusive<PerRankMeta>(std::move(values)));
@@ -148,7 +158,8 @@ at::Tensor per_rank(Shards values) {
 bool is_per_rank(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kPerRankKey); }
 
 const Shards& values_of(const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(is_per_rank(tensor), "[values_of] the tensor is not one per rank. Only to_local in a simulation makes such.");
+  TORCH_CHECK_TYPE(is_per_rank(tensor),
+                   "[values_of] the tensor is not one per rank. Only to_local in a simulation makes such.");
   return static_cast<PerRankMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta())->values;
 }
 
@@ -156,9 +167,12 @@ at::Tensor value_at(const at::Tensor& tensor, size_t slot) {
   return is_per_rank(tensor) ? values_of(tensor)[slot] : tensor;
 }
 
-void register_per_rank() {
-  static std::once_flag once;
-  std::call_once(once, register_all);
+bool values_differ(const at::Tensor& per_rank) { return per_rank.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
+
+void set_values(const at::Tensor& tensor, Shards values) {
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  if (!shows(impl, values)) show_form(impl, values);
+  impl.set_backend_meta(c10::make_intrusive<PerRankMeta>(std::move(values)));
 }
 
 }  // namespace intarsia

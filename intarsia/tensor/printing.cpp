@@ -124,7 +124,7 @@ std::string shards_text(const Shards& shards, Heading heading) {
 }
 
 std::string form_text(const at::Tensor& tensor) {
-  return "shape=" + c10::str(tensor.sizes()) + ", dtype=" + c10::toString(tensor.scalar_type());
+  return "shape=" + c10::str(tensor.sym_sizes()) + ", dtype=" + c10::toString(tensor.scalar_type());
 }
 
 std::string dtensor_text(const at::Tensor& tensor) {
@@ -134,7 +134,10 @@ std::string dtensor_text(const at::Tensor& tensor) {
   auto& slots = layout.mesh().slots();
   if (slots.empty()) return text + "\nno rank of the mesh is hosted here";
   try {
-    auto& shards = meta_of(tensor).shards();  // waits for a collective that is under way, which may fail
+    // Waits for a collective that is under way, which may fail, but starts none: one rank may print alone.
+    bool stale = meta_of(tensor).is_stale();
+    auto& shards = stale ? meta_of(tensor).last_known_shards() : meta_of(tensor).shards();
+    if (stale) text += " as it was: its base has changed since, read it to refresh";
     return text + shards_text(shards, [&](size_t slot) { return "rank " + std::to_string(slots[slot].rank); });
   } catch (const std::exception& error) {
     return text + "\n" + excuse(error);

@@ -12,6 +12,7 @@
 #include "intarsia/tensor/linear.h"
 #include "intarsia/tensor/meta.h"
 #include "intarsia/tensor/rms_norm.h"
+#include "intarsia/tensor/zero_gradients.h"
 
 namespace intarsia {
 namespace {
@@ -97,6 +98,7 @@ void register_all() {
   register_linear(*autograd);
   register_embedding(*autograd);
   register_rms_norm(*aten, *autograd);
+  register_zero_gradients(*autograd);
 }
 
 }  // namespace

@@ -72,5 +72,31 @@ TEST(Gradients, ThroughAPendingMaxHaveNoMeaningForTheShares) {
   });
 }
 
+// See Note [Gradients of nothing].
+TEST(Gradients, ThatAFormulaMakesOfNothingAreDistributedZeros) {
+  in_every_world([] {
+    auto sign = lay_out(ramp({5, 3}) - 7, line(), {Shard(0)}).requires_grad_();
+    auto x = lay_out(ramp({5, 3}) + 1, line(), {Shard(1)}).requires_grad_();
+    auto y = at::copysign(x, sign) * 2 + at::nextafter(x, sign * 3);
+    y.sum().backward();
+    ASSERT_TRUE(is_dtensor(sign.grad()));
+    EXPECT_EQ(difference(full_tensor(sign.grad()), at::zeros({5, 3}, at::kDouble)), "");
+    auto plain_sign = (ramp({5, 3}) - 7).requires_grad_(), plain = (ramp({5, 3}) + 1).requires_grad_();
+    (at::copysign(plain, plain_sign) * 2 + at::nextafter(plain, plain_sign * 3)).sum().backward();
+    EXPECT_EQ(difference(full_tensor(x.grad()), plain.grad()), "");
+  });
+}
+
+TEST(Gradients, OfAnEmptyEntryOfCatFlowOn) {
+  in_every_world([] {
+    auto nothing = lay_out(at::zeros({0}, at::kDouble), line(), {Shard(0)}).requires_grad_();
+    auto x = lay_out(ramp({5, 3}), line(), {Shard(0)}).requires_grad_();
+    at::cat({nothing * 2, x * 3}, 0).sum().backward();
+    ASSERT_TRUE(is_dtensor(nothing.grad()));
+    EXPECT_EQ(nothing.grad().sizes(), at::IntArrayRef({0}));
+    EXPECT_EQ(difference(full_tensor(x.grad()), at::full({5, 3}, 3, at::kDouble)), "");
+  });
+}
+
 }  // namespace
 }  // namespace intarsia

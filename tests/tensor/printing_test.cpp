@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/comm/simulation.h"
+#include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/policy.h"
@@ -90,7 +91,7 @@ TEST(Printing, SaysThatATensorRequiresGrad) {
 TEST(Printing, ShowsOneTensorPerRank) {
   Pair pair;
   auto local = to_local(distribute_tensor(torch::arange(3), pair.mesh, {Shard(0)}));
-  auto text = "one tensor per rank (shape=[2], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [1]: [2]";
+  auto text = "one tensor per rank (shape=[2|1], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [1]: [2]";
   EXPECT_EQ(str(local), text);
   EXPECT_EQ(streamed(local), text);
 }
@@ -108,6 +109,22 @@ TEST(Printing, WaitsForARedistributionUnderWay) {
   auto x = distribute_tensor(torch::arange(2), pair.mesh, {Shard(0)});
   auto text = str(redistribute(x, {Replicate()}, true));
   EXPECT_NE(text.find("rank 1 [2]: [0, 1]"), std::string::npos) << text;
+}
+
+TEST(Printing, OfAViewWhoseBaseHasChangedDoesNotCommunicate) {
+  Pair pair;
+  auto x = distribute_tensor(torch::arange(4), pair.mesh, {Shard(0)});
+  auto row = x.select(0, 3), part = row.unsqueeze(0);
+  x.add_(1);
+  CommDebugMode comms;
+  for (auto& view : {row, part}) {
+    auto text = str(view);
+    EXPECT_NE(text.find(") as it was: its base has changed since, read it to refresh\nrank 0 ["), std::string::npos) << text;
+    EXPECT_NE(text.find("3"), std::string::npos) << text;
+  }
+  EXPECT_EQ(comms.text(), "");
+  EXPECT_EQ(row.item<int64_t>(), 4);
+  EXPECT_EQ(str(row).substr(str(row).find('\n') + 1), "rank 0 []: 4\nrank 1 []: 4");
 }
 
 TEST(Printing, ShowsOnlyTheRanksOfTheMesh) {

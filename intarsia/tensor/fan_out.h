@@ -1,0 +1,51 @@
+#pragma once
+// An op on per-rank tensors, rank by rank.
+
+#include <functional>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+namespace intarsia {
+
+using Arguments = std::vector<c10::IValue>;
+
+// How many ranks the arguments are for; 0 if they are the same on all.
+size_t slots_of(c10::ArrayRef<c10::IValue> args);
+
+// Whether the ranks see different sizes: in their tensors, or in numbers among the arguments.
+bool differ_by_rank(c10::ArrayRef<c10::IValue> args);
+
+// Whether the tensors of the ranks have no data, see Note [Tensors without data].
+bool without_data(c10::ArrayRef<c10::IValue> args);
+
+// A rank's value of the tensor. Beside tensors without data, one that has data counts by its form alone.
+at::Tensor tensor_at(const at::Tensor& tensor, size_t slot, bool without_data);
+
+// All tensors in an argument, with those of lists.
+std::vector<at::Tensor> tensors_in(const c10::IValue& arg);
+
+// The argument with every tensor replaced by `local` of it, and numbers by those of the rank.
+using LocalOf = std::function<at::Tensor(const at::Tensor&)>;
+c10::IValue argument_at(const c10::IValue& arg, size_t slot, const LocalOf& local);
+
+// The result number r of all ranks as one: tensors stand for all of them, sizes too, other values must agree.
+c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op);
+
+// An error if the result number r is a list that is longer on one rank than on another.
+void check_equal_lists(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op);
+
+// The arguments that the op writes to; a plain one among them is an error, since each rank would write to it in turn.
+std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);
+
+// Which argument an in-place or out= op gives back as result number r; -1 for a new result.
+int64_t argument_returned(const c10::FunctionSchema& schema, size_t r);
+
+// Takes the arguments of an op from the stack.
+Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
+// The kernel below autograd.
+void fan_out(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+}  // namespace intarsia

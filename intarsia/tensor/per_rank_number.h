@@ -1,0 +1,26 @@
+#pragma once
+// Numbers that are one per hosted rank: the sizes of a per-rank tensor where the ranks differ.
+//
+// They travel as LibTorch's SymInt, SymFloat and SymBool. Arithmetic and comparisons go rank by rank. A question that
+// needs one answer (a branch, a plain int) gets it if all ranks agree, and is an error that lists their values otherwise.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/SymInt.h>
+
+namespace intarsia {
+
+// A plain number if all values are equal, else one that holds them all.
+c10::SymInt per_rank_int(const std::vector<int64_t>& values);
+c10::SymBool per_rank_bool(const std::vector<bool>& values);
+
+// How many ranks the number is for; 0 for any that is the same on all.
+size_t rank_count(const c10::IValue& number);
+
+// The plain number of the hosted rank number `slot`.
+c10::IValue number_at(const c10::IValue& number, size_t slot);
+
+}  // namespace intarsia
