@@ -9,6 +9,7 @@
 
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
@@ -87,7 +88,7 @@ void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t slot = 0; slot < slots; ++slot) {
     auto& local = results.emplace_back();
     for (auto& arg : args) local.push_back(argument_at(arg, slot, without_data));
-    op.callBoxed(local);
+    without_data ? call_without_data(op, local) : op.callBoxed(local);
   }
   for (size_t r = 0; r < schema.returns().size(); ++r) {
     auto* alias = schema.returns()[r].alias_info();
