@@ -337,10 +337,10 @@ bool run_directly(const Op& op, Stack& stack) {
   return true;
 }
 
-void run_unwatched(const Op& op, Stack& stack) {
+void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   auto count = op.handle.schema().arguments().size();
   at::AutoDispatchBelowADInplaceOrView guard;
-  if (op.may_be_direct && run_directly(op, stack)) return;
+  if (may_be_direct && run_directly(op, stack)) return;
   if (op.is_out) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);
   if (op.decomposition) {
@@ -368,8 +368,8 @@ void run_unwatched(const Op& op, Stack& stack) {
 }  // namespace
 
 void run_op(const Op& op, Stack& stack) {
-  if (C10_LIKELY(!OpWatch::open())) return run_unwatched(op, stack);
-  OpWatch::run(op.handle.schema(), stack, [&] { run_unwatched(op, stack); });
+  if (C10_LIKELY(!OpWatch::open())) return run_unwatched(op, stack, op.may_be_direct);
+  OpWatch::run(op.handle.schema(), stack, [&] { run_unwatched(op, stack, false); });
 }
 
 }  // namespace intarsia

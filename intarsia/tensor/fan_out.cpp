@@ -6,6 +6,7 @@
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
 #include "intarsia/tensor/per_rank_number.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
@@ -195,7 +196,7 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     for (auto& arg : args) {
       local.push_back(argument_at(arg, slot, [&](const at::Tensor& tensor) { return tensor_at(tensor, slot, by_form); }));
     }
-    op.callBoxed(local);
+    by_form ? call_without_data(op, local) : op.callBoxed(local);
   }
   for (auto i : written) {
     for (auto& tensor : tensors_in(args[i])) {

@@ -8,6 +8,7 @@
 #include "intarsia/tensor/fan_out.h"
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
@@ -202,7 +203,7 @@ class Call {
       }));
     }
     results_.push_back(local);
-    op_.callBoxed(results_.back());
+    by_form_ ? call_without_data(op_, results_.back()) : op_.callBoxed(results_.back());
     ranks_.push_back(std::move(rank));
   }
 

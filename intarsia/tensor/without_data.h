@@ -22,4 +22,7 @@ bool lack_data(const Inputs& inputs) {
 // The results of all hosted ranks; false where the op must run: views and writes do on the meta device.
 bool run_without_data(const Call& call, const Decision& decision, std::vector<std::vector<c10::IValue>>& results);
 
+// The same for plain tensors on the meta device: arguments for results.
+void call_without_data(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
+
 }  // namespace intarsia
