@@ -59,8 +59,9 @@ std::string layout_text(const at::Tensor& tensor) {
 
 int64_t local_bytes(const at::Tensor& tensor) {
   int64_t most = 0;
-  if (!is_dtensor(tensor)) return tensor.numel() * tensor.element_size();
-  for (auto& shard : shards_of(tensor)) most = std::max<int64_t>(most, shard.numel() * shard.element_size());
+  if (!is_dtensor(tensor) && !is_per_rank(tensor)) return tensor.numel() * tensor.element_size();
+  auto& shards = is_per_rank(tensor) ? values_of(tensor) : shards_of(tensor);
+  for (auto& shard : shards) most = std::max<int64_t>(most, shard.numel() * shard.element_size());
   return most;
 }
 
@@ -122,7 +123,7 @@ class Rehearsal {
       if (parameter != names_.end()) name += " " + parameter->second;
     }
     for (auto& output : tensors_among(op.results)) {
-      result_.activations.push_back({module, name, output.sizes().vec(), layout_text(output)});
+      result_.activations.push_back({module, name, value_at(output, 0).sizes().vec(), layout_text(output)});
     }
   }
 

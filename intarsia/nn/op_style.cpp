@@ -7,6 +7,7 @@
 
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/per_rank.h"
 
 namespace intarsia {
 namespace {
@@ -83,7 +84,7 @@ at::Tensor OpStyle::prepare(const at::Tensor& tensor, std::optional<int64_t> fea
   auto placements = normalized({input}, tensor.dim(), "parallel style");
   FromLocalOptions options;
   if (features && cut_dim(placements[0]) == tensor.dim() - 1) {  // so uneven shards need no exchange of shapes
-    options.shape = tensor.sizes().vec();
+    options.shape = value_at(tensor, 0).sizes().vec();
     options.shape->back() = *features;
   }
   return moved(from_local(tensor, mesh, placements, options), desired, "parallel style");
