@@ -81,7 +81,7 @@ INSTALLED = """
 
 
 def run(*command, env=None):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=800, env=env)
     return done.returncode, done.stdout + done.stderr
 
 
