@@ -153,9 +153,9 @@ struct Replay final : torch::autograd::ViewFunc {
 };
 
 // One call, from its arguments to the results of all ranks.
-class Call {
+class RecordedCall {
  public:
-  Call(const c10::OperatorHandle& op, Arguments args) : op_(op), args_(std::move(args)) {
+  RecordedCall(const c10::OperatorHandle& op, Arguments args) : op_(op), args_(std::move(args)) {
     written_ = written_arguments(op, args_);
     for (auto& arg : args_) {
       for (auto& tensor : tensors_in(arg)) {
@@ -317,7 +317,7 @@ void RankByRank::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
   auto count = op.schema().arguments().size();
   c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
   if (!differ_by_rank(args)) return usual_.callBoxed(op, keys, stack);
-  auto run = [&] { Call(op, pop_arguments(op, *stack)).run(*stack); };
+  auto run = [&] { RecordedCall(op, pop_arguments(op, *stack)).run(*stack); };
   if (C10_LIKELY(!OpWatch::open())) return run();
   OpWatch::run(op.schema(), *stack, run);
 }
