@@ -331,6 +331,7 @@ def _matches(module: nn.Module, path: str) -> list[nn.Module]:
 def loss_parallel() -> Iterator[None]:
     """Cross entropy of logits that are cut along their classes, without gathering them.
 
-    The core does this for all distributed logits, so the scope changes nothing. It is here for programs that have it.
+    The core does this for all distributed logits. The scope lets the targets be plain tensors, the same on every rank.
     """
-    yield
+    with _core.PlainTensorScope(_core.PlainTensors.replicate):
+        yield
