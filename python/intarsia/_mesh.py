@@ -18,6 +18,7 @@ _worlds: "weakref.WeakKeyDictionary[Any, _core.World]" = weakref.WeakKeyDictiona
 _python_meshes: dict[int, DeviceMesh] = {}  # by the id of the core's mesh
 _core_meshes: "weakref.WeakKeyDictionary[DeviceMesh, tuple[_core.World, _core.Mesh]]" = weakref.WeakKeyDictionary()
 _MILLISECONDS = 1000
+_THREADS_WAIT = 60  # seconds
 
 
 def simulated_world() -> "_core.World | None":
@@ -51,7 +52,10 @@ def _join(group: Any) -> "_core.World":
     if backend == "fake":
         store = None
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    world = _core.joined_world(store, rank, size, int(timeout.total_seconds() * _MILLISECONDS))
+    seconds = timeout.total_seconds()
+    if backend == "threaded":  # a thread that fails closes no connection, so the others find out by waiting
+        seconds = min(seconds, _THREADS_WAIT)
+    world = _core.joined_world(store, rank, size, int(seconds * _MILLISECONDS))
     if backend != "threaded":
         world.adopt(list(range(size)), group, torch.device(_device_of(group)))
     return world
