@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {
@@ -50,11 +51,13 @@ void carry(const Line& line, std::string kind, int64_t sent, int64_t received, W
   auto begin = recording() ? seconds_since_start() : 0;
   at::NoGradGuard no_grad;
   try {
+    auto guard = around_waits();
     Wait finish = start();
     if (finish && wait) {
       *wait = [finish, &line, kind, cause = CauseScope::op()] {  // lines live as long as the process
         at::NoGradGuard no_grad;
         try {
+          auto guard = around_waits();
           finish();
         } catch (const std::exception& error) {
           fail(line, kind, cause, error);

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "bindings.h"
+#include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/c10d.h"
 #include "intarsia/comm/engine.h"
 #include "intarsia/comm/simulation.h"
@@ -32,6 +33,12 @@ void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr
   engine->adopt(ranks, group->getBackend(device.type()));
 }
 
+// Most of PyTorch's functions let go of the GIL before they call an op; indexing does not.
+std::shared_ptr<void> let_go_of_gil() {
+  if (!Py_IsInitialized() || !PyGILState_Check()) return nullptr;
+  return std::make_shared<py::gil_scoped_release>();
+}
+
 void close(const World& world) {
   if (auto* engine = dynamic_cast<const C10dEngine*>(&world)) engine->close();
 }
@@ -40,6 +47,7 @@ void close(const World& world) {
 
 void bind_worlds(py::module_& module) {
   py::module_::import("torch._C._distributed_c10d");  // knows Store and ProcessGroup
+  set_around_waits(&let_go_of_gil);
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<World, std::unique_ptr<World, py::nodelete>>(module, "World", "The ranks of a job.")
       .def_property_readonly("size", &World::size)
