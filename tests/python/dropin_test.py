@@ -127,6 +127,7 @@ class DropIn(unittest.TestCase):
         with open(os.path.join(os.path.dirname(path), "expecttest.py"), "w") as file:  # the harness asks for no more of it
             file.write("from unittest import TestCase\n")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(path), os.environ.get("PYTHONPATH", "")])}
+        env.pop("CI", None)  # under CI the harness writes reports with a package that nobody else needs
         code, output = run("-m", "intarsia", path, env=env)
         self.assertEqual(code, 0, output)
         self.assertIn("Ran 2 tests", output)
