@@ -68,6 +68,14 @@ bool soft_margin_backward(Stack& stack) {
   return true;
 }
 
+// rrelu_with_noise(self, noise, lower, upper, training, generator) draws nothing outside of training.
+bool rrelu(Stack& stack) {
+  if (stack[4].toBool()) return false;
+  auto slope = (stack[2].toScalar().toDouble() + stack[3].toScalar().toDouble()) / 2;
+  stack = {at::leaky_relu(stack[0].toTensor(), slope)};
+  return true;
+}
+
 // Zeros in place of some terms leave a sum a sum. Composite losses do this to pending sums in place.
 bool fill_with_zero(Stack& stack) {
   auto self = stack[0].toTensor();
@@ -89,6 +97,7 @@ void add_loss_ops(RuleTable& t) {
   t.decompose("aten::soft_margin_loss", soft_margin);
   t.decompose("aten::soft_margin_loss_backward", soft_margin_backward);
   t.decompose("aten::masked_fill_.Scalar", fill_with_zero);
+  t.decompose("aten::rrelu_with_noise", rrelu);
 }
 
 }  // namespace intarsia

@@ -262,6 +262,30 @@ bool batch_norm_without_running(Stack& stack) {
   return true;
 }
 
+// The newer op, with a reserve that only other devices use.
+bool batch_norm_with_update(Stack& stack) {
+  auto input = stack[0].toTensor();
+  stack = batch_norm(input, optional_tensor(stack[1]), optional_tensor(stack[2]), stack[3].toTensor(), stack[4].toTensor(),
+                     true, stack[5].toDouble(), stack[6].toDouble());
+  stack.emplace_back(at::empty({0}, at::kByte));
+  return true;
+}
+
+bool batch_norm_no_update(Stack& stack) {
+  auto running_mean = optional_tensor(stack[3]), running_var = optional_tensor(stack[4]);
+  bool training = !running_mean.defined();
+  stack = batch_norm(stack[0].toTensor(), optional_tensor(stack[1]), optional_tensor(stack[2]), running_mean, running_var,
+                     training, stack[5].toDouble(), stack[6].toDouble());
+  stack.emplace_back(at::empty({0}, at::kByte));
+  return true;
+}
+
+bool batch_norm_no_training(Stack& stack) {
+  stack = batch_norm(stack[0].toTensor(), optional_tensor(stack[1]), optional_tensor(stack[2]), stack[3].toTensor(),
+                     stack[4].toTensor(), false, stack[5].toDouble(), stack[6].toDouble());
+  return true;
+}
+
 }  // namespace
 
 void add_norm_ops(RuleTable& t) {
@@ -273,6 +297,10 @@ void add_norm_ops(RuleTable& t) {
   t.decompose("aten::_native_batch_norm_legit", batch_norm_with_running);
   t.decompose("aten::_native_batch_norm_legit.no_stats", batch_norm_without_running);
   t.decompose("aten::native_batch_norm_backward", batch_norm_backward);
+  t.decompose("aten::_batch_norm_with_update", batch_norm_with_update);
+  t.decompose("aten::_batch_norm_no_update", batch_norm_no_update);
+  t.decompose("aten::_native_batch_norm_legit_no_training", batch_norm_no_training);
+  t.decompose("aten::batch_norm_backward", batch_norm_backward);
 }
 
 }  // namespace intarsia

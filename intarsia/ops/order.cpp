@@ -188,8 +188,66 @@ bool extreme_with_index(Stack& stack, bool largest) {
   return true;
 }
 
+// The place, in the whole read as a line, of each of a rank's places along every dim.
+int64_t place_in_whole(const at::Tensor& self, const Slot& slot, int64_t local, at::IntArrayRef local_sizes) {
+  int64_t place = 0, step = 1;
+  for (auto d = self.dim(); d-- > 0;) {
+    auto own = local % local_sizes[d];
+    local /= local_sizes[d];
+    for (auto& run : intervals_of(layout_of(self), d, self.size(d), slot.coordinate)) {
+      if (own < run.size()) {
+        place += (run.begin + own) * step;
+        break;
+      }
+      own -= run.size();
+    }
+    step *= self.size(d);
+  }
+  return place;
+}
+
+// Without a dim: each rank's best of all its elements, and then the best of those. Places grow alike on a rank and in the
+// whole, so the first of equals is the one with the lowest place.
+bool place_among_all(Stack& stack, bool largest) {
+  auto self = stack[0].toTensor();
+  if (!is_dtensor(self) || self.numel() == 0 || layout_of(self).has_partial() || layout_of(self).is_replicated()) return false;
+  CauseScope cause(largest ? "aten::argmax" : "aten::argmin", true);
+  auto& mesh = mesh_of(self);
+  auto& axis = Axis::whole(mesh);
+  std::vector<int64_t> extents;
+  for (int64_t member = 0; member < mesh.size(); ++member) {
+    auto shape = local_shape(layout_of(self), self.sizes(), mesh.coordinate_at(member));
+    extents.push_back(c10::multiply_integers(shape) > 0 ? 1 : 0);
+  }
+  Shards values, places;
+  auto& shards = meta_of(self).shards();
+  auto best = [&](const at::Tensor& t) { return largest ? at::argmax(t) : at::argmin(t); };
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    auto line = shards[slot].reshape({-1});
+    if (line.numel() == 0) {
+      values.push_back(line);
+      places.push_back(at::empty({0}, line.options().dtype(at::kLong)));
+      continue;
+    }
+    auto at = best(line).item<int64_t>();
+    values.push_back(line.narrow(0, at, 1).contiguous());
+    auto place = place_in_whole(self, mesh.slots()[slot], at, shards[slot].sizes());
+    places.push_back(at::full({1}, place, line.options().dtype(at::kLong)));
+  }
+  values = gather_along(axis, values, 0, extents);
+  places = gather_along(axis, places, 0, extents);
+  std::vector<int64_t> sizes(stack[2].toBool() ? self.dim() : 0, 1);
+  for (size_t slot = 0; slot < values.size(); ++slot) {
+    auto order = at::argsort(places[slot]);
+    auto winner = best(values[slot].index_select(0, order));
+    places[slot] = places[slot].index_select(0, order).index_select(0, winner.reshape({1})).reshape(sizes);
+  }
+  stack = {wrapped(std::move(places), Layout::replicated(mesh), sizes, at::kLong)};
+  return true;
+}
+
 bool place_of_extreme(Stack& stack, bool largest) {
-  if (stack[1].isNone() && stack[0].toTensor().dim() != 1) return false;
+  if (stack[1].isNone() && stack[0].toTensor().dim() != 1) return place_among_all(stack, largest);
   auto dim = stack[1].isNone() ? 0 : stack[1].toInt();
   bool keep = stack[2].toBool() && !stack[1].isNone();
   if (stack[1].isNone() && stack[2].toBool()) return false;

@@ -74,15 +74,21 @@ void add_statistics_ops(RuleTable& t) {
   t.decompose("aten::std_mean.correction", [](auto& stack) { return variance(stack, true, true); });
   t.decompose("aten::linalg_vector_norm", vector_norm);
 
-  // The older names of the same.
-  t.decompose("aten::norm.Scalar", [](auto& stack) {
-    stack = {at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]))};
+  t.decompose("aten::dist", [](auto& stack) {
+    stack = {at::linalg_vector_norm(at::sub(stack[0].toTensor(), stack[1].toTensor()), stack[2].toScalar())};
     return true;
   });
-  t.decompose("aten::norm.ScalarOpt_dtype", [](auto& stack) {
-    stack = {at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]), std::nullopt, false, dtype_of(stack[2]))};
+  t.decompose("aten::trace", [](auto& stack) {
+    if (stack[0].toTensor().dim() != 2) return false;
+    stack = {at::sum(at::diagonal(stack[0].toTensor()))};
     return true;
   });
+  t.decompose("aten::is_same_size", [](auto& stack) {
+    stack = {stack[0].toTensor().sizes() == stack[1].toTensor().sizes()};
+    return true;
+  });
+
+  // The older names of the same; norms of all elements are in total_norms.cpp.
   t.decompose("aten::norm.ScalarOpt_dim", [](auto& stack) {
     auto dims = stack[2].toIntVector();
     stack = {at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]), at::IntArrayRef(dims), stack[3].toBool())};

@@ -57,9 +57,32 @@ Rule embedding_backward() {
   return rule;
 }
 
+// embedding_renorm(weight, indices, max_norm, norm_type): every rank shortens the words that it holds.
+void shorten(LocalCall& local) {
+  auto weight = local.stack[0].toTensor().clone(), indices = local.stack[1].toTensor();
+  auto words = local.call.inputs[0].sizes[0];
+  auto first = local_offset(*local.in[0], local.call.inputs[0].sizes, local.slot.coordinate)[0];
+  auto outside = at::lt(indices, 0).logical_or_(at::ge(indices, words));
+  TORCH_CHECK_INDEX(!outside.any().item<bool>(), "index out of range in self");
+  auto own = at::sub(indices, first);
+  own = own.masked_select(at::ge(own, 0).logical_and_(at::lt(own, weight.size(0)))).contiguous();
+  if (own.numel() > 0) at::embedding_renorm_(weight, own, local.stack[2].toDouble(), local.stack[3].toDouble());
+  local.stack = {weight};
+}
+
+Rule embedding_renorm() {
+  Rule rule = rows("embedding", [](const OpCall&) { return Rows{{{S(0), R}, {S(0)}}}; });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {{call.inputs[0].sizes.begin(), call.inputs[0].sizes.end()}};
+  };
+  rule.dtypes = [](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[0].dtype}; };
+  return std::move(rule).with_local(shorten);
+}
+
 }  // namespace
 
 void add_embedding_rules(RuleTable& t) {
+  t["aten::embedding_renorm"] = embedding_renorm();
   t["aten::embedding"] = embedding();
   t["aten::embedding_dense_backward"] = embedding_backward();
 }

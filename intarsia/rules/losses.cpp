@@ -127,14 +127,18 @@ Rule nll_loss_backward() {
   Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.inputs[1].dim();
-    bool each = call.int_arg("reduction", kMean) == kNone;
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d == class_dim(call.inputs[1])) {
-        rows.push_back({{R, S(d), R, call.inputs[3].defined ? S(0) : R, R}, {S(d)}});
-        continue;
+    auto reduction = call.int_arg("reduction", kMean);
+    bool each = reduction == kNone;
+    // Only a mean divides by the total of the weights: else it may stay pending.
+    for (auto& total : reduction == kMean ? Placements{R} : Placements{R, P_sum}) {
+      for (int64_t d = 0; d < ndim; ++d) {
+        if (d == class_dim(call.inputs[1])) {
+          rows.push_back({{R, S(d), R, call.inputs[3].defined ? S(0) : R, total}, {S(d)}});
+          continue;
+        }
+        auto position = d == 0 ? 0 : d - 1;
+        rows.push_back({{each ? S(position) : R, S(d), S(position), R, total}, {S(d)}});
       }
-      auto position = d == 0 ? 0 : d - 1;
-      rows.push_back({{each ? S(position) : R, S(d), S(position), R, R}, {S(d)}});
     }
     return rows;
   });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/rules/builders.h"
@@ -11,6 +12,10 @@
 
 namespace intarsia {
 namespace {
+
+using Shapes = std::vector<std::vector<int64_t>>;
+
+std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
 
 // Every output has the shape of the input, up to the extent of `dim`.
 Rule scan(Rows pending = {}, int64_t otherwise = 0) {
@@ -94,7 +99,7 @@ Rule cross() {
 
 // Distances between the rows of x1 [..., p, m] and those of x2 [..., r, m], as [..., p, r].
 Rule cdist() {
-  return rows("cdist", [](const OpCall& call) {
+  Rule rule = rows("cdist", [](const OpCall& call) {
     Rows rows;
     auto &x1 = call.inputs[0], &x2 = call.inputs[1];
     auto p1 = x1.dim() - 2, p2 = x2.dim() - 2, out = call.outputs[0].dim();
@@ -105,11 +110,22 @@ Rule cdist() {
     rows.push_back({{R, S(p2)}, {S(out - 1)}});
     return rows;
   });
+  rule.shapes = [](const OpCall& call) -> Shapes {
+    auto near = sizes_of(call.inputs[0]), far = sizes_of(call.inputs[1]);
+    auto shape = at::infer_size({near.data(), near.size() - 2}, {far.data(), far.size() - 2});
+    shape.push_back(near[near.size() - 2]);
+    shape.push_back(far[far.size() - 2]);
+    return {shape};
+  };
+  rule.dtypes = [](const OpCall& call) {
+    return std::vector<c10::ScalarType>{c10::promoteTypes(call.inputs[0].dtype, call.inputs[1].dtype)};
+  };
+  return rule;
 }
 
 // The gradient for x1 is a sum over the rows of x2.
 Rule cdist_backward() {
-  return rows("cdist", [](const OpCall& call) {
+  Rule rule = rows("cdist", [](const OpCall& call) {
     Rows rows;
     auto &x1 = call.inputs[1], &x2 = call.inputs[2];
     auto p = x1.dim() - 2;
@@ -121,6 +137,9 @@ Rule cdist_backward() {
     rows.push_back({{S(p + 1), R, S(p), S(p + 1)}, {P_sum}});
     return rows;
   });
+  rule.shapes = [](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; };
+  rule.dtypes = [](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[1].dtype}; };
+  return rule;
 }
 
 // glu halves `dim`.
@@ -135,6 +154,10 @@ Rule gate(size_t tensors) {
     if (tensors == 2) rows.push_back({{P_sum, R}, {P_sum}});  // linear in the gradient
     return rows;
   });
+  if (tensors == 2) {
+    rule.shapes = [](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; };
+    rule.dtypes = [](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[1].dtype}; };
+  }
   rule.aligned = true;
   return rule;
 }
@@ -159,7 +182,9 @@ void add_order_rules(RuleTable& t) {
   t["aten::aminmax"] = pick();
   // The middle and what occurs where: questions to all of the values at once.
   for (auto op : {"median", "nanmedian", "masked_select", "nonzero", "bincount", "histc", "unique_consecutive", "_unique2",
-                  "unique_dim", "nonzero_static"}) {
+                  "unique_dim", "nonzero_static", "_unique", "unique_dim_consecutive", "_pdist_forward", "_pdist_backward",
+                  "masked_scatter", "masked_scatter_backward", "put", "repeat_interleave.Tensor", "histogram.bins_tensor",
+                  "histogram.bin_ct"}) {
     t[std::string("aten::") + op] = whole();
   }
 

@@ -12,6 +12,12 @@ const Rows kLinear = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
 // a <= b implies f(a) <= f(b), so f(max(a, b)) = max(f(a), f(b)): extremes pass.
 const Rows kNonDecreasing = {{{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
+// a <= b implies f(a) >= f(b): extremes change places.
+const Rows kNonIncreasing = {{{P_max}, {P_min}}, {{P_min}, {P_max}}};
+
+// Non-decreasing in each operand while the other is whole.
+const Rows kNonDecreasingInEach = {{{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}, {{R, P_max}, {P_max}}, {{R, P_min}, {P_min}}};
+
 // The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring in.
 const Rows kNonDecreasingFrom = {{{P_min}, {P_min}}};
 
@@ -103,7 +109,7 @@ void add_pointwise_rules(RuleTable& t) {
   add(t, {"add.Scalar", "sub.Scalar"}, kAddNumber);
   add(t, {"mul.Tensor"}, kMultiplicative);
   add(t, {"mul.Scalar", "div.Scalar"}, kLinear);
-  add(t, {"div.Tensor"}, kDividend);
+  add(t, {"div.Tensor", "ldexp.Tensor", "polar"}, kDividend);  // ldexp and polar scale their first operand
   add(t, {"addcmul"}, kAddProduct);
   add(t, {"addcdiv"}, kAddQuotient);
   add(t, {"lerp.Scalar"}, kLerp);
@@ -116,6 +122,9 @@ void add_pointwise_rules(RuleTable& t) {
   add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
           "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid"},
       kNonDecreasing);
+  add(t, {"special_log_ndtr", "special_i1"}, kNonDecreasing);
+  add(t, {"erfc", "special_erfcx"}, kNonIncreasing);
+  add(t, {"logaddexp", "logaddexp2", "clamp_min.Tensor", "clamp_max.Tensor"}, kNonDecreasingInEach);
   add(t, {"log", "log2", "log10", "log1p", "sqrt", "acosh"}, kNonDecreasingFrom);
   add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
           "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
@@ -125,24 +134,22 @@ void add_pointwise_rules(RuleTable& t) {
 
   // No algebra: every dim may be cut, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or min
   // would show; asin and atanh are NaN on both sides.)
-  add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfc", "erfinv", "frac",
+  add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfinv", "frac",
           "gelu", "silu", "mish", "hardswish", "reciprocal", "rsqrt", "sgn", "signbit", "logit", "i0",
           "isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "polygamma",
-          "special_entr", "special_ndtri", "special_log_ndtr", "special_erfcx", "special_i0e", "special_i1",
-          "special_i1e", "asin", "atanh", "sign", "hardshrink", "softshrink", "isin.Tensor_Scalar",
+          "special_entr", "special_ndtri", "special_i0e", "special_i1e", "asin", "atanh", "sign",
+          "hardshrink", "softshrink", "isin.Tensor_Scalar",
           "softplus", "leaky_relu", "elu", "celu", "nan_to_num", "threshold"},  // decreasing for some parameters
       {});
   add(t, {"fmax", "fmin", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Tensor", "fmod.Scalar",
           "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "floor_divide", "floor_divide.Scalar",
-          "div.Tensor_mode", "div.Scalar_mode", "logaddexp", "logaddexp2", "copysign.Tensor", "copysign.Scalar",
-          "nextafter", "ldexp.Tensor", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
-          "heaviside", "gcd", "lcm", "clamp.Tensor", "clamp_min.Tensor",
-          "clamp_max.Tensor", "igamma", "igammac",
+          "div.Tensor_mode", "div.Scalar_mode", "copysign.Tensor", "copysign.Scalar",
+          "nextafter", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
+          "heaviside", "gcd", "lcm", "clamp.Tensor", "igamma", "igammac",
           "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
           "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_xor.Tensor", "bitwise_xor.Scalar",
           "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor",
-          "bitwise_right_shift.Tensor_Scalar", "polar",
-          "_prelu_kernel"},
+          "bitwise_right_shift.Tensor_Scalar", "_prelu_kernel"},
       {});
   for (std::string op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
     t["aten::" + op + ".Tensor"] = t["aten::" + op + ".Scalar"] = pointwise();

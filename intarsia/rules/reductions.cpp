@@ -68,6 +68,8 @@ void add_reduction_rules(RuleTable& t) {
   t["aten::amin"] = t["aten::min"] = extremum(ReduceOp::min);
   t["aten::all"] = t["aten::all.dim"] = t["aten::all.dims"] = reduce(ReduceOp::band, {});
   t["aten::any"] = t["aten::any.dim"] = t["aten::any.dims"] = reduce(ReduceOp::bor, {});
+  t["aten::_is_all_true"] = reduce(ReduceOp::band, {});
+  t["aten::_is_any_true"] = reduce(ReduceOp::bor, {});
   t["aten::count_nonzero"] = t["aten::count_nonzero.dim_IntList"] = reduce(ReduceOp::sum, {});
 
   t.decompose("aten::mean", [](auto& stack) { return mean(stack, std::nullopt, false, dtype_of(stack[1])); });

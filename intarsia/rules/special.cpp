@@ -1,5 +1,7 @@
 // Special functions and rarer pointwise ops: every dim may be cut, nothing pending passes unless a reason stands here.
 
+#include <c10/core/WrapDimMinimal.h>
+
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -8,10 +10,12 @@ namespace {
 
 void add(RuleTable& t, const std::string& op, Rows pending = {}) { t["aten::" + op] = pointwise(std::move(pending)); }
 
-// op(elements, whole, ...): the first tensor is looked up in the others, element by element.
-Rule looked_up() {
-  Rule rule = rows("look-up", [](const OpCall& call) {
+// op(elements, whole, ...): the first tensor is looked up in the second, element by element. Where the second is cut,
+// every rank has an answer for its part, and `joined` tells how they combine: places in sorted rows add up.
+Rule looked_up(std::function<Placement(const OpCall&)> joined) {
+  Rule rule = rows("look-up", [joined](const OpCall& call) {
     Rows rows;
+    if (call.inputs[1].dim() == 1) rows.push_back({{R, S(0)}, {joined(call)}});
     for (int64_t d = 0; d < call.outputs[0].dim(); ++d) {
       Row row{Placements(call.inputs.size(), R), {S(d)}};
       row.in[0] = S(d);
@@ -43,6 +47,57 @@ Rule searchsorted() {
   return rule;
 }
 
+// The same bits as another dtype. A change of width changes the last dim.
+Rule view_as_dtype() {
+  return rows("view", [](const OpCall& call) {
+    Rows rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+      if (call.inputs[0].sizes[d] == call.outputs[0].sizes[d]) rows.push_back({{S(d)}, {S(d)}});
+    }
+    return rows;
+  });
+}
+
+// take(self, index) reads self as a line.
+Rule take() {
+  Rule rule = rows("gather", [](const OpCall& call) {
+    Rows rows;
+    for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {S(d)}});
+    for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+    return rows;
+  });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {{call.inputs[1].sizes.begin(), call.inputs[1].sizes.end()}};
+  };
+  return rule;
+}
+
+// Slices along `dim` are on their own.
+Rule renorm() {
+  Rule rule = rows("norm", [](const OpCall& call) {
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", 0), call.inputs[0].dim());
+    return Rows{{{S(dim)}, {S(dim)}}};
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// weight_norm(v, g, dim) and its gradient: one length per slice along `dim`.
+Rule weight_norm(size_t tensors) {
+  Rule rule = rows("norm", [tensors](const OpCall& call) {
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", 0), call.inputs[0].dim());
+    return Rows{{Placements(tensors, S(dim)), {S(dim), S(dim)}}};
+  });
+  rule.shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    auto& v = call.inputs[0].sizes;
+    std::vector<int64_t> lengths(v.size(), 1);
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", 0), call.inputs[0].dim());
+    lengths[dim] = v[dim];
+    return {{v.begin(), v.end()}, lengths};
+  };
+  return rule;
+}
+
 }  // namespace
 
 void add_special_rules(RuleTable& t) {
@@ -71,8 +126,37 @@ void add_special_rules(RuleTable& t) {
   }
   // Conjugation is real-linear.
   add(t, "_conj_physical", {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}});
-  t["aten::bucketize.Tensor"] = t["aten::isin.Tensor_Tensor"] = looked_up();
+  add(t, "conj_physical", {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}});
+  for (auto op : {"log_sigmoid_forward", "_standard_gamma_grad", "_add_relu.Tensor", "_add_relu.Scalar"}) add(t, op);
+  // Linear in the gradient, which comes first.
+  for (auto op : {"log_sigmoid_backward", "_prelu_kernel_backward", "rrelu_with_noise_backward"}) {
+    add(t, op, {{{P_sum, R, R}, {P_sum}}, {{P_avg, R, R}, {P_avg}}});
+  }
+  t["aten::bucketize.Tensor"] = looked_up([](const OpCall&) { return P_sum; });
+  t["aten::isin.Tensor_Tensor"] = looked_up([](const OpCall& call) {
+    return P(call.bool_arg("invert", false) ? ReduceOp::band : ReduceOp::bor);
+  });
   t["aten::searchsorted.Tensor"] = searchsorted();
+  for (auto op : {"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}) {
+    t[op] = rows("look-up", [](const OpCall& call) {
+      Row row{Placements(call.inputs.size(), R), {P_sum}};
+      row.in[0] = S(0);
+      bool alone = call.inputs[0].dim() == 1 && (call.inputs.size() == 1 || !call.inputs[1].defined);
+      return alone ? Rows{row} : Rows();
+    });
+  }
+  t["aten::isin.Scalar_Tensor"] = rows("look-up", [](const OpCall& call) {
+    Rows rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+      rows.push_back({{S(d)}, {P(call.bool_arg("invert", false) ? ReduceOp::band : ReduceOp::bor)}});
+    }
+    return rows;
+  });
+  t["aten::view.dtype"] = view_as_dtype();
+  t["aten::take"] = take();
+  t["aten::renorm"] = renorm();
+  t["aten::_weight_norm_interface"] = weight_norm(2);
+  t["aten::_weight_norm_interface_backward"] = weight_norm(4);
 }
 
 }  // namespace intarsia

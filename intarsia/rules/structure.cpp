@@ -298,6 +298,12 @@ void add_structure_rules(RuleTable& t) {
   t["aten::pixel_unshuffle"] = leading(3).with_local(unless_empty);
   t["aten::narrow_copy"] = all_but_dim([](const OpCall& call) { return dim_of(call, call.inputs[0].dim()); });
   t["aten::channel_shuffle"] = all_but_dim([](const OpCall&) { return int64_t(1); });
+  t["aten::channel_shuffle"].shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    return {{call.inputs[0].sizes.begin(), call.inputs[0].sizes.end()}};
+  };
+  t["aten::channel_shuffle"].dtypes = [](const OpCall& call) {
+    return std::vector<c10::ScalarType>{call.inputs[0].dtype};
+  };
 }
 
 }  // namespace intarsia

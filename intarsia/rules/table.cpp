@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "intarsia/rules/families.h"
+
 namespace intarsia {
 namespace {
 
@@ -43,14 +45,19 @@ bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b) 
   return true;
 }
 
+// add for add_; Python's operators are named otherwise: __lshift__ for __ilshift__.
+std::string functional_name(const std::string& name) {
+  if (!name.ends_with("__")) return name.back() == '_' ? name.substr(0, name.size() - 1) : name;
+  const std::string in_place = "aten::__i";
+  return name.rfind(in_place, 0) == 0 ? "aten::__" + name.substr(in_place.size()) : name;
+}
+
 }  // namespace
 
 std::string base_op_of(const c10::OperatorName& op) {
   auto handle = c10::Dispatcher::singleton().findSchema(op);
   if (!handle || is_functional(handle->schema())) return "";
-  auto name = op.name;
-  if (name.back() == '_') name.pop_back();
-  auto found = overloads().find(name);
+  auto found = overloads().find(functional_name(op.name));
   if (found == overloads().end()) return "";
   for (auto& candidate : found->second) {
     if (is_functional(candidate.schema()) && same_arguments(handle->schema(), candidate.schema())) {
@@ -126,6 +133,8 @@ RuleTable& rule_table() {
     add_whole_rules(*t);
     add_norm_rules(*t);
     add_embedding_rules(*t);
+    add_margin_rules(*t);
+    add_vision_rules(*t);
     add_attention_rules(*t);
     add_softmax_ops(*t);
     add_norm_ops(*t);
@@ -148,6 +157,8 @@ RuleTable& rule_table() {
     add_order_ops(*t);
     add_list_ops(*t);
     add_diagonal_ops(*t);
+    add_embedding_bag_ops(*t);
+    add_total_norm_ops(*t);
     add_copy_rules(*t);
     add_shapes(*t);
     return t;

@@ -1,5 +1,6 @@
 #include "intarsia/tensor/call.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/ATen.h>
@@ -69,12 +70,57 @@ void push_tensor(CallKey& key, const at::Tensor& tensor) {
   key.append(strides.begin(), strides.end());
 }
 
+// Whether a tensor leads: the first one of more than one element, or the first of all.
+void find_mesh(Call& call, const at::Tensor& tensor, bool& found) {
+  if (found || !is_dtensor(tensor)) return;
+  found = tensor.numel() != 1;
+  if (found || !call.mesh.defined()) call.mesh = meta_of(tensor).layout->mesh();
+}
+
+template <class Body>
+void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.kinds[i] == ArgKind::tensor) {
+      body(args[i].isTensor() ? args[i].toTensor() : kNoTensor, i, -1);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isTensorList()) {
+      int index = 0;
+      for (const at::Tensor& tensor : args[i].toTensorList()) body(tensor, i, index++);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isList()) {  // a list of optional tensors
+      int index = 0;
+      for (const c10::IValue& item : args[i].toListRef()) body(item.isTensor() ? item.toTensor() : kNoTensor, i, index++);
+    }
+  }
+}
+
+bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
+  if (a.group_count() != 1 || b.group_count() != 1 || a.size() != b.size()) return false;
+  auto left = a.ranks().vec(), right = b.ranks().vec();
+  std::sort(left.begin(), left.end());
+  std::sort(right.begin(), right.end());
+  return left == right;
+}
+
+// One number on another mesh of the same ranks is a number here, too: clip_grad_norm_ scales the gradients of all meshes
+// by the same one.
+bool becomes_number(const Call& call, const Operand& operand) {
+  auto& written = call.op.written;
+  return operand.tensor.numel() == 1 && std::find(written.begin(), written.end(), operand.arg) == written.end() &&
+         same_ranks(call.mesh, operand.meta->layout->mesh());
+}
+
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
   auto* meta = is_dtensor(tensor) ? &meta_of(tensor) : nullptr;
   call.operands.push_back({tensor, meta, arg, index});
-  if (!meta) return;
-  if (!call.mesh.defined()) call.mesh = meta->layout->mesh();
-  TORCH_CHECK_VALUE(call.mesh == meta->layout->mesh(), "[", call.op.name, "] its tensors lie on different meshes: ",
+  if (!meta || call.mesh == meta->layout->mesh()) return;
+  if (becomes_number(call, call.operands.back())) {
+    CauseScope cause(call.op.name.c_str(), true);
+    auto values = shards_in(tensor, Layout::replicated(meta->layout->mesh()));
+    auto& operand = call.operands.back();
+    operand.tensor = wrap(std::move(values), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+    operand.meta = &meta_of(operand.tensor);
+    return;
+  }
+  TORCH_CHECK_VALUE(false, "[", call.op.name, "] its tensors lie on different meshes: ",
                     call.mesh.text(), " and ", meta->layout->mesh().text(),
                     ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
 }
@@ -105,7 +151,7 @@ bool is_missing_gradient(const at::Tensor& tensor) {
 }
 
 // Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
-// becomes distributed where it stands, cut like a gradient beside it along the dims that they have in common.
+// becomes distributed where it stands (unless others see its memory, too), cut like a gradient beside it along the dims that they have in common.
 void become_distributed(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
@@ -127,7 +173,8 @@ void admit_plain(Call& call, Operand& operand) {
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
   bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
   if (is_written && operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() &&
-      torch::autograd::get_current_graph_task_id() >= 0 && is_missing_gradient(tensor)) {
+      torch::autograd::get_current_graph_task_id() >= 0 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
+      is_missing_gradient(tensor)) {
     become_distributed(call, tensor);
     operand.meta = &meta_of(tensor);
     return;
@@ -153,19 +200,9 @@ void admit_plain(Call& call, Operand& operand) {
 
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
   Call call{op, args, {}, {}};
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.kinds[i] == ArgKind::tensor) {
-      find_operand(call, args[i].isTensor() ? args[i].toTensor() : at::Tensor(), i, -1);
-    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isTensorList()) {
-      int index = 0;
-      for (const at::Tensor& tensor : args[i].toTensorList()) find_operand(call, tensor, i, index++);
-    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isList()) {  // a list of optional tensors
-      int index = 0;
-      for (const c10::IValue& item : args[i].toListRef()) {
-        find_operand(call, item.isTensor() ? item.toTensor() : at::Tensor(), i, index++);
-      }
-    }
-  }
+  bool found = false;
+  for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) { find_mesh(call, tensor, found); });
+  for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int index) { find_operand(call, tensor, arg, index); });
   for (auto& operand : call.operands) {
     if (!operand.meta && operand.tensor.defined()) admit_plain(call, operand);
   }

@@ -1,5 +1,7 @@
 #include "intarsia/tensor/dispatch.h"
 
+#include <set>
+
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -24,8 +26,19 @@ std::shared_ptr<const Decision> decision_for(const Call& call) {
   if (!make_key(call.op, call.args, key)) return decide(call);
   if (auto known = cache.find(key)) return known;
   auto fresh = decide(call);
-  if (!fresh->fallback || call.op.rule) cache.insert(key, fresh);  // fallbacks are announced again, for the trace
+  // Fallbacks are announced again, for the trace.
+  if (!fresh->fallback || (call.op.rule && call.op.rule->family == "whole")) cache.insert(key, fresh);
   return fresh;
+}
+
+// A random op that writes its tensor in place does not read it: nothing needs to be brought together.
+bool only_written(const Call& call, const Decision& decision, size_t i) {
+  static const std::set<std::string> ops = {"aten::bernoulli_", "aten::uniform_",   "aten::normal_", "aten::random_",
+                                            "aten::cauchy_",    "aten::geometric_", "aten::exponential_",
+                                            "aten::log_normal_"};
+  auto& copied = decision.copied;
+  return call.op.is_random && call.operands[i].arg == 0 && std::find(copied.begin(), copied.end(), i) != copied.end() &&
+         ops.count(call.op.handle.operator_name().name);
 }
 
 // The inputs in the layouts that were chosen.
@@ -35,6 +48,11 @@ c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision
   for (size_t i = 0; i < decision.in.size(); ++i) {
     if (!decision.in[i]) {
       inputs.emplace_back();
+    } else if (only_written(call, decision, i)) {
+      auto& tensor = call.operands[i].tensor;
+      auto& slots = call.operands[i].meta->shards();
+      inputs.emplace_back();
+      for (auto& shard : slots) inputs.back().push_back(at::empty(tensor.sizes(), shard.options()));
     } else if (!decision.plans[i].steps.empty()) {
       inputs.push_back(shards_by(call.operands[i].tensor, decision.in[i], decision.plans[i]));
     } else {

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "intarsia/tensor/composites.h"
 #include "intarsia/tensor/dispatch.h"
 #include "intarsia/tensor/embedding.h"
 #include "intarsia/tensor/interpose.h"
@@ -68,7 +69,7 @@ bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
   if (name == "aten::detach") return false;
   if (name.rfind("aten::_foreach", 0) == 0) return rule_table().find_decomposition(handle.operator_name()) != nullptr;
-  if (name == "aten::linear" || name == "aten::one_hot") return true;
+  if (name == "aten::linear" || name == "aten::one_hot" || name == "aten::affine_grid_generator_backward") return true;
   if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && rule_table().find(handle.operator_name());
 }
@@ -99,6 +100,8 @@ void register_all() {
   register_embedding(*autograd);
   register_rms_norm(*aten, *autograd);
   register_zero_gradients(*autograd);
+  register_composites(*aten, *autograd);
+  register_gradients(*autograd);
 }
 
 }  // namespace

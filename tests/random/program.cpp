@@ -203,7 +203,8 @@ Program draw_program(uint64_t seed) {
         if (builder.chance(0.15)) {
           builder.redistribute(builder.any());
         } else {
-          ops()[builder.below(ops().size())](builder);
+          auto& list = builder.chance(0.5) ? ops() : more_ops();
+          list[builder.below(list.size())](builder);
         }
       }
       auto program = builder.finish();

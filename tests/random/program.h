@@ -74,5 +74,6 @@ class Builder {
 
 using DrawOp = void (*)(Builder&);
 const std::vector<DrawOp>& ops();
+const std::vector<DrawOp>& more_ops();  // of more families
 
 }  // namespace intarsia

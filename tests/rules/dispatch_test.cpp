@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "intarsia/debug/comm_debug_mode.h"
 #include "tests/rules/harness.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
@@ -20,7 +21,10 @@ std::vector<at::Tensor> call(const SampleCall& sample, const std::vector<at::Ten
 std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> losses, leaves;
   for (auto& out : outputs) {
-    if (out.requires_grad()) losses.push_back((is_dtensor(out) ? full_tensor(out) : out).mul(out.numel() + 0.5).sum());
+    if (!out.requires_grad()) continue;
+    auto whole = is_dtensor(out) ? full_tensor(out) : out;
+    if (whole.is_complex()) whole = at::real(whole) + 2 * at::imag(whole);
+    losses.push_back(whole.mul(static_cast<double>(out.numel()) + 0.5).sum().to(at::kDouble));
   }
   for (auto& in : inputs) {
     if (in.defined() && in.requires_grad()) leaves.push_back(in);
@@ -30,7 +34,20 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const 
                                false, /*allow_unused=*/true);
 }
 
-bool wants_grad(const at::Tensor& tensor) { return tensor.defined() && tensor.is_floating_point(); }
+bool wants_grad(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
+}
+
+double tolerance_of(const at::Tensor& expected) {
+  return c10::elementSize(c10::toRealValueType(expected.scalar_type())) == 4 ? 1e-3 : 1e-9;
+}
+
+std::string scaled_difference(const at::Tensor& actual, const at::Tensor& expected) {
+  if (!expected.is_floating_point() && !expected.is_complex()) return difference(actual, expected);
+  auto finite = at::abs(expected).nan_to_num(0, 0, 0);
+  auto scale = expected.numel() ? std::max(1.0, finite.max().item<double>()) : 1.0;
+  return difference(actual / scale, expected / scale, tolerance_of(expected));
+}
 
 std::vector<at::Tensor> plain_gradients(const SampleCall& sample) {
   std::vector<at::Tensor> leaves;
@@ -53,7 +70,7 @@ void compare(const SampleCall& sample, const Row& row, int64_t n, bool values, b
   }
   auto outputs = call(sample, inputs);
   for (size_t i = 0; values && i < outputs.size(); ++i) {
-    EXPECT_EQ(difference(full_tensor(outputs[i]).detach(), sample.expected()[i], 1e-9), "") << "output " << i;
+    EXPECT_EQ(scaled_difference(full_tensor(outputs[i]).detach(), sample.expected()[i]), "") << "output " << i;
   }
   if (expected.empty()) return;
   auto actual = gradients(outputs, inputs);
@@ -63,7 +80,7 @@ void compare(const SampleCall& sample, const Row& row, int64_t n, bool values, b
     if (!actual[i].defined()) continue;
     // Where autograd knows the gradient to be zero it makes a plain tensor of zeros.
     auto found = is_dtensor(actual[i]) ? full_tensor(actual[i]) : actual[i];
-    EXPECT_EQ(difference(found, expected[i], 1e-9), "") << "gradient " << i;
+    EXPECT_EQ(scaled_difference(found, expected[i]), "") << "gradient " << i;
   }
 }
 
@@ -71,17 +88,24 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
   seed_dealer(3);
   int64_t tried = 0;
   for (auto& sample : samples()) {
-    SampleCall plain(sample, at::kDouble);
-    if (!plain.runs()) continue;
-    auto& rule = rule_table().rules().at(sample.op);
-    for (auto& row : rule.rows(plain.seen())) {
-      for_each_world({2, 3}, [&](int64_t n) {
-        Trial trial{{row}, {n}};
-        if (!possible(plain, rule, trial)) return;
-        SCOPED_TRACE(plain.text() + "  " + text_of(trial));
-        EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
-        ++tried;
-      });
+    for (auto dtype : {at::kDouble, at::kFloat, at::kComplexDouble, at::kLong}) {
+      SampleCall plain(sample, dtype);
+      if (!plain.runs()) continue;
+      auto& rule = rule_table().rules().at(sample.op);
+      for (auto& row : rule.rows(plain.seen())) {
+        for_each_world({2, 3}, [&](int64_t n) {
+          if (dtype != at::kDouble && n != 2) return;
+          Trial trial{{row}, {n}};
+          if (!possible(plain, rule, trial)) return;
+          SCOPED_TRACE(plain.text() + "  " + text_of(trial));
+          CommDebugMode comms;
+          EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
+          for (auto& event : comms.fallbacks()) {
+            EXPECT_NE(event.op, sample.op) << "has a rule, but ran on whole tensors: it lacks the shapes of its results";
+          }
+          ++tried;
+        });
+      }
     }
   }
   std::cout << tried << " calls compared\n";

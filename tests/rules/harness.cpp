@@ -87,6 +87,7 @@ const std::vector<Sample>& samples() {
     add_convolution_samples(*list);
     add_structure_samples(*list);
     add_special_samples(*list);
+    add_module_samples(*list);
     add_copy_samples(*list);
     return list;
   }();

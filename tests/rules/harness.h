@@ -29,6 +29,7 @@ void add_nn_samples(std::vector<Sample>& list);
 void add_convolution_samples(std::vector<Sample>& list);
 void add_structure_samples(std::vector<Sample>& list);
 void add_special_samples(std::vector<Sample>& list);
+void add_module_samples(std::vector<Sample>& list);
 
 // Tensors of values that differ from each other: around zero, above zero, between -1 and 1; and whole numbers below n.
 at::Tensor x(std::vector<int64_t> sizes);

@@ -60,7 +60,7 @@ TEST(Rules, EveryRuleHasASampleThatRuns) {
 TEST(Rules, EveryRowIsRightOnTwoThreeAndFourRanks) {
   int64_t proven = 0;
   seed_dealer(1);
-  for_each_call({at::kDouble, at::kFloat, at::kBool, at::kByte, at::kInt, at::kLong, at::kComplexDouble},
+  for_each_call({at::kDouble, at::kFloat, at::kBFloat16, at::kBool, at::kByte, at::kInt, at::kLong, at::kComplexDouble},
                 [&](const SampleCall& call, const Rule& rule, bool values) {
                   for (auto& row : rows_of(call, rule)) {
                     for (int64_t n : {2, 3, 4}) {

@@ -1,0 +1,145 @@
+#include "intarsia/tensor/composites.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+at::Tensor replicated_like(const at::Tensor& plain, const at::Tensor& model) {
+  auto& mesh = mesh_of(model);
+  return distribute_tensor(plain, mesh, Placements(mesh.ndim(), Replicate()), std::nullopt);
+}
+
+// Lengths of samples, the same numbers on every rank.
+std::vector<int64_t> numbers_in(const at::Tensor& lengths) {
+  at::NoGradGuard no_grad;
+  auto whole = (is_dtensor(lengths) ? full_tensor(lengths) : lengths).to(at::kCPU, at::kLong).contiguous();
+  return {whole.data_ptr<int64_t>(), whole.data_ptr<int64_t>() + whole.numel()};
+}
+
+at::Tensor ctc_loss_of_numbers(const at::Tensor& log_probs, const at::Tensor& targets, at::IntArrayRef input_lengths,
+                               at::IntArrayRef target_lengths, int64_t blank, int64_t reduction, bool zero_infinity) {
+  auto model = is_dtensor(log_probs) ? log_probs : targets;
+  auto labels = is_dtensor(targets) ? targets : replicated_like(targets, model);
+  auto loss = std::get<0>(at::_ctc_loss(log_probs, labels, input_lengths, target_lengths, blank, zero_infinity));
+  if (zero_infinity) loss = at::where(at::eq(loss, std::numeric_limits<double>::infinity()), at::zeros_like(loss), loss);
+  if (reduction == at::Reduction::Sum) return loss.sum();
+  if (reduction != at::Reduction::Mean) return loss;
+  auto counts = at::tensor(target_lengths, at::kLong).clamp_min(1).to(loss.scalar_type());
+  return at::div(loss, replicated_like(loss.dim() ? counts : counts.squeeze(0), loss)).mean();
+}
+
+at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
+                    const at::Tensor& target_lengths, int64_t blank, int64_t reduction, bool zero_infinity) {
+  return ctc_loss_of_numbers(log_probs, targets, numbers_in(input_lengths), numbers_in(target_lengths), blank, reduction,
+                             zero_infinity);
+}
+
+// bilinear(x1 [..., i], x2 [..., j], weight [o, i, j]): leading dims are never flattened, so a cut batch stays cut.
+at::Tensor bilinear(const at::Tensor& x1, const at::Tensor& x2, const at::Tensor& weight,
+                    const std::optional<at::Tensor>& bias) {
+  TORCH_CHECK(weight.dim() == 3 && x1.dim() > 0 && x2.dim() == x1.dim(), "bilinear(): weight must be 3D and the inputs of equal ",
+              "dims. Got weight ", weight.sizes(), ", inputs ", x1.sizes(), " and ", x2.sizes());
+  auto o = weight.size(0), i = weight.size(1), j = weight.size(2);
+  TORCH_CHECK(x1.size(-1) == i && x2.size(-1) == j, "bilinear(): the weight ", weight.sizes(), " does not fit inputs ",
+              x1.sizes(), " and ", x2.sizes());
+  auto half = at::linear(x2, weight.reshape({o * i, j}));  // [..., o * i]
+  auto shape = half.sizes().vec();
+  shape.back() = o;
+  shape.push_back(i);
+  auto y = at::sum(at::mul(half.view(shape), x1.unsqueeze(-2)), -1);
+  return bias && bias->defined() ? at::add(y, *bias) : y;
+}
+
+// Attention written in products. A causal mask is made here, as a replicated tensor; the rest is LibTorch's own.
+std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                                  const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                                                  const std::optional<at::Tensor>& dropout_mask,
+                                                  std::optional<double> scale, bool grouped) {
+  auto allowed = mask;
+  if (causal) {
+    TORCH_CHECK(!mask || !mask->defined(), "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
+    auto later = at::ones({query.size(-2), key.size(-2)}, at::kBool).tril().logical_not();
+    auto added = at::zeros(later.sizes(), query.scalar_type()).masked_fill_(later, -std::numeric_limits<double>::infinity());
+    allowed = replicated_like(added, query);
+  }
+  static auto op = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("aten::_scaled_dot_product_attention_math", "")
+                       .typed<std::tuple<at::Tensor, at::Tensor>(
+                           const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double,
+                           bool, const std::optional<at::Tensor>&, std::optional<double>, bool)>();
+  // A key that nobody has kernels for leads to the composite.
+  return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::FPGA), query, key, value, allowed, dropout, false, dropout_mask,
+                       scale, grouped);
+}
+
+// The mean of a smoothed loss with weights divides by the weights of the targets, which LibTorch collects with
+// masked_select; here they are looked up where the targets lie. Everything else is LibTorch's own.
+at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                         int64_t reduction, int64_t ignored, double smoothing) {
+  using Op = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t, c10::SymInt, double);
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::cross_entropy_loss", "").typed<Op>();
+  bool smoothed_mean = smoothing > 0 && smoothing <= 1 && reduction == at::Reduction::Mean && weight && weight->defined() &&
+                       self.dim() > 1 && target.sizes() != self.sizes();
+  if (!smoothed_mean) {
+    return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::FPGA), self, target, weight, reduction, ignored, smoothing);
+  }
+  auto classes = self.size(1);
+  auto scores = at::log_softmax(self, 1);
+  auto hard = at::nll_loss_nd(scores, target, weight, reduction, ignored);
+  std::vector<int64_t> shape(self.dim(), 1);
+  shape[1] = classes;
+  auto skipped = at::eq(target, ignored);
+  auto soft = at::neg(at::sum(at::mul(scores, weight->reshape(shape)), 1)).masked_fill(skipped, 0);
+  auto of_target = at::embedding(weight->detach().unsqueeze(1), target.masked_fill(skipped, 0)).squeeze(-1);
+  auto mean = at::div(at::sum(soft), at::sum(of_target.masked_fill(skipped, 0)));
+  return at::add(at::mul(hard, 1 - smoothing), at::mul(mean, smoothing / static_cast<double>(classes)));
+}
+
+// Modules start recurrent layers and cells from plain zeros: those lie as the batch of the input does.
+at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t batch, int64_t own) {
+  if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
+  Placements placements(mesh_of(input).ndim(), Replicate());
+  for (size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2) placements[axis] = Shard(own);
+  }
+  return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
+}
+
+// op(input, states, ...), then LibTorch's own.
+void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  auto* args = stack->data() + stack->size() - op.schema().arguments().size();
+  auto batch_first = op.schema().argumentIndexWithName("batch_first");
+  auto input = args[0].toTensor();
+  auto own = batch_first ? 1 : 0, batch = batch_first && !args[*batch_first].toBool() ? 1 : 0;
+  if (args[1].isTensorList()) {
+    c10::List<at::Tensor> states;
+    for (const at::Tensor& state : args[1].toTensorList()) states.push_back(start_state(state, input, batch, own));
+    args[1] = states;
+  } else {
+    args[1] = start_state(args[1].toTensor(), input, batch, own);
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::FPGA), stack);
+}
+
+}  // namespace
+
+void register_composites(torch::Library& aten, torch::Library& aten_autograd) {
+  for (auto* library : {&aten, &aten_autograd}) {
+    library->impl("ctc_loss.Tensor", ctc_loss);
+    library->impl("ctc_loss.IntList", ctc_loss_of_numbers);
+    library->impl("bilinear", bilinear);
+    library->impl("cross_entropy_loss", cross_entropy);
+    for (auto op : {"lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "lstm_cell", "gru_cell", "rnn_tanh_cell",
+                    "rnn_relu_cell"}) {
+      library->impl(op, torch::CppFunction::makeFromBoxedFunction<&recurrent>());
+    }
+    library->impl("_scaled_dot_product_attention_math", attention_math);
+  }
+}
+
+}  // namespace intarsia
