@@ -6,6 +6,7 @@
 
 #include "intarsia/ops/layouts.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
@@ -81,6 +82,13 @@ void add_statistics_ops(RuleTable& t) {
   t.decompose("aten::trace", [](auto& stack) {
     if (stack[0].toTensor().dim() != 2) return false;
     stack = {at::sum(at::diagonal(stack[0].toTensor()))};
+    return true;
+  });
+  t.decompose("aten::equal", [](auto& stack) {
+    auto a = stack[0].toTensor(), b = stack[1].toTensor();
+    if (!is_dtensor(a) || !is_dtensor(b) || mesh_of(a) != mesh_of(b) || a.scalar_type() != b.scalar_type()) return false;
+    if (a.sizes() != b.sizes()) return stack = {false}, true;
+    stack = {at::all(at::eq(a, b)).template item<bool>()};
     return true;
   });
   t.decompose("aten::is_same_size", [](auto& stack) {

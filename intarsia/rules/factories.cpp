@@ -1,3 +1,6 @@
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -61,11 +64,21 @@ Rule cast() {
 void add_factory_rules(RuleTable& t) {
   for (auto op : {"zeros_like", "ones_like", "empty_like", "full_like"}) t[std::string("aten::") + op] = like();
   for (auto op : {"new_zeros", "new_ones", "new_empty", "new_full"}) t[std::string("aten::") + op] = fresh();
+  // Autograd makes room for a gradient so. The shards keep the order of the strides, if no two elements share a place.
   t["aten::new_empty_strided"] = rows("new", [](const OpCall& call) {
     Rows rows;
-    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {R}});
+    auto &in = call.inputs[0], &out = call.outputs[0];
+    bool kept = in.sizes == out.sizes && at::IntArrayRef(at::infer_dense_strides(out.sizes, out.strides)) == at::IntArrayRef(out.strides);
+    for (int64_t d = 0; d < in.dim(); ++d) rows.push_back({{S(d)}, {kept ? S(d) : R}});
     for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
     return rows;
+  }).with_local([](LocalCall& local) {
+    auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
+    if (at::IntArrayRef(shape) != at::IntArrayRef(local.call.outputs[0].sizes)) {
+      local.stack[1] = std::vector<int64_t>(shape.begin(), shape.end());
+      local.stack[2] = c10::IValue(at::IntArrayRef(at::infer_dense_strides(shape, local.call.outputs[0].strides)));
+    }
+    c10::Dispatcher::singleton().findSchemaOrThrow("aten::new_empty_strided", "").callBoxed(local.stack);
   });
 
   t["aten::clone"] = t["aten::_to_copy"] = t["aten::lift"] = t["aten::lift_fresh_copy"] = cast();

@@ -193,7 +193,7 @@ void add_order_rules(RuleTable& t) {
                   "linalg_inv_ex", "_linalg_svd", "linalg_qr", "cholesky", "cholesky_inverse", "geqrf",
                   "_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve", "linalg_ldl_solve",
                   "cholesky_solve", "triangular_solve", "linalg_householder_product", "lu_unpack", "ormqr",
-                  "linalg_lstsq", "linalg_pinv.atol_rtol_tensor"}) {
+                  "linalg_pinv.atol_rtol_tensor"}) {
     t[std::string("aten::") + op] = batched();
   }
   t["aten::linalg_matrix_exp"].shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {

@@ -13,31 +13,36 @@
 namespace intarsia {
 namespace {
 
-// A tensor with the form of another and no data; or a tiny one with data, for ops that need some.
-at::Tensor stand_in(const at::Tensor& tensor, bool tiny) {
+// A tensor with the form of another and no data; or a tiny one with data, for ops that need some. Zero is a place in
+// every tensor, but nothing to divide by.
+enum class StandIn { empty, zero, one };
+
+at::Tensor stand_in(const at::Tensor& tensor, StandIn kind) {
   if (!tensor.defined() || (!is_dtensor(tensor) && tensor.dim() == 0)) return tensor;
-  if (!tiny) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-  return at::zeros(std::vector<int64_t>(tensor.dim(), 1), tensor.options().device(at::kCPU));
+  if (kind == StandIn::empty) {
+    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  }
+  return at::full(std::vector<int64_t>(tensor.dim(), 1), kind == StandIn::one ? 1 : 0, tensor.options().device(at::kCPU));
 }
 
 // The arguments with stand-ins for the tensors.
-std::vector<c10::IValue> stand_ins(const Call& call, size_t count, bool tiny) {
+std::vector<c10::IValue> stand_ins(const Call& call, size_t count, StandIn kind) {
   std::vector<c10::IValue> stack(call.args.begin(), call.args.begin() + count);
   for (auto& value : stack) {
-    if (value.isDevice() && !tiny) value = c10::Device(at::kMeta);
+    if (value.isDevice() && kind == StandIn::empty) value = c10::Device(at::kMeta);
   }
   for (size_t i = 0; i < call.operands.size();) {
     auto& operand = call.operands[i];
     auto arg = operand.arg;
     if (arg >= static_cast<int>(count)) break;
     if (operand.index < 0) {
-      stack[arg] = operand.tensor.defined() ? c10::IValue(stand_in(operand.tensor, tiny)) : call.args[arg];
+      stack[arg] = operand.tensor.defined() ? c10::IValue(stand_in(operand.tensor, kind)) : call.args[arg];
       ++i;
       continue;
     }
     std::vector<at::Tensor> tensors;
     for (; i < call.operands.size() && call.operands[i].arg == arg; ++i) {
-      tensors.push_back(stand_in(call.operands[i].tensor, tiny));
+      tensors.push_back(stand_in(call.operands[i].tensor, kind));
     }
     if (call.args[arg].isTensorList()) {
       stack[arg] = tensors;
@@ -78,7 +83,7 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
       outputs.back().defined = dtype != c10::ScalarType::Undefined;
     }
   } else {
-    auto stack = stand_ins(call, op.functional_args, true);
+    auto stack = stand_ins(call, op.functional_args, op.rule->family == "pointwise" ? StandIn::one : StandIn::zero);
     op.functional.callBoxed(stack);
     if (!read_forms(stack, outputs)) return false;
   }
@@ -103,7 +108,7 @@ bool infer_outputs(const Call& call, const std::vector<TensorForm>& inputs, std:
   auto& returns = call.op.handle.schema().returns();
   auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
   if (std::any_of(returns.begin(), returns.end(), is_number)) return false;  // item(): the value is the result
-  auto stack = stand_ins(call, call.op.functional_args, false);
+  auto stack = stand_ins(call, call.op.functional_args, StandIn::empty);
   auto& handle = call.op.is_out ? call.op.functional : call.op.handle;
   at::AutoDispatchBelowADInplaceOrView guard;
   try {

@@ -118,6 +118,19 @@ struct MatrixExp : torch::autograd::Function<MatrixExp> {
 
 at::Tensor matrix_exp(const at::Tensor& self) { return MatrixExp::apply(self); }
 
+// The gradient of a gate, in parts where it is itself to be differentiated.
+at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
+  bool twice = at::GradMode::is_enabled() && (grad.requires_grad() || self.requires_grad());
+  if (!twice) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return at::glu_backward(grad, self, dim);
+  }
+  auto half = self.size(dim) / 2;
+  auto value = at::slice(self, dim, 0, half), gate = at::sigmoid(at::slice(self, dim, half, 2 * half));
+  auto open = at::mul(grad, gate);
+  return at::cat({open, at::mul(at::mul(open, value), at::rsub(gate, 1))}, dim);
+}
+
 // log of the multivariate gamma function: a product of gamma functions, half a step apart.
 at::Tensor mvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
@@ -135,6 +148,7 @@ void register_gradients(torch::Library& aten_autograd) {
   aten_autograd.impl("trace", trace);
   aten_autograd.impl("linalg_matrix_exp", matrix_exp);
   aten_autograd.impl("mvlgamma", mvlgamma);
+  aten_autograd.impl("glu_backward", glu_backward);
 }
 
 }  // namespace intarsia

@@ -35,6 +35,18 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   target.written();
 }
 
+// resize_as_ of an empty plain tensor, as LibTorch's own modules prepare their results: it becomes a distributed one.
+void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& stack) {
+  auto count = op.kinds.size();
+  TORCH_CHECK_NOT_IMPLEMENTED(op.handle.operator_name().name == "aten::resize_as_" && self.numel() == 0, "[", op.name,
+                              "] a plain tensor of shape ", self.sizes(), " cannot take the form of a distributed one. ",
+                              "Make a new one with at::empty_like.");
+  auto fresh = at::empty_like(stack[stack.size() - count + 1].toTensor());
+  self.unsafeGetTensorImpl()->shallow_copy_from(fresh.getIntrusivePtr());
+  stack.erase(stack.end() - static_cast<int64_t>(count), stack.end());
+  stack.emplace_back(self);
+}
+
 }  // namespace
 
 void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
@@ -43,6 +55,7 @@ void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
                               "Use an op that returns a new tensor.");
   auto& argument = stack[stack.size() - op.kinds.size()];
   auto self = argument.toTensor();
+  if (!is_dtensor(self)) return form_plain(op, self, stack);
   argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
   op.functional.callBoxed(stack);
   adopt(self, stack.back().toTensor());

@@ -69,7 +69,9 @@ bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
   if (name == "aten::detach") return false;
   if (name.rfind("aten::_foreach", 0) == 0) return rule_table().find_decomposition(handle.operator_name()) != nullptr;
-  if (name == "aten::linear" || name == "aten::one_hot" || name == "aten::affine_grid_generator_backward") return true;
+  for (auto op : {"aten::linear", "aten::matmul", "aten::one_hot", "aten::affine_grid_generator_backward"}) {
+    if (name == op && handle.operator_name().overload_name.empty()) return true;
+  }
   if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && rule_table().find(handle.operator_name());
 }

@@ -84,6 +84,7 @@ void add_other_samples(std::vector<Sample>& list) {
     each({"new_full"}, {x({5, 3}), shape, 2, none, none, none, none});
   }
   each({"new_empty_strided"}, {x({5, 3}), Ints{3, 2}, Ints{2, 1}, none, none, none, none}, false);
+  each({"new_empty_strided"}, {x({5, 3}), Ints{5, 3}, Ints{1, 5}, none, none, none, none}, false);
   each({"zeros_like", "ones_like"}, {x({5, 3}), none, none, none, none, none});
   each({"empty_like"}, {x({5, 3}), none, none, none, none, none}, false);
   each({"full_like"}, {x({5, 3}), 2, none, none, none, none, none});
