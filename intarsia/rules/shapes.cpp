@@ -13,6 +13,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 using Shapes = std::vector<Shape>;
+using Dtypes = std::vector<c10::ScalarType>;
 
 Shape shape_of(const OpCall& call, size_t input) {
   return {call.inputs[input].sizes.begin(), call.inputs[input].sizes.end()};
@@ -25,7 +26,7 @@ int64_t dim_in(const OpCall& call, const char* name, int64_t ndim) {
 // The first result has the shape and the dtype of an input.
 void like_input(Rule& rule, size_t input) {
   rule.shapes = [input](const OpCall& call) -> Shapes { return {shape_of(call, input)}; };
-  rule.dtypes = [input](const OpCall& call) -> std::vector<c10::ScalarType> { return {call.inputs[input].dtype}; };
+  rule.dtypes = [input](const OpCall& call) -> Dtypes { return {call.inputs[input].dtype}; };
 }
 
 // The same, but the op itself tells the dtypes.
@@ -38,7 +39,7 @@ void reshaped(Rule& rule, int64_t ndim, Shape (*shape)(const OpCall&)) {
   rule.shapes = [shape, ndim](const OpCall& call) -> Shapes {
     return call.inputs[0].dim() < ndim ? Shapes() : Shapes{shape(call)};
   };
-  rule.dtypes = [](const OpCall& call) -> std::vector<c10::ScalarType> { return {call.inputs[0].dtype}; };
+  rule.dtypes = [](const OpCall& call) -> Dtypes { return {call.inputs[0].dtype}; };
 }
 
 Shape shuffled(const OpCall& call, int64_t factor, bool up) {
@@ -47,6 +48,13 @@ Shape shuffled(const OpCall& call, int64_t factor, bool up) {
   auto area = factor * factor;
   shape[n - 3] = up ? shape[n - 3] / area : shape[n - 3] * area;
   for (auto d : {n - 2, n - 1}) shape[d] = up ? shape[d] * factor : shape[d] / factor;
+  return shape;
+}
+
+Shape turned(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  auto dims = call.dims_arg("dims", call.inputs[0].dim());
+  if (call.int_arg("k", 1) % 2 != 0 && dims.size() == 2) std::swap(shape[dims[0]], shape[dims[1]]);
   return shape;
 }
 
@@ -106,19 +114,34 @@ Shape transposed(const OpCall& call) {
   return shape;
 }
 
-Shapes solution(const OpCall& call) {
+// matrices [..., m, m] and right-hand sides [..., m, k]
+Shapes solution(const OpCall& call, size_t matrices, size_t sides) {
   if (!are_matrices(call, {0, 1})) return {};
-  auto a = shape_of(call, 0), b = shape_of(call, 1);
+  auto a = shape_of(call, matrices), b = shape_of(call, sides);
   auto shape = at::infer_size(at::IntArrayRef(a).slice(0, a.size() - 2), at::IntArrayRef(b).slice(0, b.size() - 2));
   shape.insert(shape.end(), b.end() - 2, b.end());
   return {shape};
 }
 
+// A real signal keeps half of the last transformed dim, which comes back by name.
+Shapes transformed(const OpCall& call) {
+  auto shape = shape_of(call, 0);
+  auto dims = call.dims_arg("dim", call.inputs[0].dim());
+  if (dims.empty()) return {};
+  if (call.bool_arg("onesided", false)) shape[dims.back()] = shape[dims.back()] / 2 + 1;
+  if (call.arg_index("last_dim_size") >= 0) shape[dims.back()] = call.int_arg("last_dim_size", 0);
+  return {shape};
+}
+
+Dtypes with_places(const OpCall& call) { return {call.inputs[0].dtype, at::kLong}; }
+Dtypes complex_of(const OpCall& call) { return {c10::toComplexType(call.inputs[0].dtype)}; }
+Dtypes real_of(const OpCall& call) { return {c10::toRealValueType(call.inputs[0].dtype)}; }
+
 }  // namespace
 
 void add_shapes(RuleTable& t) {
   for (auto op : {"aten::flip", "aten::roll", "aten::channel_shuffle", "aten::select_scatter", "aten::slice_scatter",
-                  "aten::diagonal_scatter", "aten::_logcumsumexp", "aten::cholesky", "aten::cholesky_inverse",
+                  "aten::diagonal_scatter", "aten::logcumsumexp", "aten::_logcumsumexp", "aten::cholesky", "aten::cholesky_inverse",
                   "aten::linalg_householder_product"}) {
     like_input(t[op], 0);
   }
@@ -132,9 +155,24 @@ void add_shapes(RuleTable& t) {
   reshaped(t["aten::pixel_shuffle"], 3, [](auto& call) { return shuffled(call, call.int_arg("upscale_factor", 1), true); });
   reshaped(t["aten::pixel_unshuffle"], 3, [](auto& call) { return shuffled(call, call.int_arg("downscale_factor", 1), false); });
   reshaped(t["aten::linalg_pinv.atol_rtol_tensor"], 2, transposed);
-  t["aten::mode"].shapes = picked;
+  for (auto op : {"aten::mode", "aten::kthvalue", "aten::median.dim", "aten::nanmedian.dim"}) {
+    t[op].shapes = picked;
+    t[op].dtypes = with_places;
+  }
+  for (auto op : {"aten::cummax", "aten::cummin"}) {
+    t[op].dtypes = with_places;
+    t[op].shapes = [](const OpCall& call) -> Shapes { return {shape_of(call, 0), shape_of(call, 0)}; };
+  }
+  reshaped(t["aten::rot90"], 2, turned);
+  for (auto op : {"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}) {
+    t[op].shapes = [](const OpCall&) -> Shapes { return {{}}; };
+  }
+  for (auto op : {"aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r"}) t[op].shapes = transformed;
+  for (auto op : {"aten::_fft_c2c", "aten::_fft_r2c"}) t[op].dtypes = complex_of;
+  t["aten::_fft_c2r"].dtypes = real_of;
   t["aten::_cdist_forward"].shapes = distances;
-  t["aten::linalg_solve_triangular"].shapes = solution;
+  t["aten::linalg_solve_triangular"].shapes = [](auto& call) { return solution(call, 0, 1); };
+  t["aten::cholesky_solve"].shapes = [](auto& call) { return solution(call, 1, 0); };
   t["aten::addbmm"].shapes = [](const OpCall& call) -> Shapes {
     if (call.inputs[1].dim() != 3 || call.inputs[2].dim() != 3) return {};
     return {{call.inputs[1].sizes[1], call.inputs[2].sizes[2]}};

@@ -3,6 +3,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
@@ -95,7 +96,7 @@ Rule weight_norm(size_t tensors) {
     lengths[dim] = v[dim];
     return {{v.begin(), v.end()}, lengths};
   };
-  return rule;
+  return std::move(rule).with_local(zeros_if_empty);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
@@ -251,14 +252,6 @@ Rule leading(int64_t inner) {
   return rule;
 }
 
-// The plain op gets the shape wrong where there is nothing to rearrange.
-void unless_empty(LocalCall& local) {
-  auto self = local.stack[0].toTensor();
-  auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
-  auto result = self.numel() ? at::pixel_unshuffle(self, local.stack[1].toInt()) : at::empty(shape, self.options());
-  local.stack = {result};
-}
-
 // narrow_copy(dim, start, length), channel_shuffle: all but one dim.
 Rule all_but_dim(std::function<int64_t(const OpCall&)> dim_in) {
   Rule rule = rows("rearrange", [dim_in](const OpCall& call) {
@@ -295,15 +288,9 @@ void add_structure_rules(RuleTable& t) {
   t["aten::unfold"] = unfold();
   t["aten::unfold_backward"] = unfold_backward();
   t["aten::pixel_shuffle"] = leading(3);
-  t["aten::pixel_unshuffle"] = leading(3).with_local(unless_empty);
+  t["aten::pixel_unshuffle"] = leading(3).with_local(zeros_if_empty);  // the plain op gets the shape wrong
   t["aten::narrow_copy"] = all_but_dim([](const OpCall& call) { return dim_of(call, call.inputs[0].dim()); });
   t["aten::channel_shuffle"] = all_but_dim([](const OpCall&) { return int64_t(1); });
-  t["aten::channel_shuffle"].shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
-    return {{call.inputs[0].sizes.begin(), call.inputs[0].sizes.end()}};
-  };
-  t["aten::channel_shuffle"].dtypes = [](const OpCall& call) {
-    return std::vector<c10::ScalarType>{call.inputs[0].dtype};
-  };
 }
 
 }  // namespace intarsia

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 #include "intarsia/rules/families.h"
 
 namespace intarsia {
@@ -13,33 +14,6 @@ namespace {
 using Shapes = std::vector<std::vector<int64_t>>;
 
 std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
-
-void call_plain(LocalCall& local) {
-  auto& schema = local.call.schema;
-  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
-      .callBoxed(local.stack);
-}
-
-// The plain op refuses, or leaves unwritten, what is empty: the results are zeros of the local shape.
-void zeros_if_empty(LocalCall& local) {
-  for (auto& value : local.stack) {
-    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() > 0) continue;
-    auto options = value.toTensor().options();
-    std::vector<c10::IValue> results;
-    for (size_t i = 0; i < local.out.size(); ++i) {
-      auto& form = local.call.outputs[i];
-      if (!form.defined) {
-        results.emplace_back(at::Tensor());
-        continue;
-      }
-      auto shape = local_shape(*local.out[i], form.sizes, local.slot.coordinate);
-      results.emplace_back(at::zeros(at::IntArrayRef(shape), options.dtype(form.dtype)));
-    }
-    local.stack = std::move(results);
-    return;
-  }
-  call_plain(local);
-}
 
 // grid_sampler(input [N, C, ...], grid [N, places..., dims]) -> [N, C, places...]: linear in the input.
 Rule grid_sampler() {

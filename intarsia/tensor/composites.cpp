@@ -1,6 +1,7 @@
 #include "intarsia/tensor/composites.h"
 
 #include <limits>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -100,6 +101,26 @@ at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const
   return at::add(at::mul(hard, 1 - smoothing), at::mul(mean, smoothing / static_cast<double>(classes)));
 }
 
+// Statistics per sample and channel: LibTorch flattens the two into one dim, which would move an uneven batch.
+at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                         const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
+                         bool use_input_stats, double momentum, double eps, bool) {
+  bool tracked = running_mean && running_mean->defined(), both = running_var && running_var->defined();
+  TORCH_CHECK(use_input_stats || (tracked && both),
+              "Expected running_mean and running_var to be defined when use_input_stats is false");
+  if (!use_input_stats) return at::batch_norm(input, weight, bias, running_mean, running_var, false, momentum, eps, false);
+  TORCH_CHECK(input.dim() > 2, "instance_norm(): expected samples, channels and at least one more dim, got ", input.sizes());
+  if (tracked || both) {
+    at::NoGradGuard no_grad;
+    std::vector<int64_t> dims(input.dim() - 2);
+    std::iota(dims.begin(), dims.end(), 2);
+    auto [var, mean] = at::var_mean(input, dims, /*correction=*/1, false);
+    if (tracked) running_mean->mul_(1 - momentum).add_(mean.mean(0), momentum);
+    if (both) running_var->mul_(1 - momentum).add_(var.mean(0), momentum);
+  }
+  return at::group_norm(input, input.size(1), weight, bias, eps, false);
+}
+
 // Modules start recurrent layers and cells from plain zeros: those lie as the batch of the input does.
 at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t batch, int64_t own) {
   if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
@@ -134,6 +155,7 @@ void register_composites(torch::Library& aten, torch::Library& aten_autograd) {
     library->impl("ctc_loss.IntList", ctc_loss_of_numbers);
     library->impl("bilinear", bilinear);
     library->impl("cross_entropy_loss", cross_entropy);
+    library->impl("instance_norm", instance_norm);
     for (auto op : {"lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "lstm_cell", "gru_cell", "rnn_tanh_cell",
                     "rnn_relu_cell"}) {
       library->impl(op, torch::CppFunction::makeFromBoxedFunction<&recurrent>());

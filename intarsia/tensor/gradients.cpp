@@ -131,6 +131,24 @@ at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t 
   return at::cat({open, at::mul(at::mul(open, value), at::rsub(gate, 1))}, dim);
 }
 
+// The grid is linear in theta, so each of the two ops is the gradient of the other.
+struct AffineGridBackward : torch::autograd::Function<AffineGridBackward> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& grad, at::IntArrayRef size, bool align_corners) {
+    ctx->saved_data["size"] = size.vec();
+    ctx->saved_data["align_corners"] = align_corners;
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return at::affine_grid_generator_backward(grad, size, align_corners);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto size = ctx->saved_data["size"].toIntVector();
+    return {at::affine_grid_generator(grads[0], size, ctx->saved_data["align_corners"].toBool()), {}, {}};
+  }
+};
+
+at::Tensor affine_grid_backward(const at::Tensor& grad, at::IntArrayRef size, bool align_corners) {
+  return AffineGridBackward::apply(grad, size, align_corners);
+}
+
 // log of the multivariate gamma function: a product of gamma functions, half a step apart.
 at::Tensor mvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
@@ -147,6 +165,7 @@ void register_gradients(torch::Library& aten_autograd) {
   aten_autograd.impl("prod.dim_int", prod_along);
   aten_autograd.impl("trace", trace);
   aten_autograd.impl("linalg_matrix_exp", matrix_exp);
+  aten_autograd.impl("affine_grid_generator_backward", affine_grid_backward);
   aten_autograd.impl("mvlgamma", mvlgamma);
   aten_autograd.impl("glu_backward", glu_backward);
 }

@@ -112,7 +112,7 @@ void register_linear(torch::Library& aten_autograd) {
   aten_autograd.impl("linear", linear_with_grad);
   aten_autograd.impl("matmul", matmul_with_grad);
   static auto* own =
-      new torch::Library(torch::Library::IMPL, "intarsia", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+      new torch::Library(torch::Library::IMPL, "intarsia", c10::DispatchKey::Autograd, __FILE__, __LINE__);
   own->impl("contract", contract_with_grad);
 }
 

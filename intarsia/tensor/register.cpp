@@ -76,6 +76,10 @@ bool takes_over(const c10::OperatorHandle& handle) {
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && rule_table().find(handle.operator_name());
 }
 
+torch::CppFunction kernel_for(const c10::OperatorHandle& handle) {
+  return torch::CppFunction::makeFromBoxedKernel(c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(handle)));
+}
+
 void register_all() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kDTensorKey, __FILE__, __LINE__);
@@ -83,8 +87,11 @@ void register_all() {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto handle = dispatcher.findSchema(name);
     if (!handle || !takes_over(*handle)) continue;
-    auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(*handle));
-    aten->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
+    aten->impl(c10::toString(name).substr(6).c_str(), kernel_for(*handle));
+  }
+  for (auto& name : dispatcher.getAllOpNames()) {
+    auto handle = rule_table().rules().count(c10::toString(name)) ? dispatcher.findSchema(name) : std::nullopt;
+    if (handle) register_ruled(*handle);
   }
   aten->impl("detach", another_handle);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
@@ -107,6 +114,16 @@ void register_all() {
 }
 
 }  // namespace
+
+void register_ruled(const c10::OperatorHandle& handle) {
+  static auto* libraries = new std::vector<std::unique_ptr<torch::Library>>;  // what they hold lives as long as they do
+  auto name = c10::toString(handle.operator_name());
+  auto cut = name.find("::");
+  if (name.substr(0, cut) == "aten" || handle.hasKernelForDispatchKey(kDTensorKey)) return;
+  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, cut), kDTensorKey, __FILE__, __LINE__);
+  library->impl(name.substr(cut + 2).c_str(), kernel_for(handle));
+  libraries->push_back(std::move(library));
+}
 
 void register_dispatch() {
   static std::once_flag once;

@@ -2,11 +2,10 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
-#include <torch/library.h>
 
 #include "bindings.h"
 #include "intarsia/rules/table.h"
-#include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/dispatch.h"
 #include "intarsia/tensor/meta.h"
 
 namespace intarsia::python {
@@ -59,28 +58,6 @@ Rule rule_from(py::function function) {
   return rule;
 }
 
-// An op of another library may bring a kernel for all devices, which would come before our fallback: the rule counts
-// only if the op has our kernel.
-class RuledKernel final : public c10::OperatorKernel {
- public:
-  explicit RuledKernel(const c10::OperatorHandle& handle) : op_(std::make_unique<Op>(handle)) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { run_op(*op_, *stack); }
-
- private:
-  std::unique_ptr<Op> op_;
-};
-
-void take_over(const c10::OperatorHandle& handle) {
-  static auto* libraries = new std::vector<std::unique_ptr<torch::Library>>;  // what they hold lives as long as they do
-  auto name = c10::toString(handle.operator_name());
-  auto cut = name.find("::");
-  if (name.substr(0, cut) == "aten" || handle.hasKernelForDispatchKey(kDTensorKey)) return;
-  auto& library = libraries->emplace_back(std::make_unique<torch::Library>(
-      torch::Library::IMPL, name.substr(0, cut), kDTensorKey, __FILE__, __LINE__));
-  auto kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<RuledKernel>(handle));
-  library->impl(name.substr(cut + 2).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
-}
-
 void add_rule(const std::string& name, const std::string& overload, py::function function) {
   auto full = overload.empty() ? name : name + "." + overload;
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
@@ -89,7 +66,7 @@ void add_rule(const std::string& name, const std::string& overload, py::function
   TORCH_CHECK(!late, "[register_sharding] ", full, " has no rule that could be replaced, and distributed tensors exist ",
               "already. Register it before the first one is made.");
   table[full] = rule_from(std::move(function));
-  take_over(handle);
+  register_ruled(handle);
   if (table.find_decomposition(handle.operator_name())) table.decompose(full, [](auto&) { return false; });
 }
 

@@ -66,8 +66,20 @@ Pieces absorbed(const at::Tensor& whole, ReduceOp op, int64_t n) {
   return parts;
 }
 
+// Terms that keep every bit of a short float: 2v on one rank, -v on the next, nothing on the others.
+Pieces exact_terms(const at::Tensor& whole, int64_t n) {
+  auto owner = at::randint(0, n, whole.sizes(), generator(), at::TensorOptions(at::kLong));
+  Pieces parts;
+  for (int64_t i = 0; i < n; ++i) {
+    auto factor = at::where(owner == i, 2, 0) - at::where(at::remainder(owner + 1, n) == i, 1, 0);
+    parts.push_back(at::where(factor == 0, at::zeros_like(whole), whole * factor.to(whole.scalar_type())));
+  }
+  return parts;
+}
+
 Pieces terms(const at::Tensor& whole, int64_t n) {
   if (whole.scalar_type() == at::kBool) return absorbed(whole, ReduceOp::bor, n);
+  if (whole.is_floating_point() && whole.element_size() == 2) return exact_terms(whole, n);
   Pieces parts;
   auto rest = whole.clone();
   for (int64_t i = 1; i < n; ++i) {

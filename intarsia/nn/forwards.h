@@ -1,5 +1,5 @@
 #pragma once
-// torch::nn::Linear on distributed weights.
+// Modules of torch::nn whose own forward does not suit distributed tensors.
 
 namespace intarsia {
 
@@ -9,7 +9,10 @@ namespace intarsia {
 // flattened. So our forward takes the place of LibTorch's, as printing does (see Note [Interposed functions]): it calls
 // aten::linear where the weight is distributed, and does what LibTorch does everywhere else.
 
-// Whether it does. False where LibTorch comes before this library in the search for symbols.
+// CrossMapLRN2dImpl::forward writes into plain tensors that it makes (and counts the first channel too often); ours says so
+// for a distributed input and calls LibTorch's for others.
+
+// Whether they do. False where LibTorch comes before this library in the search for symbols.
 bool linear_is_ours();
 
 }  // namespace intarsia
