@@ -24,6 +24,25 @@ bool whole_groups(const OpCall& call, const Layout& query, size_t first) {
   return heads == key_heads || parts == 1 || key_heads % parts == 0;
 }
 
+// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views.
+std::vector<int64_t> heads_inside(at::IntArrayRef shape) {
+  std::vector<int64_t> sizes(shape.begin(), shape.end());
+  std::swap(sizes[1], sizes[2]);
+  auto dense = c10::contiguous_strides(sizes);
+  std::vector<int64_t> strides(dense.begin(), dense.end());
+  std::swap(strides[1], strides[2]);
+  return strides;
+}
+
+// Beside the shapes that a rule tells.
+void with_heads_inside(Rule& rule) {
+  rule.strides = [shapes = rule.shapes](const OpCall& call) {
+    auto strides = shapes(call);
+    for (auto& result : strides) result = heads_inside(result);
+    return strides;
+  };
+}
+
 Rule attention() {
   Rule rule = rows("attention", [](const OpCall& call) {
     auto& query = call.inputs[0];
@@ -38,6 +57,7 @@ Rule attention() {
     auto& q = call.inputs[0].sizes;
     return {{q[0], q[1], q[2], call.inputs[2].sizes[3]}, {q[0], q[1], q[2]}};
   };
+  with_heads_inside(rule);
   return std::move(rule).with_local([](LocalCall& local) {
     auto query = local.stack[0].toTensor(), value = local.stack[2].toTensor();
     if (query.numel() == 0) {  // a shard without heads
@@ -71,6 +91,7 @@ Rule attention_backward() {
     for (int i : {1, 2, 3}) shapes.emplace_back(call.inputs[i].sizes.begin(), call.inputs[i].sizes.end());
     return shapes;
   };
+  with_heads_inside(rule);
   return std::move(rule).with_local([](LocalCall& local) {
     if (local.stack[1].toTensor().numel() == 0) {
       std::vector<c10::IValue> zeros;

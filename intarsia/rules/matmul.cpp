@@ -1,8 +1,23 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
+
+// Where whole numbers are multiplied, beta and alpha are taken as whole numbers; but not by a kernel that has nothing to
+// multiply, as on a rank without any of the contracted dim.
+void add_product(LocalCall& local) {
+  auto& schema = local.call.schema;
+  bool whole = at::isIntegralType(local.call.inputs[0].dtype, true);
+  for (auto name : {"beta", "alpha"}) {
+    auto arg = schema.argumentIndexWithName(name);
+    if (arg && whole) local.stack[*arg] = local.stack[*arg].toScalar().toLong();
+  }
+  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
+      .callBoxed(local.stack);
+}
 
 // addmm(c, a, b) = beta * c + alpha * (a @ b). A cut of the contracted dim would leave a pending sum on the product
 // only, so there c must be pending too. c broadcasts against the product.
@@ -24,6 +39,8 @@ Rule add_einsum(const std::string& equation) {
     return rows;
   });
   rule.aligned = true;
+  rule.local = add_product;
+  rule.plain_does = [](const OpCall& call, auto, auto, auto&) { return !at::isIntegralType(call.inputs[0].dtype, true); };
   return rule;
 }
 

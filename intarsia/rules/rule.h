@@ -79,6 +79,9 @@ struct Rule {
   // element, which some ops refuse.
   std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;
 
+  // Their strides, if they are not those of an input of the same shape (where dims line up) or contiguous.
+  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> strides;
+
   // Runs in place of the plain op on each rank.
   std::function<void(LocalCall&)> local;
   bool local_only_if_strided = false;  // the plain op does as well where the first tensor is contiguous

@@ -29,6 +29,18 @@ void like_input(Rule& rule, size_t input) {
   rule.dtypes = [input](const OpCall& call) -> Dtypes { return {call.inputs[input].dtype}; };
 }
 
+// The results are contiguous even where the input is not.
+void contiguous(Rule& rule) {
+  rule.strides = [shapes = rule.shapes](const OpCall& call) {
+    auto strides = shapes(call);
+    for (auto& result : strides) {
+      auto dense = c10::contiguous_strides(result);
+      result.assign(dense.begin(), dense.end());
+    }
+    return strides;
+  };
+}
+
 // The same, but the op itself tells the dtypes.
 void shaped_like_input(Rule& rule, size_t input) {
   rule.shapes = [input](const OpCall& call) -> Shapes { return {shape_of(call, input)}; };
@@ -170,6 +182,10 @@ void add_shapes(RuleTable& t) {
   for (auto op : {"aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r"}) t[op].shapes = transformed;
   for (auto op : {"aten::_fft_c2c", "aten::_fft_r2c"}) t[op].dtypes = complex_of;
   t["aten::_fft_c2r"].dtypes = real_of;
+  for (auto op : {"aten::roll", "aten::channel_shuffle", "aten::logcumsumexp", "aten::_logcumsumexp", "aten::cummax",
+                  "aten::cummin"}) {
+    contiguous(t[op]);
+  }
   t["aten::_cdist_forward"].shapes = distances;
   t["aten::linalg_solve_triangular"].shapes = [](auto& call) { return solution(call, 0, 1); };
   t["aten::cholesky_solve"].shapes = [](auto& call) { return solution(call, 1, 0); };

@@ -31,11 +31,12 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto& shards = meta.shards();
   auto apart = [shards](Shards result) {  // the caller may write to the result: it has memory of its own
     for (size_t slot = 0; slot < result.size(); ++slot) {
-      if (result[slot].is_alias_of(shards[slot])) result[slot] = result[slot].clone(at::MemoryFormat::Contiguous);
+      bool shared = result[slot].is_alias_of(shards[slot]);
+      result[slot] = shared ? result[slot].clone(at::MemoryFormat::Contiguous) : result[slot].contiguous();
     }
     return result;
   };
-  auto strides = at::infer_dense_strides(sizes, tensor.strides());
+  auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
   if (!async_op) return wrap(apart(run(steps, shards, sizes)), to, sizes, strides, tensor.dtype());
   auto body = c10::make_intrusive<DTensorMeta>(Shards(), to);
   auto finish = run_async(steps, shards, sizes);
@@ -60,9 +61,9 @@ at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::In
     TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(shape), "[", where, "] the gradient on rank ", slots[slot].rank,
                       " has shape ", value.sizes(), ", but ", str(*layout), " needs ", at::IntArrayRef(shape),
                       ". Pass grad_placements that fit.");
-    shards.push_back(value);
+    shards.push_back(value.contiguous());
   }
-  auto strides = at::infer_dense_strides(sizes, value_at(grad, 0).strides());
+  auto strides = c10::contiguous_strides(sizes);
   return wrap(std::move(shards), layout, sizes, strides, grad.dtype());
 }
 
@@ -116,7 +117,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
       // A plain tensor given to many simulated ranks is one copy for each.
       shards.push_back(slots > 1 && !is_per_rank(local) ? value.clone() : value.alias());
     }
-    return wrap(std::move(shards), layout, shape, stride, local.dtype());
+    return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), shape, stride, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}};

@@ -24,6 +24,7 @@ struct Decision {
   std::vector<const Layout*> in;  // per tensor; null where it is plain or undefined
   std::vector<const Layout*> out;
   std::vector<TensorForm> inputs, outputs;
+  std::vector<char> contiguous;                     // per output
   std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already
   bool any_moves = false;
   bool fallback = false;                            // no rule: whole tensors

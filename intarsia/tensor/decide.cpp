@@ -87,12 +87,14 @@ bool infer_from_rule(const Call& call, const std::vector<TensorForm>& inputs, st
     op.functional.callBoxed(stack);
     if (!read_forms(stack, outputs)) return false;
   }
+  auto told = op.rule->strides ? op.rule->strides(seen) : std::vector<std::vector<int64_t>>();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined) continue;
     auto dense = c10::contiguous_strides(shapes[i]);
     std::vector<int64_t> strides(dense.begin(), dense.end());
+    if (!told.empty()) strides = told[i];
     for (auto& input : inputs) {
-      if (!op.rule->aligned || !input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
+      if (!told.empty() || !op.rule->aligned || !input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
       strides = at::infer_dense_strides(shapes[i], input.strides);
       break;
     }
@@ -148,8 +150,33 @@ void announce_fallback(const Call& call) {
              ". Said once for this op.");
 }
 
+bool is_contiguous(const TensorForm& form) {
+  auto strides = c10::contiguous_strides(form.sizes);
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (form.sizes[d] != 1 && form.strides[d] != strides[d]) return false;
+  }
+  return true;
+}
+
 bool is_written(const Op& op, const Operand& operand) {
   return std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
+}
+
+// A window that slides over a tensor shows its elements more than once. The plain op writes to each of these in turn, in an
+// order of its own; here they lie apart. (Of expanded tensors the plain op takes care itself.)
+void check_overlap(const Call& call, const TensorForm& form) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;
+  for (int64_t d = 0; d < form.dim(); ++d) {
+    if (form.sizes[d] == 0) return;
+    if (form.sizes[d] > 1 && form.strides[d] > 0) dims.emplace_back(form.strides[d], form.sizes[d]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;
+  for (auto [stride, size] : dims) {
+    TORCH_CHECK(stride > reach, "[", call.op.name, "] unsupported operation: more than one element of the written-to tensor ",
+                "refers to a single memory location. Please clone() the tensor before performing the operation.");
+    reach += (size - 1) * stride;
+  }
 }
 
 [[noreturn]] void refuse_in_place(const Call& call) {
@@ -167,7 +194,10 @@ void choose_layouts(const Call& call, Decision& decision) {
   for (size_t i = 0; i < decision.inputs.size(); ++i) {
     auto& operand = call.operands[i];
     question.now.push_back(operand.meta ? operand.meta->layout : nullptr);
-    if (!op.is_out && is_written(op, operand) && operand.meta) written.push_back(i);
+    if (!op.is_out && is_written(op, operand) && operand.meta) {
+      check_overlap(call, decision.inputs[i]);
+      written.push_back(i);
+    }
   }
   if (written.size() == 1 && op.written.size() == 1 && op.returns_arg.size() == 1) question.written = written[0];
   auto choice = choose(question);
@@ -198,6 +228,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   if (!decision->known_outputs) decision->outputs.clear();
   decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
   if (decision->fallback && !(op.rule && op.rule->family == "whole")) announce_fallback(call);
+  for (auto& form : decision->outputs) decision->contiguous.push_back(is_contiguous(form));
   choose_layouts(call, *decision);
   for (size_t i = 0; i < decision->in.size(); ++i) {
     auto& form = decision->inputs[i];

@@ -13,6 +13,7 @@
 #include "intarsia/tensor/decide.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/strides.h"
 #include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
@@ -204,7 +205,10 @@ c10::intrusive_ptr<DTensorMeta> view_body(const Call& call, const Decision& deci
     meta->view_memory_of(shared_meta_of(base.tensor));
     return meta;
   }
-  for (auto& shard : shards) shard = shard.clone();  // memory of its own, which writes to the base cannot reach
+  for (auto& shard : shards) {  // memory of its own, which writes to the base cannot reach
+    shard = shard.clone();
+    follow_strides(shard, decision.outputs[output].strides);
+  }
   auto meta = c10::make_intrusive<DTensorMeta>(std::move(shards), layout);
   // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
   auto viewed_tensor = wrap(shared_meta_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
@@ -252,6 +256,9 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
     if (form.defined) {
       Shards shards;
       for (auto& tensors : locals) shards.push_back(tensors[output]);
+      for (auto& shard : shards) {
+        if (viewed_arg < 0 && made.known_outputs) follow_strides(shard, form.strides, decision.contiguous[output]);
+      }
       auto meta = viewed_arg >= 0 ? view_body(call, decision, std::move(shards), viewed_arg, output)
                                   : c10::make_intrusive<DTensorMeta>(std::move(shards), decision.out[output]);
       result = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
@@ -348,7 +355,9 @@ bool run_directly(const Op& op, Stack& stack) {
   for (size_t r = 0; r < op.returns_arg.size(); ++r) {
     auto& form = decision->outputs[r];
     if (!form.defined) continue;
-    auto meta = c10::make_intrusive<DTensorMeta>(Shards{std::move(results[r]).toTensor()}, decision->out[r]);
+    at::Tensor local = std::move(results[r]).toTensor();
+    if (op.views_arg[r] < 0) follow_strides(local, form.strides, decision->contiguous[r]);
+    auto meta = c10::make_intrusive<DTensorMeta>(Shards{std::move(local)}, decision->out[r]);
     if (op.views_arg[r] >= 0) meta->view_memory_of(shared_meta_of(kept));
     results[r] = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
   }

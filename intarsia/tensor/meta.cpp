@@ -7,6 +7,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/interpose.h"
+#include "intarsia/tensor/strides.h"
 
 namespace intarsia {
 namespace {
@@ -147,6 +148,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
 
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype) {
+  for (auto& shard : shards) follow_strides(shard, strides);
   return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), sizes, strides, dtype);
 }
 

@@ -25,10 +25,10 @@ void along_dim(Builder& b, const std::vector<AlongDim>& all, size_t i) {
 }
 
 // A value without two equal elements: which of equals counts is nobody's business.
-size_t distinct(Builder& b) {
+std::optional<size_t> distinct(Builder& b) {
   auto i = b.any();
   auto j = b.leaf(b.at(i).sizes().vec(), at::kDouble);
-  b.emit(v(i) + " + " + v(j), [=](const Values& r) { return Values{r[i] + r[j]}; });
+  if (!b.emit(v(i) + " + " + v(j), [=](const Values& r) { return Values{r[i] + r[j]}; })) return std::nullopt;
   return j + 1;
 }
 
@@ -48,7 +48,7 @@ void order(Builder& b) {
       {"aminmax", [](const Tensor& x, int64_t d) { return std::get<1>(at::aminmax(x, d)); }},
   };
   auto i = distinct(b);
-  if (b.at(i).numel() > 0) along_dim(b, all, i);
+  if (i && b.at(*i).numel() > 0) along_dim(b, all, *i);
 }
 
 void scans(Builder& b) {
@@ -89,22 +89,24 @@ void rearranging(Builder& b) {
       {"pad", [](const Tensor& x, int64_t) { return at::constant_pad_nd(x, {1, 2}, 0.5); }},
       {"pad two dims", [](const Tensor& x, int64_t) { return at::constant_pad_nd(x, {0, 1, 2, 0}); }},
       {"slice with step", [](const Tensor& x, int64_t d) { return at::slice(x, d, 1, std::nullopt, 2); }},
-      {"unfold", [](const Tensor& x, int64_t d) { return x.unfold(d, 2, 1); }},
+      {"unfold", [](const Tensor& x, int64_t d) { return x.unfold(d, 2, 2); }},
+      {"unfold with overlap", [](const Tensor& x, int64_t d) { return x.unfold(d, 2, 1).clone(); }},
       {"movedim", [](const Tensor& x, int64_t d) { return at::movedim(x, d, 0).contiguous(); }},
       {"trace", [](const Tensor& x, int64_t) { return at::trace(x); }},
   };
   along_dim(b, all, b.any());
 }
 
+// Away from zero: what is normalized over one element is zero up to rounding.
 void normalizing(Builder& b) {
   static const std::vector<AlongDim> all = {
       {"softmax", [](const Tensor& x, int64_t d) { return at::softmax(x, d); }},
       {"log_softmax", [](const Tensor& x, int64_t d) { return at::log_softmax(x, d); }},
-      {"layer_norm", [](const Tensor& x, int64_t) { return at::layer_norm(x, {x.size(-1)}); }},
-      {"layer_norm of all", [](const Tensor& x, int64_t) { return at::layer_norm(x, x.sizes().vec()); }},
-      {"group_norm", [](const Tensor& x, int64_t) { return at::group_norm(x, x.size(1) % 2 ? 1 : 2); }},
-      {"rms_norm", [](const Tensor& x, int64_t) { return at::rms_norm(x, {x.size(-1)}); }},
-      {"batch_norm", [](const Tensor& x, int64_t) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 0.1, false); }},
+      {"layer_norm", [](const Tensor& x, int64_t) { return at::layer_norm(x, {x.size(-1)}) + 0.1; }},
+      {"layer_norm of all", [](const Tensor& x, int64_t) { return at::layer_norm(x, x.sizes().vec()) + 0.1; }},
+      {"group_norm", [](const Tensor& x, int64_t) { return at::group_norm(x, x.size(1) % 2 ? 1 : 2) + 0.1; }},
+      {"rms_norm", [](const Tensor& x, int64_t) { return at::rms_norm(x, {x.size(-1)}) + 0.1; }},
+      {"batch_norm", [](const Tensor& x, int64_t) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 0.1, false) + 0.1; }},
       {"glu", [](const Tensor& x, int64_t d) { return at::glu(x, d); }},
       {"log_sigmoid", [](const Tensor& x, int64_t) { return at::log_sigmoid(x); }},
       {"elu", [](const Tensor& x, int64_t) { return at::elu(x, 0.7); }},
@@ -187,7 +189,7 @@ void indexing(Builder& b) {
 
 void products(Builder& b) {
   auto i = b.any();
-  auto& x = b.at(i);
+  auto x = b.at(i);  // a leaf may move the values
   auto dtype = x.scalar_type();
   auto emit = [&](const std::string& name, auto call) { b.emit(name + " of " + v(i), call); };
   auto kind = b.below(7);

@@ -74,6 +74,10 @@ std::string compare_values(const Program& program, const Values& values) {
     }
     auto wrong = difference(found, goal, program.tolerance);
     if (!wrong.empty()) return name(i) + ": " + wrong;
+    for (auto& shard : shards_of(values[i])) {
+      if (values[i].is_contiguous() && !shard.is_contiguous()) return name(i) + c10::str(" claims strides ", values[i].strides(),
+          ", but a local tensor of sizes ", shard.sizes(), " has ", shard.strides());
+    }
   }
   return "";
 }

@@ -1,0 +1,20 @@
+#pragma once
+// Note [Strides of the whole]
+// The local tensors of a distributed tensor that has memory of its own lie in memory in the order that the strides of the
+// whole tell. Kernels look at the local strides and autograd's formulas at those of the whole, and some kernels rely on what a
+// formula has made sure of (the gradient of group_norm takes a contiguous gradient and does not look).
+
+#include <ATen/core/Tensor.h>
+
+namespace intarsia {
+
+// Copies a local tensor, if it must be, into the order of `strides`, which are those of the whole.
+void follow_strides(at::Tensor& shard, at::IntArrayRef strides);
+
+// The same for strides that may be known to be contiguous, without looking far.
+inline void follow_strides(at::Tensor& shard, at::IntArrayRef strides, bool contiguous) {
+  if (contiguous && shard.defined() && shard.is_contiguous()) return;
+  follow_strides(shard, strides);
+}
+
+}  // namespace intarsia
