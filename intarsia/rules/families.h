@@ -9,5 +9,6 @@ void add_margin_rules(RuleTable& table);
 void add_vision_rules(RuleTable& table);
 void add_embedding_bag_ops(RuleTable& table);
 void add_total_norm_ops(RuleTable& table);
+void add_draws(RuleTable& table);  // in random/
 
 }  // namespace intarsia

@@ -159,6 +159,7 @@ RuleTable& rule_table() {
     add_diagonal_ops(*t);
     add_embedding_bag_ops(*t);
     add_total_norm_ops(*t);
+    add_draws(*t);
     add_copy_rules(*t);
     add_shapes(*t);
     return t;

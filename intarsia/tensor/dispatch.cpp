@@ -1,7 +1,5 @@
 #include "intarsia/tensor/dispatch.h"
 
-#include <set>
-
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -13,6 +11,7 @@
 #include "intarsia/tensor/decide.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/op_watch.h"
+#include "intarsia/tensor/random.h"
 #include "intarsia/tensor/strides.h"
 #include "intarsia/tensor/without_data.h"
 
@@ -30,16 +29,6 @@ std::shared_ptr<const Decision> decision_for(const Call& call) {
   // Fallbacks are announced again, for the trace.
   if (!fresh->fallback || (call.op.rule && call.op.rule->family == "whole")) cache.insert(key, fresh);
   return fresh;
-}
-
-// A random op that writes its tensor in place does not read it: nothing needs to be brought together.
-bool only_written(const Call& call, const Decision& decision, size_t i) {
-  static const std::set<std::string> ops = {"aten::bernoulli_", "aten::uniform_",   "aten::normal_", "aten::random_",
-                                            "aten::cauchy_",    "aten::geometric_", "aten::exponential_",
-                                            "aten::log_normal_"};
-  auto& copied = decision.copied;
-  return call.op.is_random && call.operands[i].arg == 0 && std::find(copied.begin(), copied.end(), i) != copied.end() &&
-         ops.count(call.op.handle.operator_name().name);
 }
 
 // The inputs in the layouts that were chosen.
@@ -134,35 +123,11 @@ std::vector<at::Tensor> tensors_of(const Stack& values) {
   return tensors;
 }
 
-// All ranks must draw the same numbers. A simulation draws once; processes take those of the mesh's first rank.
-void agree(const DeviceMesh& mesh, Shards& shards) {
-  if (shards.empty() || !shards[0].defined()) return;
-  if (mesh.world().simulated()) {
-    for (size_t slot = 1; slot < shards.size(); ++slot) shards[slot] = shards[0].clone();
-    return;
-  }
-  shards[0] = shards[0].contiguous();
-  Axis::whole(mesh).broadcast(shards, 0);
-}
-
-void agree_on_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
-                             std::vector<Stack>& results) {
-  CauseScope cause(call.op.name.c_str(), true);
-  for (auto i : decision.copied) agree(call.mesh, inputs[i]);
-  for (auto& stack : results) stack.resize(results[0].size());
-  for (size_t r = 0; r < results[0].size(); ++r) {
-    if (!results[0][r].isTensor() || call.op.returns_arg[r] >= 0) continue;
-    Shards shards(results.size());
-    shards[0] = results[0][r].toTensor();
-    agree(call.mesh, shards);
-    for (size_t slot = 0; slot < results.size(); ++slot) results[slot][r] = shards[slot];
-  }
-}
-
 std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
   std::vector<Stack> results;
   auto& slots = call.mesh.slots();
   if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
+  if (call.op.is_random) agree_on_generator(call.mesh, call.args);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     if (call.op.is_random && slot > 0) {
       results.emplace_back();
@@ -171,7 +136,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
     call_local(call, decision, slots[slot], stack);
   }
-  if (call.op.is_random && slots.size() > 0) agree_on_random_results(call, decision, inputs, results);
+  if (call.op.is_random && slots.size() > 1) share_random_results(call, decision, inputs, results);
   return results;
 }
 

@@ -1,5 +1,6 @@
 """What the Python tests share: models, comparisons, and running a function on several ranks."""
 
+import faulthandler
 import os
 import pathlib
 import tempfile
@@ -30,6 +31,7 @@ def whole_values(tensor: torch.Tensor) -> list:
 
 def _child(rank: int, size: int, folder: str, functions: list, args: tuple) -> None:
     torch.set_num_threads(1)
+    faulthandler.enable()
     store = dist.FileStore(os.path.join(folder, "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     for function in functions:
