@@ -73,10 +73,11 @@ std::string verdict(const Proof& proof, const Row& row, int64_t n) {
     for (size_t i = 0; i < proof.tensors.size(); ++i) mine.push_back(dealt(proof.tensors[i], *in[i], slot));
     auto stack = with_tensors(proof.args, mine);
     for (auto arg : proof.op.size_args) {
-      stack[arg] = at::IntArrayRef(local_shape(*out[0], proof.expected[0].sizes(), slot.coordinate));
+      stack[arg] = local_size(proof.op.handle.schema().arguments()[arg],
+                              local_shape(*out[0], proof.expected[0].sizes(), slot.coordinate));
     }
     if (proof.op.rule->local) {
-      LocalCall local{seen, in, out, slot, stack};
+      LocalCall local{seen, in, out, slot, stack, proof.op.handle};
       proof.op.rule->local(local);
     } else {
       proof.op.handle.callBoxed(stack);

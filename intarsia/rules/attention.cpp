@@ -43,6 +43,13 @@ void with_heads_inside(Rule& rule) {
   };
 }
 
+// A rank without queries: its results are empty, or nothing.
+std::function<bool(const OpCall&, c10::ArrayRef<const Layout*>, c10::ArrayRef<const Layout*>, const Slot&)> has_queries(size_t query) {
+  return [query](const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*>, const Slot& slot) {
+    return in[query] && c10::multiply_integers(local_shape(*in[query], call.inputs[query].sizes, slot.coordinate)) > 0;
+  };
+}
+
 Rule attention() {
   Rule rule = rows("attention", [](const OpCall& call) {
     auto& query = call.inputs[0];
@@ -58,6 +65,7 @@ Rule attention() {
     return {{q[0], q[1], q[2], call.inputs[2].sizes[3]}, {q[0], q[1], q[2]}};
   };
   with_heads_inside(rule);
+  rule.plain_does = has_queries(0);
   return std::move(rule).with_local([](LocalCall& local) {
     auto query = local.stack[0].toTensor(), value = local.stack[2].toTensor();
     if (query.numel() == 0) {  // a shard without heads
@@ -67,7 +75,7 @@ Rule attention() {
       local.stack = {at::zeros(sizes, query.options()), sums};
       return;
     }
-    c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
+    local.call_plain();
   });
 }
 
@@ -92,6 +100,7 @@ Rule attention_backward() {
     return shapes;
   };
   with_heads_inside(rule);
+  rule.plain_does = has_queries(1);
   return std::move(rule).with_local([](LocalCall& local) {
     if (local.stack[1].toTensor().numel() == 0) {
       std::vector<c10::IValue> zeros;
@@ -99,7 +108,7 @@ Rule attention_backward() {
       local.stack = std::move(zeros);
       return;
     }
-    c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
+    local.call_plain();
   });
 }
 

@@ -1,19 +1,8 @@
 #include "intarsia/rules/empty.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 namespace intarsia {
-namespace {
-
-void call_plain(LocalCall& local) {
-  auto& schema = local.call.schema;
-  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
-      .callBoxed(local.stack);
-}
-
-}  // namespace
-
 void zeros_if_empty(LocalCall& local) {
   for (auto& value : local.stack) {
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() > 0) continue;
@@ -31,7 +20,7 @@ void zeros_if_empty(LocalCall& local) {
     local.stack = std::move(results);
     return;
   }
-  call_plain(local);
+  local.call_plain();
 }
 
 }  // namespace intarsia

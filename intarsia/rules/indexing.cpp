@@ -31,12 +31,6 @@ Interval held(const LocalCall& local, int64_t dim) {
   return runs.empty() ? Interval{0, 0} : runs[0];
 }
 
-void call_plain(LocalCall& local) {
-  auto& schema = local.call.schema;
-  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
-      .callBoxed(local.stack);
-}
-
 // An index that is out of range for the whole must read as the plain op's error, on every rank: let the plain op speak,
 // on a tensor that is as long as the whole along `dim`.
 void check_range(LocalCall& local, const at::Tensor& index, int64_t dim) {
@@ -48,14 +42,14 @@ void check_range(LocalCall& local, const at::Tensor& index, int64_t dim) {
   auto stack = local.stack;
   stack[0] = at::zeros(sizes, self.options());
   std::swap(stack, local.stack);
-  call_plain(local);
+  local.call_plain();
   TORCH_CHECK_INDEX(false, local.call.schema.name(), ": index out of range for dim ", dim, " of size ", size);
 }
 
 // gather(self, dim, index) where self is cut along dim: places held elsewhere give zero.
 void gather_held(LocalCall& local) {
   auto dim = dim_of(local.call);
-  if (!cuts(*local.in[0], dim)) return call_plain(local);
+  if (!cuts(*local.in[0], dim)) return local.call_plain();
   auto self = local.stack[0].toTensor(), index = local.stack[2].toTensor();
   check_range(local, index, dim);
   auto mine = held(local, dim);
@@ -88,7 +82,7 @@ Rule gather() {
 // scatter(self, dim, index, ...) where self is cut along dim: what belongs elsewhere goes to a place behind the end.
 void scatter_held(LocalCall& local) {
   auto dim = dim_of(local.call);
-  if (!cuts(*local.in[0], dim)) return call_plain(local);
+  if (!cuts(*local.in[0], dim)) return local.call_plain();
   auto self = local.stack[0].toTensor(), index = local.stack[2].toTensor();
   check_range(local, index, dim);
   auto mine = held(local, dim);
@@ -97,7 +91,7 @@ void scatter_held(LocalCall& local) {
   auto outside = index.lt(mine.begin).logical_or_(index.ge(mine.end));
   local.stack[0] = at::cat({self, at::zeros(spare, self.options())}, dim);
   local.stack[2] = (index - mine.begin).masked_fill_(outside, mine.size());
-  call_plain(local);
+  local.call_plain();
   local.stack[0] = local.stack[0].toTensor().narrow(dim, 0, mine.size()).contiguous();
 }
 
@@ -129,7 +123,7 @@ Rule scatter(bool summed) {
 // index_add, index_copy and the like take a vector of places along dim, and whole slices.
 void index_write_held(LocalCall& local) {
   auto dim = dim_of(local.call);
-  if (!cuts(*local.in[0], dim)) return call_plain(local);
+  if (!cuts(*local.in[0], dim)) return local.call_plain();
   auto index = local.stack[2].toTensor();
   check_range(local, index, dim);
   auto mine = held(local, dim);
@@ -138,7 +132,7 @@ void index_write_held(LocalCall& local) {
   if (local.call.inputs.size() > 2 && local.call.inputs[2].dim() > 0) {
     local.stack[3] = local.stack[3].toTensor().index_select(dim, kept);
   }
-  call_plain(local);
+  local.call_plain();
 }
 
 Rule index_write(bool summed) {
@@ -247,7 +241,7 @@ void index_put_held(LocalCall& local) {
   auto places = places_of(local.call);
   auto cut = std::find_if(places.indexed.begin(), places.indexed.end(),
                           [&](int64_t d) { return cuts(*local.in[0], d); });
-  if (!places.whole_numbers || cut == places.indexed.end()) return call_plain(local);
+  if (!places.whole_numbers || cut == places.indexed.end()) return local.call_plain();
   auto self = local.stack[0].toTensor();
   auto given = local.stack[1].toListRef();
   at::Tensor inside;

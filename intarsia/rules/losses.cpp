@@ -92,10 +92,6 @@ void own_targets(LocalCall& local, size_t input, size_t target_arg, size_t ignor
   local.stack[ignore_arg] = kElsewhere;
 }
 
-void call_plain(LocalCall& local) {
-  c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
-}
-
 Rule nll_loss() {
   Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
@@ -119,7 +115,7 @@ Rule nll_loss() {
   };
   return std::move(rule).with_local([](LocalCall& local) {
     own_targets(local, 0, 1, 4);
-    call_plain(local);
+    local.call_plain();
   });
 }
 
@@ -147,7 +143,7 @@ Rule nll_loss_backward() {
   };
   return std::move(rule).with_local([](LocalCall& local) {
     own_targets(local, 1, 2, 5);
-    call_plain(local);
+    local.call_plain();
   });
 }
 

@@ -18,12 +18,6 @@ std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin
 
 int64_t samples_in(const TensorForm& input) { return input.dim() < 2 ? 1 : input.sizes[0]; }
 
-void call_plain(LocalCall& local) {
-  auto& schema = local.call.schema;
-  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
-      .callBoxed(local.stack);
-}
-
 // loss(input [N, C], target, ...): the plain op leaves its result unwritten where there are no samples.
 Rule margin_loss(size_t outputs) {
   Rule rule = rows("loss", [outputs](const OpCall& call) {
@@ -47,7 +41,7 @@ Rule margin_loss(size_t outputs) {
   };
   return std::move(rule).with_local([](LocalCall& local) {
     bool nothing = local.stack[0].toTensor().numel() == 0;
-    call_plain(local);
+    local.call_plain();
     if (nothing) local.stack[0].toTensor().zero_();
   });
 }
@@ -138,14 +132,14 @@ Rule ctc_loss() {
   return std::move(rule).with_local([](LocalCall& local) {
     auto scores = local.stack[0].toTensor();
     auto width = 2 * longest(local.stack[3].toIntVector()) + 1;
-    if (scores.dim() != 3) return call_plain(local);
+    if (scores.dim() != 3) return local.call_plain();
     auto mine = samples_of(local, 0, 1);
     if (mine.count == 0) {
       local.stack = {at::empty({0}, scores.options()), at::empty({0, scores.size(0), width}, scores.options())};
       return;
     }
     own_samples(local, mine, 1, 2);
-    call_plain(local);
+    local.call_plain();
     auto paths = local.stack[1].toTensor();  // as wide as this rank's longest target
     local.stack[1] = at::constant_pad_nd(paths, {0, width - paths.size(2)});
   });
@@ -161,7 +155,7 @@ Rule ctc_loss_backward() {
   rule.dtypes = [](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[1].dtype}; };
   return std::move(rule).with_local([](LocalCall& local) {
     auto scores = local.stack[1].toTensor();
-    if (scores.dim() != 3) return call_plain(local);
+    if (scores.dim() != 3) return local.call_plain();
     auto mine = samples_of(local, 1, 1);
     if (mine.count == 0) {
       local.stack = {at::zeros_like(scores)};
@@ -170,7 +164,7 @@ Rule ctc_loss_backward() {
     own_samples(local, mine, 2, 3);
     auto width = 2 * longest(local.stack[4].toIntVector()) + 1;
     local.stack[6] = local.stack[6].toTensor().slice(2, 0, width).contiguous();
-    call_plain(local);
+    local.call_plain();
   });
 }
 

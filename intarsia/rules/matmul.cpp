@@ -1,5 +1,3 @@
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -15,8 +13,7 @@ void add_product(LocalCall& local) {
     auto arg = schema.argumentIndexWithName(name);
     if (arg && whole) local.stack[*arg] = local.stack[*arg].toScalar().toLong();
   }
-  c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
-      .callBoxed(local.stack);
+  local.call_plain();
 }
 
 // addmm(c, a, b) = beta * c + alpha * (a @ b). A cut of the contracted dim would leave a pending sum on the product

@@ -62,14 +62,6 @@ Rule layer_norm_backward() {
   return rule;
 }
 
-// The op is told the batch size in an argument of its own.
-std::function<void(LocalCall&)> with_batch_of(size_t input, size_t batch) {
-  return [=](LocalCall& local) {
-    local.stack[batch] = local.stack[input].toTensor().size(0);
-    c10::Dispatcher::singleton().findSchemaOrThrow(local.call.schema.name().c_str(), "").callBoxed(local.stack);
-  };
-}
-
 // A reduction over `dim` that no sum of shards gives: the kept dims may be cut.
 Rule per_line() {
   Rule rule = rows("statistics", [](const OpCall& call) {
@@ -105,7 +97,7 @@ void add_norm_rules(RuleTable& t) {
   auto& group_norm = t["aten::native_group_norm"];
   group_norm = rows("norm", [](const OpCall&) {
     return Rows{{{S(0), R, R}, {S(0), S(0), S(0)}}};
-  }).with_local(with_batch_of(0, 3));
+  }).with_size_args({"N"});
   group_norm.shapes = [](const OpCall& call) -> Shapes {
     std::vector<int64_t> statistics = {call.inputs[0].sizes[0], call.int_arg("group", 1)};
     return {sizes_of(call.inputs[0]), statistics, statistics};
@@ -114,7 +106,7 @@ void add_norm_rules(RuleTable& t) {
   auto& group_norm_backward = t["aten::native_group_norm_backward"];
   group_norm_backward = rows("norm", [](const OpCall&) {
     return Rows{{{S(0), S(0), S(0), S(0), R}, {S(0), P_sum, P_sum}}};
-  }).with_local(with_batch_of(1, 5));
+  }).with_size_args({"N"});
   group_norm_backward.shapes = [](const OpCall& call) -> Shapes {
     std::vector<int64_t> channels = {call.inputs[1].sizes[1]};
     return {sizes_of(call.inputs[1]), channels, channels};

@@ -50,7 +50,7 @@ bool mean(std::vector<c10::IValue>& stack, c10::OptionalArrayRef<int64_t> dims, 
   auto sum_type = result_type == at::kHalf || result_type == at::kBFloat16 ? at::kFloat : result_type;
   auto sum = at::sum(self, dims, keep, sum_type);
   double count = sum.numel() == 0 ? 1.0 : static_cast<double>(self.numel()) / static_cast<double>(sum.numel());
-  stack = {at::div(sum, count).to(result_type)};
+  stack = {sum.div_(count).to(result_type)};
   return true;
 }
 

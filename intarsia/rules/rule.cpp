@@ -1,5 +1,7 @@
 #include "intarsia/rules/rule.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <c10/core/WrapDimMinimal.h>
 #include <c10/util/Exception.h>
 
@@ -72,5 +74,12 @@ Rule&& Rule::with_local(std::function<void(LocalCall&)> function) && {
   local = std::move(function);
   return std::move(*this);
 }
+
+c10::IValue local_size(const c10::Argument& argument, c10::ArrayRef<int64_t> local_shape) {
+  bool list = argument.type()->kind() == c10::TypeKind::ListType;
+  return list ? c10::IValue(local_shape) : c10::IValue(local_shape.empty() ? 1 : local_shape[0]);
+}
+
+void LocalCall::call_plain() { op.callBoxed(stack); }
 
 }  // namespace intarsia

@@ -15,6 +15,10 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/core/placement.h"
 
+namespace c10 {
+class OperatorHandle;
+}
+
 namespace intarsia {
 
 // A tensor as a rule sees it: its global form. Undefined optional tensors keep their place, with defined = false.
@@ -57,6 +61,9 @@ struct LocalCall {
   c10::ArrayRef<const Layout*> in, out;  // the chosen layouts
   const Slot& slot;
   std::vector<c10::IValue>& stack;
+  const c10::OperatorHandle& op;
+
+  void call_plain();  // the op itself, with the arguments on the stack
 };
 
 struct Rule {
@@ -66,7 +73,7 @@ struct Rule {
   // Dims line up: a Shard in a row may as well be a StridedShard of the same split wherever it stands in that row.
   bool aligned = false;
 
-  // Names of arguments that hold a size and must become the local shape of output 0.
+  // Names of arguments that hold a size and must become the local shape of output 0, or its batch size if it is one number.
   std::vector<std::string> size_args;
 
   // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
@@ -91,5 +98,8 @@ struct Rule {
   Rule&& with_size_args(std::vector<std::string> names) &&;
   Rule&& with_local(std::function<void(LocalCall&)> local) &&;
 };
+
+// What an argument that holds a size becomes on a rank.
+c10::IValue local_size(const c10::Argument& argument, c10::ArrayRef<int64_t> local_shape);
 
 }  // namespace intarsia

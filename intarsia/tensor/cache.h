@@ -30,7 +30,8 @@ struct Decision {
   bool fallback = false;                            // no rule: whole tensors
   std::vector<int> copied;                          // tensors written in a copy, which is then cut and copied back
   bool known_outputs = true;                        // false: the forms are read off the results
-  std::vector<c10::IValue> local_sizes;             // per slot: what size arguments become
+  std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
+  std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 

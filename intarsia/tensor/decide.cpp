@@ -240,7 +240,17 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   if (decision->known_outputs && !op.size_args.empty()) {
     for (auto& slot : call.mesh.slots()) {
       auto shape = local_shape(*decision->out[0], decision->outputs[0].sizes, slot.coordinate);
-      decision->local_sizes.emplace_back(at::IntArrayRef(shape));
+      auto& sizes = decision->local_sizes.emplace_back();
+      for (auto arg : op.size_args) sizes.push_back(local_size(op.functional.schema().arguments()[arg], shape));
+    }
+  }
+  if (decision->known_outputs && call.mesh.slots().size() == 1) {
+    for (size_t i = 0; i < decision->outputs.size(); ++i) {
+      auto& form = decision->outputs[i];
+      auto& strides = decision->local_strides.emplace_back();
+      if (!form.defined || decision->contiguous[i]) continue;
+      auto dense = at::infer_dense_strides(local_shape(*decision->out[i], form.sizes, call.mesh.slots()[0].coordinate), form.strides);
+      strides.assign(dense.begin(), dense.end());
     }
   }
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;

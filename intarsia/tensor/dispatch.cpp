@@ -85,7 +85,7 @@ Stack local_arguments(const Call& call, const Decision& decision, const c10::Sma
     stack[arg] = optionals ? c10::IValue(optional_list) : c10::IValue(list);
   }
   if (!decision.local_sizes.empty()) {
-    for (auto arg : call.op.size_args) stack[arg] = decision.local_sizes[slot];
+    for (size_t i = 0; i < call.op.size_args.size(); ++i) stack[call.op.size_args[i]] = decision.local_sizes[slot][i];
   }
   return stack;
 }
@@ -94,7 +94,7 @@ void call_local(const Call& call, const Decision& decision, const Slot& slot, St
   auto& op = call.op;
   if (op.rule && op.rule->local && decision.known_outputs) {
     OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
-    LocalCall local{seen, decision.in, decision.out, slot, stack};
+    LocalCall local{seen, decision.in, decision.out, slot, stack, op.functional};
     if (op.written.empty() || op.is_out) return op.rule->local(local);
     auto targets = stack;  // in place: what the rule's own kernel returns is written into the shard
     op.rule->local(local);
@@ -303,7 +303,7 @@ bool run_directly(const Op& op, Stack& stack) {
       keys = keys | tensor.key_set();
     }
   }
-  for (auto arg : op.size_args) args[arg] = decision->local_sizes[0];
+  for (size_t i = 0; i < op.size_args.size(); ++i) args[op.size_args[i]] = decision->local_sizes[0][i];
   // Ordinary CPU tensors go straight to the CPU kernel; conjugate views and other devices take the whole way.
   keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView - c10::autocast_dispatch_keyset;
   if (keys == c10::DispatchKeySet(c10::DispatchKey::CPU)) {
@@ -321,7 +321,9 @@ bool run_directly(const Op& op, Stack& stack) {
     auto& form = decision->outputs[r];
     if (!form.defined) continue;
     at::Tensor local = std::move(results[r]).toTensor();
-    if (op.views_arg[r] < 0) follow_strides(local, form.strides, decision->contiguous[r]);
+    if (op.views_arg[r] < 0 && local.strides() != at::IntArrayRef(decision->local_strides[r])) {
+      follow_strides(local, form.strides, decision->contiguous[r]);
+    }
     auto meta = c10::make_intrusive<DTensorMeta>(Shards{std::move(local)}, decision->out[r]);
     if (op.views_arg[r] >= 0) meta->view_memory_of(shared_meta_of(kept));
     results[r] = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));

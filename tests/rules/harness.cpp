@@ -224,10 +224,11 @@ std::vector<std::vector<at::Tensor>> run_on_ranks(const SampleCall& call, const 
     auto& slot = mesh.slots()[rank];
     for (auto& name : rule.size_args) {
       auto shape = local_shape(*out[0], call.expected()[0].sizes(), slot.coordinate);
-      stack[seen.arg_index(name.c_str())] = std::vector<int64_t>(shape.begin(), shape.end());
+      auto arg = seen.arg_index(name.c_str());
+      stack[arg] = local_size(seen.schema.arguments()[arg], shape);
     }
     if (rule.local) {
-      LocalCall local{seen, in, out, slot, stack};
+      LocalCall local{seen, in, out, slot, stack, call.handle()};
       rule.local(local);
     } else {
       call.handle().callBoxed(stack);
