@@ -3,15 +3,13 @@
 
 #include <random>
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/dealer.h"
 #include "tests/support/lay_out.h"
+#include "tests/support/peak_memory.h"
 #include "tests/support/world.h"
 
 namespace intarsia {
@@ -76,25 +74,6 @@ TEST(WideConvolution, OfRandomFormIsThePlainOne) {
       compare(f, init_device_mesh(at::kCPU, {n}), {Shard(cut + 2)}, trial % 3 ? 7 : 1 << dice(0, 1));
     });
   }
-}
-
-// The most bytes of tensors that the thread had at once, above those at the start.
-class PeakMemory final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { peak_ = std::max(peak_, now_ += size); }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0, peak_ = 0;
-};
-
-template <class Body>
-int64_t peak_of(Body body) {
-  auto memory = std::make_shared<PeakMemory>();
-  c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
-  body();
-  return memory->peak();
 }
 
 // Two ranks, one after the other: beside what the plain op takes on one half there are the results of the other.
