@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/conv/spread.h"
+#include "intarsia/conv/cut_convolution.h"
 
 namespace intarsia {
 namespace {
@@ -13,46 +13,17 @@ namespace {
 // A transposed convolution fetches the rows that write into its outputs, and crops what it wrote beyond them.
 // Backward is the plain backward on the same fetched rows, followed by the adjoint of the fetch; weight and bias get a
 // pending sum over ranks, since every output is counted on one rank only.
-struct CutDim {
-  int64_t dim;
-  const Axis& axis;
-  Window window;
-  std::vector<Interval> outputs, wanted;  // per member of the line; wanted may stick out of the image
-  RowPlan plan;
-  int64_t size;
-
-  Clipped clipped(size_t slot) const { return clip(wanted[axis.position(slot)], size); }
-  Interval output(size_t slot) const { return outputs[axis.position(slot)]; }
-};
-
-std::vector<CutDim> cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& input_layout,
-                             const TensorForm& input, const Layout& output_layout, const TensorForm& output,
-                             const TensorForm& weight) {
-  std::vector<CutDim> dims;
-  for (int64_t dim = 2; dim < input.dim(); ++dim) {
-    auto axes = axes_cutting(input_layout, dim);
-    if (axes.empty()) continue;
-    auto size = input.sizes[dim];
-    CutDim cut{dim,  Axis::of(mesh, axes), args.window(weight, dim), held_along(output_layout, dim, output.sizes[dim]), {},
-               {dim, held_along(input_layout, dim, size), {}}, size};
-    for (auto& out : cut.outputs) {
-      cut.wanted.push_back(read_by(cut.window, out));
-      cut.plan.needed.push_back(clip(cut.wanted.back(), size).inside);
-    }
-    dims.push_back(std::move(cut));
-  }
-  return dims;
-}
+// This is the way that serves all; where one dim is cut, Note [Interior and border] has a shorter one.
 
 // The plain op's arguments on the fetched rows: cut dims have their padding in the tensor.
-ConvArgs local_args(ConvArgs args, const std::vector<CutDim>& cuts, int64_t local_channels, int64_t channels) {
+ConvArgs local_args(ConvArgs args, const CutDims& cuts, int64_t local_channels, int64_t channels) {
   for (auto& cut : cuts) args.padding[cut.dim - 2] = args.output_padding[cut.dim - 2] = 0;
   if (args.groups > 1) args.groups = args.groups * local_channels / channels;
   return args;
 }
 
 // Pads (or crops, where negative) given dims; `amounts` holds before and after per dim.
-at::Tensor padded(const at::Tensor& tensor, const std::vector<std::array<int64_t, 3>>& amounts) {
+at::Tensor padded(at::Tensor tensor, const std::vector<std::array<int64_t, 3>>& amounts) {
   std::vector<int64_t> pads(2 * tensor.dim(), 0);
   bool any = false;
   for (auto& [dim, before, after] : amounts) {
@@ -66,7 +37,7 @@ at::Tensor padded(const at::Tensor& tensor, const std::vector<std::array<int64_t
 using Amounts = std::vector<std::array<int64_t, 3>>;
 
 // What turns fetched rows into the plain op's input.
-Amounts input_padding(const std::vector<CutDim>& cuts, size_t slot) {
+Amounts input_padding(const CutDims& cuts, size_t slot) {
   Amounts amounts;
   for (auto& cut : cuts) {
     auto clipped = cut.clipped(slot);
@@ -76,7 +47,7 @@ Amounts input_padding(const std::vector<CutDim>& cuts, size_t slot) {
 }
 
 // What turns the plain op's result into the outputs of this rank.
-Amounts output_padding(const std::vector<CutDim>& cuts, size_t slot) {
+Amounts output_padding(const CutDims& cuts, size_t slot) {
   Amounts amounts;
   for (auto& cut : cuts) {
     if (!cut.window.transposed) continue;
@@ -100,34 +71,29 @@ at::Tensor with_bias(const at::Tensor& output, const at::Tensor& bias) {
 }
 
 at::Tensor local_convolution(const at::Tensor& fetched, const at::Tensor& weight, const at::Tensor& bias,
-                             const ConvArgs& args, const std::vector<CutDim>& cuts, size_t slot,
-                             at::IntArrayRef shape) {
+                             const ConvArgs& args, const CutDims& cuts, size_t slot, at::IntArrayRef shape) {
+  if (!args.transposed) return convolution_of(padded(fetched, input_padding(cuts, slot)), weight, bias, args, shape);
   if (c10::multiply_integers(shape) == 0) return at::empty(shape, fetched.options());
-  auto input = padded(fetched, input_padding(cuts, slot));
-  if (input.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, fetched.options()), bias);
-  // The bias also goes where a transposed convolution wrote nothing.
-  auto early_bias = args.transposed ? at::Tensor() : bias;
-  auto result = at::convolution(input, weight, early_bias, args.stride, args.padding, args.dilation, args.transposed,
-                                args.output_padding, args.groups);
-  return args.transposed ? with_bias(padded(result, output_padding(cuts, slot)), bias) : result;
+  if (fetched.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, fetched.options()), bias);
+  auto result = at::convolution(fetched, weight, {}, args.stride, args.padding, args.dilation, true, args.output_padding,
+                                args.groups);
+  return with_bias(padded(result, output_padding(cuts, slot)), bias);  // also where nothing was written
 }
 
 void convolution(Spread& run) {
   auto& inputs = run.call.inputs;
   auto args = conv_args(run.call, inputs[0].dim() - 2);
   auto cuts = cut_dims(args, run.mesh, *run.in[0], inputs[0], *run.out[0], run.call.outputs[0], inputs[1]);
+  if (cuts.size() == 1 && !args.transposed) return convolution_along(run, args, cuts[0]);
   auto fetched = run.inputs[0];
   for (auto& cut : cuts) fetched = fetch_rows(fetched, cut.plan, cut.axis);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
     auto local = local_args(args, cuts, fetched[slot].size(1), inputs[0].sizes[1]);
     run.outputs[0].push_back(local_convolution(fetched[slot], run.input(1, slot), run.input(2, slot), local, cuts, slot,
                                                run.output_shape(0, slot)));
+    fetched[slot].reset();
   }
 }
-
-struct Gradients {
-  at::Tensor input, weight, bias;
-};
 
 at::Tensor bias_gradient(const at::Tensor& grad) {
   std::vector<int64_t> summed = {0};
@@ -135,21 +101,24 @@ at::Tensor bias_gradient(const at::Tensor& grad) {
   return at::sum(grad, summed);
 }
 
-Gradients local_backward(const at::Tensor& grad, const at::Tensor& fetched, const at::Tensor& weight,
-                         const ConvArgs& args, const std::vector<CutDim>& cuts, size_t slot, std::array<bool, 3> mask) {
+Gradients local_backward(const at::Tensor& grad, at::Tensor fetched, const at::Tensor& weight, const ConvArgs& args,
+                         const CutDims& cuts, size_t slot, std::array<bool, 3> mask) {
   auto amounts = input_padding(cuts, slot);
-  // Values of the input matter to the weight only.
-  auto input = mask[1] ? padded(fetched, amounts) : padded(fetched.new_empty({1}).expand_as(fetched), amounts);
-  if (grad.numel() == 0 || input.numel() == 0 || weight.numel() == 0) {
-    return {at::zeros(fetched.sizes(), fetched.options()), at::zeros(weight.sizes(), weight.options()), bias_gradient(grad)};
-  }
-  auto upstream = padded(grad, reversed(output_padding(cuts, slot)));
-  bool bias_here = mask[2] && args.transposed;
-  std::vector<int64_t> bias_sizes = {grad.size(1)};
-  auto [gi, gw, gb] = at::convolution_backward(upstream, input, weight, at::IntArrayRef(bias_sizes), args.stride, args.padding, args.dilation,
-                                               args.transposed, args.output_padding, args.groups,
-                                               {mask[0], mask[1], mask[2] && !bias_here});
-  return {mask[0] ? padded(gi, reversed(amounts)) : gi, gw, bias_here ? bias_gradient(grad) : gb};
+  auto input = padded(std::move(fetched), amounts);
+  bool empty = grad.numel() == 0 || input.numel() == 0 || weight.numel() == 0;
+  auto upstream = empty ? grad : padded(grad, reversed(output_padding(cuts, slot)));
+  bool bias_here = mask[2] && args.transposed;  // of all outputs, also those that nothing was written to
+  auto result = gradients_of(upstream, input, weight, args, {mask[0], mask[1], mask[2] && !bias_here});
+  if (mask[0]) result.input = padded(result.input, reversed(amounts));
+  if (bias_here) result.bias = bias_gradient(grad);
+  return result;
+}
+
+// The rows that are needed of a tensor whose values do not matter.
+at::Tensor without_values(const at::Tensor& shard, const CutDims& cuts, size_t slot) {
+  auto shape = shard.sizes().vec();
+  for (auto& cut : cuts) shape[cut.dim] = cut.plan.needed[cut.axis.position(slot)].size();
+  return shard.new_zeros({1}).expand(shape);
 }
 
 void convolution_backward(Spread& run) {
@@ -158,21 +127,15 @@ void convolution_backward(Spread& run) {
   auto wanted = run.call.arg("output_mask").toBoolList();
   std::array<bool, 3> mask = {wanted[0], wanted[1], wanted[2]};
   auto cuts = cut_dims(args, run.mesh, *run.in[1], inputs[1], *run.in[0], inputs[0], inputs[2]);
+  if (cuts.size() == 1 && !args.transposed) return convolution_backward_along(run, args, cuts[0], mask);
   auto fetched = run.inputs[1];
   for (auto& cut : cuts) {
-    if (mask[1]) {
-      fetched = fetch_rows(fetched, cut.plan, cut.axis);
-      continue;
-    }
-    for (size_t slot = 0; slot < run.slots(); ++slot) {
-      auto shape = fetched[slot].sizes().vec();
-      shape[cut.dim] = cut.plan.needed[cut.axis.position(slot)].size();
-      fetched[slot] = fetched[slot].new_empty({1}).expand(shape);
-    }
+    if (mask[1]) fetched = fetch_rows(fetched, cut.plan, cut.axis);
   }
   for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto local = local_args(args, cuts, fetched[slot].size(1), inputs[1].sizes[1]);
-    auto grads = local_backward(run.input(0, slot), fetched[slot], run.input(2, slot), local, cuts, slot, mask);
+    auto rows = mask[1] ? std::move(fetched[slot]) : without_values(fetched[slot], cuts, slot);
+    auto local = local_args(args, cuts, rows.size(1), inputs[1].sizes[1]);
+    auto grads = local_backward(run.input(0, slot), std::move(rows), run.input(2, slot), local, cuts, slot, mask);
     run.outputs[0].push_back(grads.input);
     run.outputs[1].push_back(grads.weight);
     run.outputs[2].push_back(grads.bias);
@@ -183,6 +146,43 @@ void convolution_backward(Spread& run) {
 }
 
 }  // namespace
+
+CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& input_layout,
+                             const TensorForm& input, const Layout& output_layout, const TensorForm& output,
+                             const TensorForm& weight) {
+  CutDims dims;
+  for (int64_t dim = 2; dim < input.dim(); ++dim) {
+    auto axes = axes_cutting(input_layout, dim);
+    if (axes.empty()) continue;
+    auto size = input.sizes[dim];
+    CutDim cut{dim,  Axis::of(mesh, axes), args.window(weight, dim), held_along(output_layout, dim, output.sizes[dim]), {},
+               {dim, held_along(input_layout, dim, size), {}}, size};
+    for (auto& out : cut.outputs) {
+      cut.wanted.push_back(read_by(cut.window, out));
+      cut.plan.needed.push_back(clip(cut.wanted.back(), size).inside);
+    }
+    dims.push_back(std::move(cut));
+  }
+  return dims;
+}
+
+at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const ConvArgs& args,
+                          at::IntArrayRef shape) {
+  if (c10::multiply_integers(shape) == 0) return at::empty(shape, input.options());
+  if (input.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, input.options()), bias);
+  return at::convolution(input, weight, bias, args.stride, args.padding, args.dilation, false, args.output_padding, args.groups);
+}
+
+Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
+                       std::array<bool, 3> mask) {
+  if (grad.numel() == 0 || input.numel() == 0 || weight.numel() == 0) {
+    return {at::zeros(input.sizes(), input.options()), at::zeros(weight.sizes(), weight.options()), bias_gradient(grad)};
+  }
+  std::vector<int64_t> bias_sizes = {grad.size(1)};
+  auto [gi, gw, gb] = at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), args.stride, args.padding,
+                                               args.dilation, args.transposed, args.output_padding, args.groups, mask);
+  return {gi, gw, gb};
+}
 
 void add_convolution_rules(RuleTable& t) {
   register_convolution_shapes();

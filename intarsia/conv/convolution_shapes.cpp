@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/native/ConvUtils.h>
 #include <torch/library.h>
@@ -7,10 +9,10 @@
 namespace intarsia {
 namespace {
 
-// Backends refuse an output padding that no input can reach, each in its own words: the plain op says them.
-void check_output_padding(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
-                          at::IntArrayRef dilation, at::IntArrayRef output_padding, int64_t groups) {
-  bool fits = true;
+// Backends refuse an output padding that no input can reach, and to crop all, each in its own words: the plain op says them.
+void check_transposed(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+                      at::IntArrayRef dilation, at::IntArrayRef output_padding, int64_t groups, at::IntArrayRef shape) {
+  bool fits = std::all_of(shape.begin() + 2, shape.end(), [](auto extent) { return extent > 0; });
   for (size_t i = 0; i < output_padding.size(); ++i) {
     fits = fits && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
   }
@@ -23,10 +25,10 @@ void check_output_padding(const at::Tensor& input, const at::Tensor& weight, at:
 at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>&,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 bool transposed, at::IntArrayRef output_padding, int64_t groups) {
-  if (transposed) check_output_padding(input, weight, stride, padding, dilation, output_padding, groups);
   auto shape = transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, output_padding, stride,
                                                         dilation, groups)
                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
+  if (transposed) check_transposed(input, weight, stride, padding, dilation, output_padding, groups, shape);
   return at::empty(shape, input.options());
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <ATen/ATen.h>
+#include <ATen/native/MaxPooling.h>
 #include <ATen/native/Pool.h>
 #include <torch/library.h>
 
@@ -172,6 +173,7 @@ std::vector<TensorForm> like_second(const OpCall& call) {
 // LibTorch's max_pool1d reads the memory of CPU tensors that need no gradient; ours have none to read.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
                       at::IntArrayRef dilation, bool ceil_mode) {
+  at::native::check_max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
   return std::get<0>(at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
 }
 

@@ -33,34 +33,35 @@ at::Tensor packed(const at::Tensor& like, const std::vector<at::Tensor>& parts) 
 struct Exchanged {
   Shards received;
   Counts counts;  // per slot and member
+  Wait wait;
 };
 
-// Every slot sends `send(slot, member)` rows of its tensor, which covers `have(slot)`, and receives `get(slot, member)`.
-template <class Have, class Send, class Get>
-Exchanged exchange(const Shards& shards, int64_t dim, const Axis& axis, Have have, Send send, Get get) {
+// Every slot sends `part(slot, member)`, which may be undefined, and receives rows `get(slot, member)`.
+template <class Part, class Get>
+Exchanged exchange(const Shards& like, int64_t dim, const Axis& axis, bool later, Part part, Get get) {
   Shards packets;
   Exchanged result;
   Counts send_counts;
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    auto& tensor = shards[slot];
+  for (size_t slot = 0; slot < like.size(); ++slot) {
     auto me = axis.position(slot);
-    auto per_row = numel_per_row(tensor, dim);
+    auto per_row = numel_per_row(like[slot], dim);
     std::vector<at::Tensor> parts;
     auto& sends = send_counts.emplace_back(axis.size(), 0);
     auto& gets = result.counts.emplace_back(axis.size(), 0);
     int64_t total = 0;
     for (int64_t member = 0; member < axis.size(); ++member) {
       if (member == me) continue;
-      auto rows = send(me, member);
-      if (rows.size()) parts.push_back(rows_of(tensor, dim, have(me), rows));
-      sends[member] = rows.size() * per_row;
-      gets[member] = get(me, member).size() * per_row;
+      if (auto sent = part(slot, member); sent.defined()) {
+        sends[member] = sent.numel();
+        parts.push_back(std::move(sent));
+      }
+      gets[member] = get(slot, member).size() * per_row;
       total += gets[member];
     }
-    packets.push_back(packed(tensor, parts));
-    result.received.push_back(at::empty({total}, tensor.options()));
+    packets.push_back(packed(like[slot], parts));
+    result.received.push_back(at::empty({total}, like[slot].options()));
   }
-  axis.all_to_all(packets, send_counts, result.received, result.counts, nullptr, "halo");
+  axis.all_to_all(packets, send_counts, result.received, result.counts, later ? &result.wait : nullptr, "halo");
   return result;
 }
 
@@ -78,6 +79,31 @@ std::vector<at::Tensor> unpacked(const Exchanged& exchanged, size_t slot, const 
     passed += count;
   }
   return parts;
+}
+
+// Rows that lie in one of the pieces.
+const Piece& piece_with(const Pieces& pieces, Interval rows) {
+  for (auto& piece : pieces) {
+    if (overlap(piece.rows, rows) == rows) return piece;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no piece has rows ", rows.begin, " to ", rows.end);
+}
+
+at::Tensor part_of(const Pieces& pieces, int64_t dim, Interval rows) {
+  auto& piece = piece_with(pieces, rows);
+  return rows_of(piece.values, dim, piece.rows, rows);
+}
+
+// What a member's pieces say of the rows that it holds; zeros for others. `written`: the result will be added to.
+at::Tensor own_rows(const Pieces& pieces, const RowPlan& plan, int64_t me, bool written) {
+  auto mine = plan.sent(me, me), held = plan.held[me];
+  if (mine.size() && mine == held) {
+    auto part = part_of(pieces, plan.dim, mine);
+    return written && !piece_with(pieces, mine).own ? part.clone(at::MemoryFormat::Contiguous) : part;
+  }
+  auto rows = with_rows(pieces[0].values, plan.dim, held);
+  if (mine.size()) rows_of(rows, plan.dim, held, mine).copy_(part_of(pieces, plan.dim, mine));
+  return rows;
 }
 
 }  // namespace
@@ -110,59 +136,89 @@ bool RowPlan::travels() const {
   return false;
 }
 
-Shards fetch_rows(const Shards& shards, const RowPlan& plan, const Axis& axis) {
+Incoming start_fetch(const Shards& shards, const RowPlan& plan, const Axis& axis) {
   Exchanged exchanged;
-  auto held = [&](int64_t me) { return plan.held[me]; };
-  if (plan.travels()) {
-    exchanged = exchange(
-        shards, plan.dim, axis, held, [&](int64_t me, int64_t other) { return plan.sent(me, other); },
-        [&](int64_t me, int64_t other) { return plan.sent(other, me); });
+  bool travels = plan.travels();
+  if (travels) {
+    auto send = [&](size_t slot, int64_t other) {
+      auto me = axis.position(slot);
+      auto rows = plan.sent(me, other);
+      return rows.size() ? rows_of(shards[slot], plan.dim, plan.held[me], rows) : at::Tensor();
+    };
+    exchanged = exchange(shards, plan.dim, axis, true, send,
+                         [&](size_t slot, int64_t other) { return plan.sent(other, axis.position(slot)); });
   }
-  Shards result;
+  Incoming result{{}, std::move(exchanged.wait)};
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     auto me = axis.position(slot);
-    auto own = rows_of(shards[slot], plan.dim, plan.held[me], plan.sent(me, me));
-    if (own.size(plan.dim) == plan.needed[me].size()) {
-      result.push_back(own);
-      continue;
+    auto& pieces = result.pieces.emplace_back();
+    auto parts = travels ? unpacked(exchanged, slot, shards[slot], plan.dim) : std::vector<at::Tensor>(axis.size());
+    if (plan.sent(me, me).size()) parts[me] = rows_of(shards[slot], plan.dim, plan.held[me], plan.sent(me, me));
+    for (int64_t member = 0; member < axis.size(); ++member) {
+      if (parts[member].defined()) pieces.push_back({plan.sent(member, me), parts[member], member == me});
     }
-    if (numel_per_row(own, plan.dim) == 0) {
-      result.push_back(with_rows(own, plan.dim, plan.needed[me]));
-      continue;
-    }
-    auto parts = unpacked(exchanged, slot, own, plan.dim);
-    if (own.size(plan.dim)) parts[me] = own;
-    std::erase_if(parts, [](auto& part) { return !part.defined(); });
-    result.push_back(at::cat(parts, plan.dim));
+  }
+  return result;
+}
+
+at::Tensor assembled(const Pieces& pieces, int64_t dim, Interval run, const at::Tensor& like, bool own) {
+  std::vector<at::Tensor> parts;
+  auto passed = run.begin;
+  auto zeros_until = [&](int64_t end) {
+    if (end > passed) parts.push_back(with_rows(like, dim, {passed, end}));
+    passed = end;
+  };
+  for (auto& piece : pieces) {
+    auto rows = overlap(piece.rows, run);
+    if (rows.size() == 0 || (piece.own && !own)) continue;
+    zeros_until(rows.begin);
+    parts.push_back(rows_of(piece.values, dim, piece.rows, rows));
+    passed = rows.end;
+  }
+  zeros_until(run.end);
+  if (parts.empty()) return with_rows(like, dim, run);
+  return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
+}
+
+Shards fetch_rows(const Shards& shards, const RowPlan& plan, const Axis& axis) {
+  auto incoming = start_fetch(shards, plan, axis);
+  if (incoming.wait) incoming.wait();
+  Shards result;
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    result.push_back(assembled(incoming.pieces[slot], plan.dim, plan.needed[axis.position(slot)], shards[slot]));
   }
   return result;
 }
 
 Shards return_rows(const Shards& fetched, const RowPlan& plan, const Axis& axis) {
+  std::vector<Pieces> pieces;
+  for (size_t slot = 0; slot < fetched.size(); ++slot) {
+    pieces.push_back({{plan.needed[axis.position(slot)], fetched[slot], false}});
+  }
+  return return_pieces(pieces, plan, axis);
+}
+
+Shards return_pieces(const std::vector<Pieces>& pieces, const RowPlan& plan, const Axis& axis) {
+  Shards like;
+  for (auto& of_slot : pieces) like.push_back(of_slot[0].values);
   Exchanged exchanged;
-  auto needed = [&](int64_t me) { return plan.needed[me]; };
   bool travels = plan.travels();
   if (travels) {
-    exchanged = exchange(
-        fetched, plan.dim, axis, needed, [&](int64_t me, int64_t other) { return plan.sent(other, me); },
-        [&](int64_t me, int64_t other) { return plan.sent(me, other); });
+    auto send = [&](size_t slot, int64_t other) {
+      auto rows = plan.sent(other, axis.position(slot));
+      return rows.size() ? part_of(pieces[slot], plan.dim, rows) : at::Tensor();
+    };
+    exchanged = exchange(like, plan.dim, axis, false, send,
+                         [&](size_t slot, int64_t other) { return plan.sent(axis.position(slot), other); });
   }
   Shards result;
-  for (size_t slot = 0; slot < fetched.size(); ++slot) {
+  for (size_t slot = 0; slot < pieces.size(); ++slot) {
     auto me = axis.position(slot);
-    auto& tensor = fetched[slot];
-    auto parts = travels ? unpacked(exchanged, slot, tensor, plan.dim) : std::vector<at::Tensor>(axis.size());
-    auto mine = plan.sent(me, me);
-    parts[me] = rows_of(tensor, plan.dim, plan.needed[me], mine);
-    auto others = std::count_if(parts.begin(), parts.end(), [](auto& part) { return part.defined(); }) - 1;
-    if (!others && mine == plan.held[me]) {
-      result.push_back(parts[me]);
-      continue;
-    }
-    auto sum = with_rows(tensor, plan.dim, plan.held[me]);
+    auto parts = travels ? unpacked(exchanged, slot, like[slot], plan.dim) : std::vector<at::Tensor>(axis.size());
+    bool others = std::any_of(parts.begin(), parts.end(), [](auto& part) { return part.defined(); });
+    auto sum = own_rows(pieces[slot], plan, me, others);
     for (int64_t member = 0; member < axis.size(); ++member) {
-      auto rows = plan.sent(me, member);
-      if (rows.size() && sum.numel()) rows_of(sum, plan.dim, plan.held[me], rows).add_(parts[member]);
+      if (parts[member].defined()) rows_of(sum, plan.dim, plan.held[me], plan.sent(me, member)).add_(parts[member]);
     }
     result.push_back(sum);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/ops/batch_norm.h"
 #include "intarsia/ops/layouts.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
@@ -176,79 +177,7 @@ bool group_norm_backward(Stack& stack) {
   return true;
 }
 
-// --- batch norm: the statistics are those of the whole batch, wherever its parts lie
-
-std::vector<int64_t> all_but_channels(const at::Tensor& x) {
-  auto dims = dims_from(2, x.dim());
-  dims.insert(dims.begin(), 0);
-  return dims;
-}
-
-at::Tensor along_channels(const at::Tensor& values, const at::Tensor& x) {
-  std::vector<int64_t> shape(x.dim(), 1);
-  shape[1] = x.size(1);
-  return values.defined() ? values.reshape(shape) : values;
-}
-
-void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
-  if (running.defined()) running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
-}
-
-Stack batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& running_mean,
-                 const at::Tensor& running_var, bool training, double momentum, double eps) {
-  auto x = settle(input).to(sum_type(input.scalar_type()));
-  auto dims = all_but_channels(x);
-  auto count = extent(x, dims);
-  at::Tensor mean, rstd, centered;
-  if (training) {
-    mean = settle(at::div(at::sum(x, dims, false), count));
-    centered = at::sub(x, along_channels(mean, x));
-    auto variance = settle(at::div(at::sum(at::mul(centered, centered), dims, false), count));
-    rstd = at::rsqrt(at::add(variance, eps));
-    follow(running_mean, mean, momentum);
-    follow(running_var, at::mul(variance, count / (count - 1)), momentum);
-  } else {
-    mean = running_mean.to(x.scalar_type());
-    centered = at::sub(x, along_channels(mean, x));
-    rstd = at::rsqrt(at::add(running_var.to(x.scalar_type()), eps));
-  }
-  auto normed = at::mul(centered, along_channels(rstd, x));
-  auto out = scaled_and_moved(normed, along_channels(weight, x), along_channels(bias, x)).to(input.scalar_type());
-  if (!training) return {out, x.new_empty({0}), x.new_empty({0})};
-  auto statistics = statistics_type(input, weight);
-  return {out, mean.to(statistics), rstd.to(statistics)};
-}
-
-// native_batch_norm_backward(grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask)
-bool batch_norm_backward(Stack& stack) {
-  auto input = stack[1].toTensor(), weight = optional_tensor(stack[2]);
-  bool training = stack[7].toBool();
-  auto mask = stack[9].toBoolList();
-  auto type = sum_type(input.scalar_type());
-  auto x = settle(input);
-  auto grad = lie_like(stack[0].toTensor(), x).to(type);
-  auto dims = all_but_channels(x);
-  auto mean = optional_tensor(stack[training ? 5 : 3]).to(type);
-  auto rstd = training ? optional_tensor(stack[6]).to(type)
-                       : at::rsqrt(at::add(optional_tensor(stack[4]).to(type), stack[8].toDouble()));
-  auto normed = at::mul(at::sub(x.to(type), along_channels(mean, x)), along_channels(rstd, x));
-  auto along = at::sum(at::mul(grad, normed), dims, false), level = at::sum(grad, dims, false);
-  Stack results(3, at::Tensor());
-  if (mask[0]) {
-    auto g = grad;
-    if (training) {
-      auto count = extent(x, dims);
-      g = at::sub(g, along_channels(at::div(settle(level), count), x));
-      g = at::sub(g, at::mul(normed, along_channels(at::div(settle(along), count), x)));
-    }
-    auto factor = weight.defined() ? at::mul(rstd, weight.to(type)) : rstd;
-    results[0] = at::mul(g, along_channels(factor, x)).to(input.scalar_type());
-  }
-  if (mask[1]) results[1] = along.to(type_of(weight, input));
-  if (mask[2]) results[2] = level.to(type_of(weight, input));
-  stack = std::move(results);
-  return true;
-}
+// --- batch norm, in its forms
 
 bool batch_norm_with_running(Stack& stack) {
   stack = batch_norm(stack[0].toTensor(), optional_tensor(stack[1]), optional_tensor(stack[2]), optional_tensor(stack[3]),

@@ -7,6 +7,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"
 #include "tests/support/dealer.h"
+#include "tests/support/peak_memory.h"
 #include "tests/support/world.h"
 
 namespace intarsia {
@@ -66,6 +67,39 @@ TEST(ConvolutionAndBatchNorm, TrainWithTheStatisticsOfTheWholeImage) {
     train_beside_plain(square, {Shard(2), Shard(3)});
     train_beside_plain(square, {Shard(0), Shard(3)});
     train_beside_plain(square, {Shard(3), Shard(3)});
+  });
+}
+
+// Two ranks, one after the other: beside what the plain op takes on one half there is the result of the other.
+TEST(BatchNormOfACutImage, MakesNothingAsLargeAsTheImageButTheResult) {
+  Simulation world(2);
+  auto mesh = init_device_mesh(at::kCPU, {2});
+  auto whole = at::randn({1, 8, 64, 1024}), half = whole.slice(3, 0, 512).contiguous(), stats = at::rand({8});
+  auto x = distribute_tensor(whole, mesh, {Shard(3)}), per_channel = distribute_tensor(stats, mesh, {Replicate()});
+  auto forward = [](const at::Tensor& x, const at::Tensor& w) { at::native_batch_norm(x, w, w, {}, {}, true, 0.1, 1e-5); };
+  auto backward = [](const at::Tensor& x, const at::Tensor& w) {
+    at::native_batch_norm_backward(x, x, w, {}, {}, w, w, true, 1e-5, {true, true, true});
+  };
+  for (auto op : {+forward, +backward}) {
+    op(x, per_channel);
+    auto plain = peak_of([&] { op(half, stats); });
+    EXPECT_LE(peak_of([&] { op(x, per_channel); }), plain + static_cast<int64_t>(half.nbytes()) * 5 / 4);
+  }
+}
+
+// The plain op's own sums are of the same kind: a mean far from zero costs both the same digits.
+TEST(BatchNormOfACutImage, IsAsExactAsThePlainOneInFloat) {
+  for_each_world({2, 3, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    for (double mean : {0., 30.}) {
+      auto whole = at::randn({2, 3, 10, 13}) + mean, grad = at::randn({2, 3, 10, 13});
+      auto x = distribute_tensor(whole, mesh, {Shard(3)}).requires_grad_(), y = whole.clone().requires_grad_();
+      auto out = at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
+      auto expected = at::batch_norm(y, {}, {}, {}, {}, true, 0.1, 1e-5, false);
+      EXPECT_EQ(difference(full_tensor(out).detach(), expected.detach(), mean ? 1e-4 : 1e-5), "") << mean;
+      out.backward(distribute_tensor(grad, mesh, {Shard(3)})), expected.backward(grad);
+      EXPECT_EQ(difference(full_tensor(x.grad()), y.grad(), mean ? 1e-4 : 1e-5), "") << mean;
+    }
   });
 }
 
