@@ -13,6 +13,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
@@ -172,6 +173,7 @@ StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const
     TORCH_CHECK_VALUE(!is_dtensor(tensor), "[explain] a tensor of shape ", tensor.sizes(), " of ", module.name(),
                       " is distributed already. Explain a module before it is parallelized.");
   }
+  RehearsalScope rehearses;
   Rollback rollback(module);  // gradients and hooks
   WithoutData without(module, mesh.size());
   auto world = simulate(mesh.size());

@@ -120,9 +120,9 @@ void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
     operand.meta = &meta_of(operand.tensor);
     return;
   }
-  TORCH_CHECK_VALUE(false, "[", call.op.name, "] its tensors lie on different meshes: ",
-                    call.mesh.text(), " and ", meta->layout->mesh().text(),
-                    ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+  TORCH_CHECK(false, "[", call.op.name, "] its tensors lie on different meshes: ",
+              call.mesh.text(), " and ", meta->layout->mesh().text(),
+              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
 }
 
 // Whether every rank holds the same values.

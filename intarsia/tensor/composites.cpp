@@ -121,6 +121,45 @@ at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor
   return at::group_norm(input, input.size(1), weight, bias, eps, false);
 }
 
+// Random tensors in the form of another lie as it does; a pending reduction has no form to follow.
+template <class Draw>
+at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format, Draw draw) {
+  auto target = at::empty_like(self, options, format);
+  if (is_dtensor(target) && layout_of(target).has_partial()) target = redistribute(target, settled(placements_of(target)));
+  at::NoGradGuard no_grad;
+  draw(target);
+  return target;
+}
+
+at::TensorOptions options_of(std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                             std::optional<at::Device> device, std::optional<bool> pinned) {
+  return at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pinned);
+}
+
+at::Tensor rand_like(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                     std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+  return drawn_like(self, options_of(dtype, layout, device, pinned), format, [](auto& t) { t.uniform_(0, 1); });
+}
+
+at::Tensor randn_like(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                      std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+  return drawn_like(self, options_of(dtype, layout, device, pinned), format, [](auto& t) { t.normal_(0, 1); });
+}
+
+at::Tensor randint_like(const at::Tensor& self, c10::SymInt high, std::optional<at::ScalarType> dtype,
+                        std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pinned,
+                        std::optional<at::MemoryFormat> format) {
+  auto end = high.expect_int();
+  return drawn_like(self, options_of(dtype, layout, device, pinned), format, [&](auto& t) { t.random_(0, end); });
+}
+
+at::Tensor randint_like_from(const at::Tensor& self, c10::SymInt low, c10::SymInt high, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pinned,
+                             std::optional<at::MemoryFormat> format) {
+  auto begin = low.expect_int(), end = high.expect_int();
+  return drawn_like(self, options_of(dtype, layout, device, pinned), format, [&](auto& t) { t.random_(begin, end); });
+}
+
 // Modules start recurrent layers and cells from plain zeros: those lie as the batch of the input does.
 at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t batch, int64_t own) {
   if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
@@ -156,6 +195,10 @@ void register_composites(torch::Library& aten, torch::Library& aten_autograd) {
     library->impl("bilinear", bilinear);
     library->impl("cross_entropy_loss", cross_entropy);
     library->impl("instance_norm", instance_norm);
+    library->impl("rand_like", rand_like);
+    library->impl("randn_like", randn_like);
+    library->impl("randint_like", randint_like);
+    library->impl("randint_like.low_dtype", randint_like_from);
     for (auto op : {"lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "lstm_cell", "gru_cell", "rnn_tanh_cell",
                     "rnn_relu_cell"}) {
       library->impl(op, torch::CppFunction::makeFromBoxedFunction<&recurrent>());

@@ -9,6 +9,7 @@
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/call.h"
 #include "intarsia/tensor/decide.h"
+#include "intarsia/tensor/implicit_moves.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/random.h"
@@ -44,6 +45,7 @@ c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision
       inputs.emplace_back();
       for (auto& shard : slots) inputs.back().push_back(at::empty(tensor.sizes(), shard.options()));
     } else if (!decision.plans[i].steps.empty()) {
+      observe_implicit_move(call.op.name.c_str(), decision.plans[i]);
       inputs.push_back(shards_by(call.operands[i].tensor, decision.in[i], decision.plans[i]));
     } else {
       inputs.push_back(call.operands[i].meta->shards());

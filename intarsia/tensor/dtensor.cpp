@@ -86,6 +86,21 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
   return tensors;
 }
 
+// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it: so do its shards.
+std::vector<int64_t> keep_order(const at::Tensor& data, Shards& shards) {
+  if (data.is_contiguous() || !data.is_non_overlapping_and_dense()) {
+    auto strides = c10::contiguous_strides(data.sizes());
+    return {strides.begin(), strides.end()};
+  }
+  for (auto& shard : shards) {
+    auto strides = at::infer_dense_strides(shard.sizes(), data.strides());
+    if (shard.strides() != at::IntArrayRef(strides)) {
+      shard = at::empty_strided(shard.sizes(), strides, shard.options()).copy_(shard);
+    }
+  }
+  return data.strides().vec();
+}
+
 template <class Make>
 at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
                        at::TensorOptions options, const char* where, Make make) {
@@ -127,7 +142,8 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
       shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate).clone(at::MemoryFormat::Contiguous);
     }
   }
-  auto result = wrap(std::move(shards), layout, data.sizes(), c10::contiguous_strides(data.sizes()), data.dtype());
+  auto strides = keep_order(value_at(data, 0), shards);
+  auto result = wrap(std::move(shards), layout, data.sizes(), strides, data.dtype());
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;
 }
 

@@ -103,7 +103,7 @@ std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& l
                                                              const FromLocalOptions& options) {
   TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
   CauseScope cause("from_local", false);
-  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(value_at(local, 0).sizes().vec())};
+  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(even_shape(local, *layout))};
   if (options.run_check) check_same_ndim(local.dim(), *layout);
   auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
   TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),

@@ -8,13 +8,15 @@
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/strides.h"
+#include "intarsia/tensor/without_data.h"
 
 namespace intarsia {
 namespace {
 
 c10::Device device_of(const Shards& shards, const Layout& layout) {
   // See Note [Tensors without data] for the second.
-  return shards.empty() || shards[0].is_meta() ? c10::Device(layout.mesh().device_type()) : shards[0].device();
+  bool as_the_mesh = shards.empty() || (shards[0].is_meta() && is_rehearsing());
+  return as_the_mesh ? c10::Device(layout.mesh().device_type()) : shards[0].device();
 }
 
 // An expanded dim is one place in memory, which copy_ would refuse to write many times; all its values are equal.

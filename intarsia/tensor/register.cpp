@@ -68,6 +68,9 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
   if (name == "aten::detach") return false;
+  for (auto op : {"aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::randint_like.low_dtype"}) {
+    if (c10::toString(handle.operator_name()) == op) return false;  // see register_composites
+  }
   if (name.rfind("aten::_foreach", 0) == 0) return rule_table().find_decomposition(handle.operator_name()) != nullptr;
   for (auto op : {"aten::linear", "aten::matmul", "aten::one_hot", "aten::affine_grid_generator_backward"}) {
     if (name == op && handle.operator_name().overload_name.empty()) return true;

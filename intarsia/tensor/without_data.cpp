@@ -8,6 +8,8 @@
 namespace intarsia {
 namespace {
 
+thread_local int rehearsals_ = 0;
+
 using Stack = std::vector<c10::IValue>;
 
 bool is_known(const Call& call, const Decision& decision) {
@@ -73,6 +75,10 @@ bool written_arguments(const c10::FunctionSchema& schema, Stack& stack) {
 }
 
 }  // namespace
+
+RehearsalScope::RehearsalScope() { ++rehearsals_; }
+RehearsalScope::~RehearsalScope() { --rehearsals_; }
+bool is_rehearsing() { return rehearsals_ > 0; }
 
 bool run_without_data(const Call& call, const Decision& decision, std::vector<Stack>& results) {
   bool choice = call.op.name == kChooseAttention;

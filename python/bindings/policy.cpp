@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "bindings.h"
+#include "intarsia/tensor/implicit_moves.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia::python {
@@ -37,6 +38,12 @@ void bind_policies(py::module_& module) {
       .value("verify", PlainTensors::verify);
   bind_scope<PlainTensorScope, PlainTensors>(module, "PlainTensorScope",
                                              "What happens to plain tensors that meet distributed ones.");
+  py::enum_<ImplicitMoves>(module, "ImplicitMoves")
+      .value("allow", ImplicitMoves::allow)
+      .value("warn", ImplicitMoves::warn)
+      .value("error", ImplicitMoves::error);
+  bind_scope<ImplicitMovesScope, ImplicitMoves, bool>(module, "ImplicitMovesScope",
+                                                      "What happens when an op has to move its tensors by itself.");
   bind_scope<StrictScope, bool>(module, "StrictScope", "Ops without a rule are errors inside.");
 }
 

@@ -3,6 +3,7 @@
 import importlib
 import multiprocessing.spawn as _spawn
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ _REPLACED = {
     f"{_TENSOR}.debug._comm_mode": {"CommDebugMode": "intarsia.debug"},
     f"{_TENSOR}.debug._visualize_sharding": {"visualize_sharding": "intarsia.debug"},
     f"{_TENSOR}.experimental": {"implicit_replication": "intarsia.experimental"},
+    f"{_TENSOR}._random": {"manual_seed": "intarsia._factories"},
+    f"{_TENSOR}._utils": {"ExplicitRedistributionContext": "intarsia.experimental"},
     f"{_TENSOR}.experimental._func_map": {"local_map": "intarsia.experimental"},
     f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
     "torch.distributed._local_tensor": {
@@ -40,6 +43,8 @@ _REPLACED = {
         "LocalTensorMode": "intarsia._local_tensor",
         "maybe_run_for_local_tensor": "intarsia._local_tensor",
     },
+    "torch.distributed.fsdp": {"fully_shard": "intarsia._wrappers"},
+    "torch.distributed._composable.replicate": {"replicate": "intarsia._wrappers"},
     "torch.distributed.checkpoint.state_dict_saver": {
         "save": "intarsia._checkpoint",
         "async_save": "intarsia._checkpoint",
@@ -52,6 +57,8 @@ _REPLACED = {
 _FRONT = (
     _TENSOR,
     f"{_TENSOR}._api",
+    f"{_TENSOR}._random",
+    f"{_TENSOR}._utils",
     f"{_TENSOR}.debug",
     f"{_TENSOR}.experimental",
     f"{_TENSOR}.parallel",
@@ -61,15 +68,31 @@ _FRONT = (
     "torch.distributed._tensor",
     "torch.distributed._tensor.api",
     "torch.distributed._local_tensor",
+    "torch.distributed._composable",
+    "torch.distributed._composable.replicate",
+    "torch.distributed._state_dict_utils",
+    "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint._traverse",
+    "torch.distributed.checkpoint.default_planner",
+    "torch.distributed.checkpoint.optimizer",
+    "torch.distributed.checkpoint.planner_helpers",
+    "torch.distributed.checkpoint.state_dict",
     "torch.distributed.checkpoint.state_dict_saver",
     "torch.distributed.checkpoint.state_dict_loader",
+    "torch.distributed.checkpoint.utils",
     f"{_TENSOR}.debug._comm_mode",
     f"{_TENSOR}.debug._visualize_sharding",
     f"{_TENSOR}.experimental._func_map",
     f"{_TENSOR}.experimental._register_sharding",
     f"{_TENSOR}.parallel.loss",
 )
+
+# Modules whose functions go on with PyTorch's names: programs are shown a copy.
+_COPIED = (f"{_TENSOR}._api",)
+
+# Modules of PyTorch that go on with its own DTensor: they are loaded before its name means ours.
+_KEPT = ("torch.distributed._composable.replicate_with_fsdp",)
 
 _undo: list[Callable[[], None]] = []
 
@@ -91,9 +114,12 @@ def install() -> None:
     torch_dtensor_class()
     if installed():  # by the import hook of sitecustomize, just now
         return
+    _let_pytorch_find_its_class()
     ours_by_theirs = _pairs()
-    for name in _FRONT:
+    for name in (*_FRONT, *_KEPT):
         importlib.import_module(name)
+    for name in _COPIED:
+        ours_by_theirs |= _shown_copy(name)
     for module in _modules_of_programs():
         _rebind(module, ours_by_theirs)
     _teach_children()
@@ -105,6 +131,18 @@ def uninstall() -> None:
         _undo.pop()()
 
 
+def _let_pytorch_find_its_class() -> None:
+    """PyTorch's C++ looks its DTensor up by name at the first op on one, and keeps it."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.distributed.tensor.placement_types import Replicate
+
+    from ._interop import torch_dtensor_class
+
+    mesh = torch.distributed.device_mesh.DeviceMesh("cpu", torch.zeros(1, dtype=torch.int), _init_backend=False, _rank=0)
+    meta = TensorMeta(torch.Size([0]), (1,), torch.float32)
+    torch_dtensor_class()(torch.empty(0), DTensorSpec(mesh, (Replicate(),), meta), requires_grad=False).detach()
+
+
 def _pairs() -> dict[int, tuple[Any, Any]]:
     """PyTorch's objects and ours, by the id of the former."""
     pairs = {}
@@ -114,6 +152,16 @@ def _pairs() -> dict[int, tuple[Any, Any]]:
             theirs = getattr(module, name)
             pairs[id(theirs)] = (theirs, getattr(importlib.import_module(ours), name))
     return pairs
+
+
+def _shown_copy(name: str) -> dict[int, tuple[Any, Any]]:
+    """Puts a copy of a module in its place; returns the pair."""
+    theirs = sys.modules[name]
+    copy = types.ModuleType(name, theirs.__doc__)
+    copy.__dict__.update(theirs.__dict__)
+    sys.modules[name] = copy
+    _undo.append(lambda: sys.modules.__setitem__(name, theirs))
+    return {id(theirs): (theirs, copy)}
 
 
 def _modules_of_programs() -> list[Any]:

@@ -38,14 +38,30 @@ def full(
     return _core.full(_size_of((size,)), fill_value, mesh, placements, dtype, requires_grad)
 
 
-def zeros(*size: Any, dtype: "torch.dtype | None" = None, **options: Any) -> torch.Tensor:
+def zeros(
+    *size: Any,
+    requires_grad: bool = False,
+    dtype: "torch.dtype | None" = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: Any = None,
+    placements: "Sequence[Any] | None" = None,
+) -> torch.Tensor:
     """A distributed tensor of zeros."""
-    return full(_size_of(size), 0, dtype=dtype or torch.get_default_dtype(), **options)
+    mesh, placements = _place(device_mesh, placements, layout, "zeros")
+    return _core.full(_size_of(size), 0, mesh, placements, dtype or torch.get_default_dtype(), requires_grad)
 
 
-def ones(*size: Any, dtype: "torch.dtype | None" = None, **options: Any) -> torch.Tensor:
+def ones(
+    *size: Any,
+    dtype: "torch.dtype | None" = None,
+    layout: torch.layout = torch.strided,
+    requires_grad: bool = False,
+    device_mesh: Any = None,
+    placements: "Sequence[Any] | None" = None,
+) -> torch.Tensor:
     """A distributed tensor of ones."""
-    return full(_size_of(size), 1, dtype=dtype or torch.get_default_dtype(), **options)
+    mesh, placements = _place(device_mesh, placements, layout, "ones")
+    return _core.full(_size_of(size), 1, mesh, placements, dtype or torch.get_default_dtype(), requires_grad)
 
 
 def empty(
@@ -61,11 +77,32 @@ def empty(
     return _core.empty(_size_of(size), mesh, placements, dtype or torch.get_default_dtype(), requires_grad)
 
 
-def rand(*size: Any, requires_grad: bool = False, **options: Any) -> torch.Tensor:
+def rand(
+    *size: Any,
+    requires_grad: bool = False,
+    dtype: "torch.dtype | None" = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: Any = None,
+    placements: "Sequence[Any] | None" = None,
+) -> torch.Tensor:
     """A distributed tensor of numbers drawn evenly from [0, 1)."""
-    return empty(*size, **options).uniform_().requires_grad_(requires_grad)
+    made = empty(*size, dtype=dtype, layout=layout, device_mesh=device_mesh, placements=placements)
+    return made.uniform_().requires_grad_(requires_grad)
 
 
-def randn(*size: Any, requires_grad: bool = False, **options: Any) -> torch.Tensor:
+def randn(
+    *size: Any,
+    requires_grad: bool = False,
+    dtype: "torch.dtype | None" = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: Any = None,
+    placements: "Sequence[Any] | None" = None,
+) -> torch.Tensor:
     """A distributed tensor of normally distributed numbers."""
-    return empty(*size, **options).normal_().requires_grad_(requires_grad)
+    made = empty(*size, dtype=dtype, layout=layout, device_mesh=device_mesh, placements=placements)
+    return made.normal_().requires_grad_(requires_grad)
+
+
+def manual_seed(seed: int, device_mesh: Any) -> None:
+    """Makes the following draws repeatable: distributed tensors draw from the default generator."""
+    torch.manual_seed(seed)

@@ -1,7 +1,8 @@
 """PyTorch's LocalTensorMode on simulations: many ranks in one process."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,22 +30,45 @@ class LocalTensorMode:
 
     def __init__(self, ranks: "int | frozenset[int]") -> None:
         self.ranks = frozenset(range(ranks)) if isinstance(ranks, int) else frozenset(ranks)
+        self._scope: Any = None
 
     def __enter__(self) -> "LocalTensorMode":
-        self._scope = simulate(len(self.ranks), process_group=False)
-        self._scope.__enter__()
+        self.enable_()
         return self
 
     def __exit__(self, *args: Any) -> None:
-        self._scope.__exit__(*args)
+        self.disable_()
 
-    def rank_map(self, function: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """One tensor that stands for ``function(rank)`` of every rank."""
-        return _core.per_rank([function(rank) for rank in sorted(self.ranks)])
+    def enable_(self) -> None:
+        """Goes on playing the ranks."""
+        if self._scope is None:
+            self._scope = simulate(len(self.ranks), process_group=False)
+            self._scope.__enter__()
 
-    def tensor_map(self, tensor: torch.Tensor, function: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """One tensor that stands for ``function(rank, value)`` of every rank."""
-        return _core.per_rank([function(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)])
+    def disable_(self) -> None:
+        """Plays them no longer."""
+        if self._scope is not None:
+            scope, self._scope = self._scope, None
+            scope.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
+        """A scope in which the ranks are not played."""
+        playing = self._scope is not None
+        self.disable_()
+        try:
+            yield
+        finally:
+            if playing:
+                self.enable_()
+
+    def rank_map(self, cb: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """One tensor that stands for ``cb(rank)`` of every rank."""
+        return _core.per_rank([cb(rank) for rank in sorted(self.ranks)])
+
+    def tensor_map(self, tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """One tensor that stands for ``cb(rank, value)`` of every rank."""
+        return _core.per_rank([cb(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)])
 
 
 def value_on(value: Any, rank: int) -> Any:
@@ -60,16 +84,16 @@ def _differs(value: Any) -> bool:
     return value_on(value, 0) is not value
 
 
-def maybe_run_for_local_tensor(function: Callable) -> Callable:
+def maybe_run_for_local_tensor(func: Callable) -> Callable:
     """In a simulation, runs a function once per rank if its arguments differ between ranks."""
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         world = simulated_world()
         if world is None or not any(map(_differs, (*args, *kwargs.values()))):
-            return function(*args, **kwargs)
+            return func(*args, **kwargs)
         results = [
-            function(*(value_on(a, rank) for a in args), **{k: value_on(v, rank) for k, v in kwargs.items()})
+            func(*(value_on(a, rank) for a in args), **{k: value_on(v, rank) for k, v in kwargs.items()})
             for rank in range(world.size)
         ]
         return _core.per_rank(results) if isinstance(results[0], torch.Tensor) else results[0]

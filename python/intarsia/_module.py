@@ -89,5 +89,5 @@ def _add_output_hook(module: nn.Module, function: Callable, mesh: Any) -> None:
 
 
 def _warn(name: str, argument: str) -> None:
-    text = f"[distribute_module] {name}({argument}, device_mesh) is deprecated: take (module, {argument}, device_mesh)."
+    text = f"[distribute_module] Deprecating {name}({argument}, device_mesh): take (module, {argument}, device_mesh)."
     warnings.warn(text, FutureWarning, stacklevel=4)

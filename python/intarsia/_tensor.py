@@ -32,7 +32,7 @@ def _torch_class() -> Any:
     return _interop.torch_dtensor_class()
 
 
-class _DTensorMeta(type):
+class _DTensorMeta(type(torch.Tensor)):
     """``isinstance(x, DTensor)`` asks what the tensor is made of. PyTorch's own distributed tensors count, too."""
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -52,12 +52,10 @@ class _DTensorMeta(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if hasattr(torch.Tensor, name):
-            return getattr(torch.Tensor, name)
         return getattr(_torch_class(), name)  # internals of PyTorch's own, for programs that look there
 
 
-class DTensor(metaclass=_DTensorMeta):
+class DTensor(torch.Tensor, metaclass=_DTensorMeta):
     """A tensor of global shape that is cut over a mesh. Made by :func:`distribute_tensor`, :meth:`from_local` and ops."""
 
     def __new__(cls, local_tensor: torch.Tensor, spec: Any, *, requires_grad: bool = False) -> "DTensor":
@@ -147,6 +145,11 @@ def distribute_tensor(
     mesh = _given_mesh(device_mesh, "distribute_tensor")
     if placements is None:
         placements = _replicated(mesh)
+    if len(placements) != mesh.ndim:
+        raise ValueError(
+            "[distribute_tensor] `placements` must have the same length as `device_mesh.ndim`! "
+            f"Found placements length: {len(placements)}, and device_mesh.ndim: {mesh.ndim}."
+        )
     if _is_dtensor(tensor):
         _check_lies_so(tensor, mesh, placements)
         return tensor
@@ -157,7 +160,8 @@ def distribute_tensor(
         )
     if tensor.device.type not in (mesh.device_type, "meta"):
         tensor = tensor.to(mesh.device_type)
-    made = _core.distribute_tensor(tensor, core_mesh(mesh), placements, src_data_rank)
+    source = None if tensor.is_meta else src_data_rank  # there is nothing to send
+    made = _core.distribute_tensor(tensor, core_mesh(mesh), placements, source)
     return type(tensor)(made, requires_grad=tensor.requires_grad) if type(tensor) is torch.nn.Parameter else made
 
 
@@ -186,12 +190,25 @@ def _counted_from_front(placement: Any, ndim: int) -> Any:
 
 def to_local(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
     """This rank's shard, sharing memory. In a simulation, one tensor that stands for the shards of all ranks."""
-    return _core.to_local(self, grad_placements)
+    try:
+        return _core.to_local(self, grad_placements)
+    except RuntimeError:
+        return _nothing_of(self)
+
+
+def _nothing_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a rank that is not on the mesh holds. Other ranks have had an error, which goes on."""
+    if _core.shards_of(tensor):
+        raise
+    return torch.empty(0, dtype=tensor.dtype)
 
 
 def full_tensor(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
     """The whole tensor, on every rank."""
-    return _core.full_tensor(self, grad_placements)
+    try:
+        return _core.full_tensor(self, grad_placements)
+    except RuntimeError:
+        return _nothing_of(self)
 
 
 def redistribute(
@@ -349,6 +366,11 @@ class _Rebuilt:
         return (_rebuild, self.state)
 
 
+def _new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
+    """A plain tensor of the same dtype, as PyTorch's own DTensor makes it."""
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+
 def _only_distributed(function: Callable) -> property:
     """A method that plain tensors do not have."""
 
@@ -425,6 +447,7 @@ def _equip_tensors() -> None:
         "__get_tensor_shard__": _get_tensor_shard,
     }.items():
         setattr(torch.Tensor, name, _only_distributed(function))
+        setattr(DTensor, name, function)  # DTensor.to_local(x)
     for name, function in {
         "device_mesh": _get_mesh,
         "placements": _get_placements,
@@ -433,6 +456,8 @@ def _equip_tensors() -> None:
         "shards": shards_of,
     }.items():
         setattr(torch.Tensor, name, _only_distributed_value(name, function))
+        setattr(DTensor, name, property(function))
+    torch.Tensor.new_tensor = _served("new_tensor", _new_tensor)
     torch.Tensor.__repr__ = _served("__repr__", _show, _has_no_memory)
     torch.Tensor.__deepcopy__ = _served("__deepcopy__", _deepcopy)
     torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", _reduce)

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from . import _core
 from ._tensor import DTensor
 
-__all__ = ["implicit_replication", "local_map", "register_sharding"]
+__all__ = ["ExplicitRedistributionContext", "implicit_replication", "local_map", "register_sharding"]
 
 
 @contextlib.contextmanager
@@ -19,6 +19,27 @@ def implicit_replication() -> Iterator[None]:
     """Inside, plain tensors that meet distributed ones are taken as replicated."""
     with _core.PlainTensorScope(_core.PlainTensors.replicate):
         yield
+
+
+class ExplicitRedistributionContext:
+    """A scope in which an op that would have to move its tensors by itself is an error, or a warning.
+
+    Moves that send nothing count only if ``strict``.
+    """
+
+    def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise") -> None:
+        if mode not in ("raise", "warn"):
+            raise RuntimeError(f"Invalid mode {mode}")
+        policies = _core.ImplicitMoves
+        policy = policies.allow if not enable else policies.error if mode == "raise" else policies.warn
+        self._scope = _core.ImplicitMovesScope(policy, strict)
+
+    def __enter__(self) -> "ExplicitRedistributionContext":
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._scope.__exit__(*args)
 
 
 def local_map(

@@ -50,10 +50,13 @@ def _left(tensor: torch.Tensor, use_local: bool) -> torch.Tensor:
 
 
 class _LeafStyle(ParallelStyle):
-    """A style of Linear and Embedding: the weights are cut, one input comes in, one output goes out."""
+    """A style of Linear and Embedding: the weights are cut, one input comes in, one output goes out.
+
+    The methods have the names and arguments that PyTorch's have, for programs that replace them.
+    """
 
     _cuts: dict[type, dict[str, Placement]]  # by module and parameter; those not named are replicated
-    _inputs: dict[type, Placement]  # what the module needs to get
+    desired_input_layouts: tuple[Placement, ...]  # what the module needs to get
 
     def __init__(self, input_layout: Placement, output_layout: Placement, use_local_output: bool) -> None:
         self.input_layouts = (input_layout,)
@@ -61,25 +64,36 @@ class _LeafStyle(ParallelStyle):
         self.use_local_output = use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
-        kind = next((kind for kind in self._cuts if isinstance(module, kind)), None)
-        if kind is None:
+        if not isinstance(module, (nn.Linear, nn.Embedding)):
             raise NotImplementedError(f"{type(self).__name__} currently only support nn.Linear and nn.Embedding!")
-        self.desired_input_layouts = (self._inputs[kind],)
-        features = module.in_features if kind is nn.Linear else None
-        return distribute_module(
-            module, device_mesh, partial(self._cut, self._cuts[kind]), partial(self._prepare, features), self._finish
-        )
+        cut = self._partition_linear_fn if isinstance(module, nn.Linear) else self._partition_embedding_fn
+        prepare = partial(self._prepare_input_fn, self.input_layouts, self.desired_input_layouts)
+        finish = partial(self._prepare_output_fn, self.output_layouts, self.use_local_output)
+        return distribute_module(module, device_mesh, cut, prepare, finish)
 
-    def _cut(self, cuts: dict[str, Placement], _: str, module: nn.Module, mesh: Any) -> None:
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
+        self._cut(self._cuts[nn.Linear], module, device_mesh)
+
+    def _partition_embedding_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
+        self._cut(self._cuts[nn.Embedding], module, device_mesh)
+
+    def _cut(self, cuts: dict[str, Placement], module: nn.Module, mesh: Any) -> None:
         for name, _ in module.named_parameters(recurse=False):
             distribute_parameter(module, name, mesh, (cuts.get(name, Replicate()),), self.src_data_rank)
 
-    def _prepare(self, features: "int | None", _: nn.Module, inputs: tuple, mesh: Any) -> tuple:
-        tensor = _distributed(inputs[0], mesh, self.input_layouts[0], features)
-        return (_brought(tensor, self.desired_input_layouts[0]), *inputs[1:])
+    @staticmethod
+    def _prepare_input_fn(
+        input_layouts: tuple, desired_input_layouts: tuple, mod: nn.Module, inputs: tuple, device_mesh: Any
+    ) -> tuple:
+        extent = mod.in_features if isinstance(mod, nn.Linear) else None
+        tensor = _distributed(inputs[0], device_mesh, input_layouts[0], extent)
+        return (_brought(tensor, desired_input_layouts[0]), *inputs[1:])
 
-    def _finish(self, _: nn.Module, output: torch.Tensor, mesh: Any) -> torch.Tensor:
-        return _left(_brought(output, self.output_layouts[0]), self.use_local_output)
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: tuple, use_local_output: bool, mod: nn.Module, outputs: torch.Tensor, device_mesh: Any
+    ) -> torch.Tensor:
+        return _left(_brought(outputs, output_layouts[0]), use_local_output)
 
     def __repr__(self) -> str:
         return (
@@ -92,7 +106,6 @@ class ColwiseParallel(_LeafStyle):
     """Cuts the output features of Linear, or the columns of Embedding."""
 
     _cuts = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
-    _inputs = {nn.Linear: Replicate(), nn.Embedding: Replicate()}
 
     def __init__(
         self,
@@ -102,13 +115,13 @@ class ColwiseParallel(_LeafStyle):
         use_local_output: bool = True,
     ) -> None:
         super().__init__(input_layouts or Replicate(), output_layouts or Shard(-1), use_local_output)
+        self.desired_input_layouts = (Replicate(),)
 
 
 class RowwiseParallel(_LeafStyle):
     """Cuts the input features of Linear, or the rows of Embedding."""
 
     _cuts = {nn.Linear: {"weight": Shard(1)}, nn.Embedding: {"weight": Shard(0)}}
-    _inputs = {nn.Linear: Shard(-1), nn.Embedding: Replicate()}
 
     def __init__(
         self,
@@ -119,6 +132,10 @@ class RowwiseParallel(_LeafStyle):
     ) -> None:
         super().__init__(input_layouts or Shard(-1), output_layouts or Replicate(), use_local_output)
 
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        self.desired_input_layouts = (Shard(-1) if isinstance(module, nn.Linear) else Replicate(),)
+        return super()._apply(module, device_mesh)
+
 
 class SequenceParallel(ParallelStyle):
     """Replicates the parameters and cuts the input along its sequence: for norms and dropout."""
@@ -128,21 +145,25 @@ class SequenceParallel(ParallelStyle):
         self.use_local_output = use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
-        return distribute_module(module, device_mesh, self._replicate, self._prepare, self._finish)
+        prepare = partial(self._prepare_input_fn, self.sequence_sharding)
+        finish = partial(self._prepare_output_fn, self.use_local_output)
+        return distribute_module(module, device_mesh, self._replicate_module_fn, prepare, finish)
 
-    def _replicate(self, _: str, module: nn.Module, mesh: Any) -> None:
-        for name, _ in module.named_parameters(recurse=False):
-            distribute_parameter(module, name, mesh, (Replicate(),), self.src_data_rank)
+    def _replicate_module_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
+        for key, _ in module.named_parameters(recurse=False):
+            distribute_parameter(module, key, device_mesh, (Replicate(),), self.src_data_rank)
 
-    def _prepare(self, module: nn.Module, inputs: tuple, mesh: Any) -> tuple:
+    @staticmethod
+    def _prepare_input_fn(sequence_sharding: tuple, mod: nn.Module, inputs: tuple, device_mesh: Any) -> tuple:
         tensor = inputs[0]
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"expecting input of {module} to be a torch.Tensor or DTensor, but got {tensor}")
-        cut = self.sequence_sharding[0]
-        return (_brought(_distributed(tensor, mesh, cut), cut), *inputs[1:])
+            raise ValueError(f"expecting input of {mod} to be a torch.Tensor or DTensor, but got {tensor}")
+        cut = sequence_sharding[0]
+        return (_brought(_distributed(tensor, device_mesh, cut), cut), *inputs[1:])
 
-    def _finish(self, _: nn.Module, outputs: Any, mesh: Any) -> Any:
-        return _left(outputs, self.use_local_output)
+    @staticmethod
+    def _prepare_output_fn(use_local_output: bool, mod: nn.Module, outputs: Any, device_mesh: Any) -> Any:
+        return _left(outputs, use_local_output)
 
     def __repr__(self) -> str:
         return f"SequenceParallel(sequence_dim={self.sequence_sharding[0].dim}, use_local_output={self.use_local_output})"
@@ -181,35 +202,38 @@ class PrepareModuleInput(ParallelStyle):
         same = len(self.input_kwarg_layouts) == len(self.desired_input_kwarg_layouts)
         _need(not self.with_kwargs or same, "input_kwarg_layouts and desired_input_kwarg_layouts should have same length!")
 
-    def _one(self, value: Any, mesh: Any, layout: "Placement | None", desired: "Placement | None") -> Any:
-        if layout is None:
-            return value
-        _need(isinstance(value, torch.Tensor), "expecting input to be a torch.Tensor!")
-        return _left(_brought(_distributed(value, mesh, layout), desired), self.use_local_output)
+    def _prepare_input_arg(
+        self, input: Any, mesh: Any, input_layout: "Placement | None", desired_layout: "Placement | None"
+    ) -> Any:
+        if input_layout is None:
+            return input
+        _need(isinstance(input, torch.Tensor), "expecting input to be a torch.Tensor!")
+        return _left(_brought(_distributed(input, mesh, input_layout), desired_layout), self.use_local_output)
 
-    def _positional(self, inputs: Any, mesh: Any) -> Any:
+    def _prepare_input_fn(self, inputs: Any, device_mesh: Any) -> Any:
         if self.input_layouts is None:
             return inputs
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
         if len(inputs) != len(self.input_layouts):
             raise ValueError("module inputs and input_layouts should have same length!")
         layouts = zip(inputs, self.input_layouts, self.desired_input_layouts)
-        return tuple(self._one(value, mesh, layout, desired) for value, layout, desired in layouts)
+        return tuple(self._prepare_input_arg(value, device_mesh, layout, desired) for value, layout, desired in layouts)
 
-    def _named(self, kwargs: dict[str, Any], mesh: Any) -> dict[str, Any]:
-        prepared = dict(kwargs)
+    def _prepare_input_kwarg_fn(self, inputs: Any, kwarg_inputs: dict[str, Any], device_mesh: Any) -> tuple:
+        prepared = dict(kwarg_inputs)
         for name, layout in self.input_kwarg_layouts.items():
-            if name in kwargs:
-                prepared[name] = self._one(kwargs[name], mesh, layout, self.desired_input_kwarg_layouts.get(name))
-        return prepared
+            if name in kwarg_inputs:
+                desired = self.desired_input_kwarg_layouts.get(name)
+                prepared[name] = self._prepare_input_arg(kwarg_inputs[name], device_mesh, layout, desired)
+        return self._prepare_input_fn(inputs, device_mesh), prepared
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         mesh = device_mesh
         if self.with_kwargs:
-            both = lambda _, inputs, kwargs: (self._positional(inputs, mesh), self._named(kwargs, mesh))  # noqa: E731
+            both = lambda _, inputs, kwargs: self._prepare_input_kwarg_fn(inputs, kwargs, mesh)  # noqa: E731
             module.register_forward_pre_hook(both, with_kwargs=True)
         else:
-            module.register_forward_pre_hook(lambda _, inputs: self._positional(inputs, mesh))
+            module.register_forward_pre_hook(lambda _, inputs: self._prepare_input_fn(inputs, mesh))
         return module
 
     def __repr__(self) -> str:
@@ -229,12 +253,12 @@ class PrepareModuleOutput(ParallelStyle):
         same = len(self.output_layouts) == len(self.desired_output_layouts)
         _need(same, "output_layouts and desired_output_layouts should have same length!")
 
-    def _prepare(self, outputs: Any, mesh: Any) -> Any:
+    def _prepare_out_fn(self, outputs: Any, device_mesh: Any) -> Any:
         values = outputs if isinstance(outputs, tuple) else (outputs,)
         if len(values) != len(self.output_layouts):
             raise ValueError("module outputs and output_layouts should have same length!")
         layouts = zip(values, self.output_layouts, self.desired_output_layouts)
-        made = tuple(self._one(value, mesh, layout, desired) for value, layout, desired in layouts)
+        made = tuple(self._one(value, device_mesh, layout, desired) for value, layout, desired in layouts)
         return made[0] if len(made) == 1 else made
 
     def _one(self, value: Any, mesh: Any, layout: "Placement | None", desired: "Placement | None") -> Any:
@@ -243,7 +267,7 @@ class PrepareModuleOutput(ParallelStyle):
         return _left(_brought(_distributed(value, mesh, layout), desired), self.use_local_output)
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
-        module.register_forward_hook(lambda _, inputs, outputs: self._prepare(outputs, device_mesh))
+        module.register_forward_hook(lambda _, inputs, outputs: self._prepare_out_fn(outputs, device_mesh))
         return module
 
     def __repr__(self) -> str:
