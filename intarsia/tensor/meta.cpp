@@ -163,6 +163,17 @@ void attach_note(const at::Tensor& tensor, NotePtr note) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(another_handle(tensor).getIntrusivePtr());
 }
 
+// A slice of a local tensor is a view of it; what comes of a move has the order of the whole, too.
+static Shards moved(const at::Tensor& tensor, const Plan& plan, const Shards& shards) {
+  auto result = run(plan, shards, tensor.sizes());
+  bool dense = tensor.is_non_overlapping_and_dense();
+  for (auto& shard : result) {
+    if (dense) follow_strides(shard, tensor.strides());
+    else shard = shard.contiguous();
+  }
+  return result;
+}
+
 Shards shards_in(const at::Tensor& tensor, const Layout* layout) {
   auto* now = meta_of(tensor).layout;
   return shards_by(tensor, layout, plan(now, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type())));
@@ -173,11 +184,11 @@ Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& pla
   auto& shards = meta.shards();
   if (meta.layout == layout) return shards;
   bool settles = meta.layout->has_partial() && !layout->has_partial();
-  if (!settles) return run(plan, shards, tensor.sizes());
-  auto known = meta.settled([&] { return DTensorMeta::Settled{layout, meta.version(), run(plan, shards, tensor.sizes())}; });
+  if (!settles) return moved(tensor, plan, shards);
+  auto known = meta.settled([&] { return DTensorMeta::Settled{layout, meta.version(), moved(tensor, plan, shards)}; });
   if (known.layout == layout) return known.shards;
   auto steps = intarsia::plan(known.layout, layout, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
-  return run(steps, known.shards, tensor.sizes());
+  return moved(tensor, steps, known.shards);
 }
 
 }  // namespace intarsia
