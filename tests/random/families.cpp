@@ -187,7 +187,7 @@ void indexing(Builder& b) {
 
 void products(Builder& b) {
   auto i = b.any();
-  auto x = b.at(i);  // a copy: leaf() may move the values
+  auto x = b.at(i);  // a leaf may move the values
   auto dtype = x.scalar_type();
   auto emit = [&](const std::string& name, auto call) { b.emit(name + " of " + v(i), call); };
   auto kind = b.below(7);
