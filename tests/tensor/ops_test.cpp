@@ -111,7 +111,7 @@ TEST(Ops, DifferentMeshesAreAnErrorThatNamesBoth) {
   auto world = simulate(4);
   auto a = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {4}, {"tp"}), {Shard(0)});
   auto b = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"}), {Shard(0), Replicate()});
-  EXPECT_EQ(error_text<c10::ValueError>([&] { a + b; }),
+  EXPECT_EQ(error_text<c10::Error>([&] { a + b; }),
             "[aten::add.Tensor] its tensors lie on different meshes: DeviceMesh(cpu, tp=4) and DeviceMesh(cpu, dp=2, tp=2)."
             " Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
 }
