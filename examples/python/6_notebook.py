@@ -1,7 +1,7 @@
 # %% [markdown]
 # Four ranks in one interpreter: every cell can be run in a notebook, and nothing else has to be started.
 #
-#     PYTHONPATH=build/python python examples/python/4_notebook.py
+#     PYTHONPATH=build/python python examples/python/6_notebook.py
 
 # %%
 import torch
