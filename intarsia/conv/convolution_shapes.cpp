@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include <ATen/ATen.h>
 #include <ATen/native/ConvUtils.h>
 #include <torch/library.h>
@@ -9,26 +7,33 @@
 namespace intarsia {
 namespace {
 
-// Backends refuse an output padding that no input can reach, and to crop all, each in its own words: the plain op says them.
-void check_transposed(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
-                      at::IntArrayRef dilation, at::IntArrayRef output_padding, int64_t groups, at::IntArrayRef shape) {
-  bool fits = std::all_of(shape.begin() + 2, shape.end(), [](auto extent) { return extent > 0; });
-  for (size_t i = 0; i < output_padding.size(); ++i) {
-    fits = fits && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
+// What backends refuse, each in its own words, the plain op says: an output padding that no input can reach, cropping all, and
+// tensors of several types.
+bool looks_wrong(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, at::IntArrayRef stride,
+                 at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, at::IntArrayRef shape) {
+  bool fits = input.scalar_type() == weight.scalar_type() && (!bias.defined() || bias.scalar_type() == weight.scalar_type());
+  for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
+    fits = fits && shape[i + 2] > 0 && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
   }
-  if (fits) return;
-  auto zeros = [](const at::Tensor& like) { return at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()); };
-  at::convolution(zeros(input), zeros(weight), {}, stride, padding, dilation, true, output_padding, groups);
+  return !fits;
+}
+
+at::Tensor zeros_like_plain(const at::Tensor& like) {
+  return like.defined() ? at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()) : like;
 }
 
 // LibTorch checks the arguments of a convolution and then asks the backend. The backend "meta" has only shapes.
-at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>&,
+at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& given,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 bool transposed, at::IntArrayRef output_padding, int64_t groups) {
   auto shape = transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, output_padding, stride,
                                                         dilation, groups)
                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
-  if (transposed) check_transposed(input, weight, stride, padding, dilation, output_padding, groups, shape);
+  auto bias = given.value_or(at::Tensor());
+  if (looks_wrong(input, weight, bias, stride, dilation, transposed, output_padding, shape)) {
+    at::convolution(zeros_like_plain(input), zeros_like_plain(weight), zeros_like_plain(bias), stride, padding, dilation, transposed,
+                    output_padding, groups);
+  }
   return at::empty(shape, input.options());
 }
 
