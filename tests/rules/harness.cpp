@@ -59,11 +59,17 @@ std::vector<const Layout*> layouts(const Trial& trial, const DeviceMesh& mesh, s
   return result;
 }
 
-// Short floats are compared beside the largest value: terms of a sum may be that large.
-double tolerance_of(const at::Tensor& expected) {
+double largest_of(const at::Tensor& t) {
+  bool any = t.defined() && t.numel() && (t.is_floating_point() || t.is_complex());
+  return any ? t.abs().to(at::kDouble).nan_to_num(0, 0, 0).max().item<double>() : 0;
+}
+
+// Short floats are compared beside the largest value and the largest product of two: terms of a sum may be that large.
+double tolerance_of(const at::Tensor& expected, const std::vector<at::Tensor>& inputs) {
   auto dtype = expected.scalar_type();
   if (dtype != at::kHalf && dtype != at::kBFloat16) return c10::elementSize(c10::toRealValueType(dtype)) == 4 ? 1e-4 : 1e-9;
-  auto largest = expected.numel() ? expected.abs().to(at::kDouble).nan_to_num(0, 0, 0).max().item<double>() : 0;
+  auto largest = largest_of(expected);
+  for (auto& input : inputs) largest = std::max(largest, largest_of(input) * largest_of(input));
   return (dtype == at::kHalf ? 3e-3 : 2e-2) * std::max(1.0, largest);
 }
 
@@ -254,7 +260,7 @@ std::string verdict(const SampleCall& call, const std::vector<std::vector<at::Te
     try {
       auto whole = put_together(pieces, placements, trial.mesh_shape, expected.sizes());
       auto goal = values ? expected : at::zeros_like(expected);
-      auto wrong = difference(whole, goal, tolerance_of(expected));
+      auto wrong = difference(whole, goal, tolerance_of(expected, call.tensors()));
       if (!wrong.empty()) return "output " + std::to_string(i) + ": " + wrong;
     } catch (const c10::Error& error) {
       return "output " + std::to_string(i) + ": " + error.what_without_backtrace();
