@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from . import _core
 from ._module import distribute_module, distribute_parameter
-from ._tensor import DTensor, _given_mesh
+from ._tensor import DTensor, _counted_from_front, _given_mesh
 
 __all__ = [
     "ColwiseParallel",
@@ -42,7 +42,9 @@ def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "in
 
 def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
     """The tensor in the layout, moved only if it lies otherwise."""
-    return tensor if layout is None else _core.redistribute(tensor, (layout,), True)
+    if layout is None or tensor.placements == (_counted_from_front(layout, tensor.ndim),):
+        return tensor  # a gradient with a pending sum goes on as it is, to where the tensor was moved
+    return _core.redistribute(tensor, (layout,), True)
 
 
 def _left(tensor: torch.Tensor, use_local: bool) -> torch.Tensor:
