@@ -335,7 +335,9 @@ bool run_directly(const Op& op, Stack& stack) {
 
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   auto count = op.handle.schema().arguments().size();
-  at::AutoDispatchBelowADInplaceOrView guard;
+  // Autograd and autocast have had their turn.
+  static constexpr auto above = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  c10::impl::ExcludeDispatchKeyGuard guard(above);
   if (may_be_direct && run_directly(op, stack)) return;
   if (op.is_out) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);

@@ -6,6 +6,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/autocast_keys.h"
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/strides.h"
 #include "intarsia/tensor/without_data.h"
@@ -138,7 +139,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorMeta> meta, c10::ArrayRef<int64_t> siz
   // Autograd must replay views instead of calling as_strided, which has no meaning on a cut tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   auto device = device_of(meta->shards(), *meta->layout);
-  c10::DispatchKeySet keys(kDTensorKey);
+  auto keys = c10::DispatchKeySet(kDTensorKey) | autocast_keys(device);
   if (C10_UNLIKELY(meta->note.defined())) keys = keys.add(kNoteKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, dtype, device);
   impl->set_sizes_and_strides(sizes, strides);

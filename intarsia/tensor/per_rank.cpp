@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
 
+#include "intarsia/tensor/autocast_keys.h"
 #include "intarsia/tensor/interpose.h"
 #include "intarsia/tensor/per_rank_number.h"
 
@@ -74,7 +75,7 @@ void show_form(c10::TensorImpl& impl, const Shards& values) {
 class PerRankImpl final : public c10::TensorImpl {
  public:
   PerRankImpl(caffe2::TypeMeta dtype, c10::Device device)
-      : TensorImpl(c10::DispatchKeySet(kPerRankKey), dtype, device) {}
+      : TensorImpl(c10::DispatchKeySet(kPerRankKey) | autocast_keys(device), dtype, device) {}
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
                                                          bool may_change) const override {

@@ -1,5 +1,6 @@
 """Ops that programs call on distributed tensors, from Python: values and gradients are those of plain tensors."""
 
+import copy
 import unittest
 import warnings
 
@@ -7,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor, init_device_mesh, simulate
 from support import same
 
 MESH = None
@@ -183,6 +184,18 @@ class Ops(unittest.TestCase):
         cut = distribute_tensor(image, self.mesh, [Shard(0)])
         self.assertTrue(cut.is_contiguous(memory_format=torch.channels_last))
         same(cut, image)
+
+    def test_autocast_casts_as_for_plain_tensors(self):
+        linear, x = nn.Linear(12, 3), self.cut(self.x, Shard(0))
+        cut = distribute_module(copy.deepcopy(linear), self.mesh)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for op in (lambda m, x: m(x), lambda m, x: x @ x.t(), lambda m, x: (x.bfloat16().softmax(1)), lambda m, x: x + 1):
+                self.assertEqual(op(cut, x).dtype, op(linear, self.x).dtype)
+            same(cut(x), linear(self.x), rtol=0.05, atol=0.05)
+            cut(x).sum().backward()
+            local = cut(x).to_local()
+            self.assertEqual((local @ local.t()).dtype, torch.bfloat16)
+        self.assertEqual((cut.weight.grad.dtype, cut(x).dtype), (torch.float32, torch.float32))
 
     def test_errors_have_the_types_of_plain_tensors(self):
         x = self.cut(self.x, Shard(0))
