@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <string>
 
+#include <ATen/Context.h>
+
 #include "intarsia/comm/init.h"
 #include "tests/processes/plays.h"
 
@@ -25,14 +27,20 @@ class OnlyFailures : public testing::EmptyTestEventListener {
   std::string name_;
 };
 
+// A test may draw plain numbers and take them to be the same on all ranks, whatever the tests before it drew.
+class SameSeed : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override { at::manual_seed(1); }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 2 && std::string(argv[1]) == "--play") return intarsia::play(argv[2]);
   testing::InitGoogleTest(&argc, argv);
   intarsia::init();
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  listeners.Append(new SameSeed);
   if (intarsia::rank() != 0) {
-    auto& listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new OnlyFailures);
   }
