@@ -9,6 +9,13 @@
 namespace intarsia {
 namespace {
 
+// The strides of the plain op's results: contiguous, or with the channels last as in the input.
+std::vector<int64_t> result_strides(const at::Tensor& x) {
+  auto format = x.suggest_memory_format();
+  auto form = at::empty(x.sizes(), at::TensorOptions(at::kMeta).dtype(x.scalar_type()).memory_format(format));
+  return form.strides().vec();
+}
+
 using Stack = std::vector<c10::IValue>;
 
 std::vector<int64_t> all_but_channels(const at::Tensor& x) {
@@ -160,7 +167,7 @@ Stack by_loops(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& 
                                                                         variances[slot], false, 0, eps))
                                     : at::empty_like(shard));
   }
-  auto out = wrap(std::move(results), &layout_of(x), x.sizes(), x.strides(), x.dtype());
+  auto out = wrap(std::move(results), &layout_of(x), x.sizes(), result_strides(x), x.dtype());
   if (!training) return {out, x.new_empty({0}), x.new_empty({0})};
   auto count = extent(x, all_but_channels(x));
   follow(running_mean, mean, momentum);
@@ -208,7 +215,7 @@ Stack gradients_by_loops(const at::Tensor& given, const at::Tensor& x, const at:
   for (size_t slot = 0; slot < means.size(); ++slot) {
     inputs.push_back(input_gradient(shards_of(grad)[slot], shards_of(x)[slot], means[slot], factors[slot], shifts[slot], slopes[slot]));
   }
-  results[0] = wrap(std::move(inputs), &layout_of(x), x.sizes(), x.strides(), x.dtype());
+  results[0] = wrap(std::move(inputs), &layout_of(x), x.sizes(), result_strides(x), x.dtype());
   return results;
 }
 

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
@@ -24,7 +25,7 @@ bool whole_groups(const OpCall& call, const Layout& query, size_t first) {
   return heads == key_heads || parts == 1 || key_heads % parts == 0;
 }
 
-// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views.
+// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views; only the output lies as the query does.
 std::vector<int64_t> heads_inside(at::IntArrayRef shape) {
   std::vector<int64_t> sizes(shape.begin(), shape.end());
   std::swap(sizes[1], sizes[2]);
@@ -65,6 +66,12 @@ Rule attention() {
     return {{q[0], q[1], q[2], call.inputs[2].sizes[3]}, {q[0], q[1], q[2]}};
   };
   with_heads_inside(rule);
+  rule.strides = [inside = rule.strides, shapes = rule.shapes](const OpCall& call) {
+    auto strides = inside(call);
+    auto like_query = at::infer_dense_strides(shapes(call)[0], call.inputs[0].strides);
+    strides[0].assign(like_query.begin(), like_query.end());
+    return strides;
+  };
   rule.plain_does = has_queries(0);
   return std::move(rule).with_local([](LocalCall& local) {
     auto query = local.stack[0].toTensor(), value = local.stack[2].toTensor();
