@@ -123,7 +123,9 @@ Rule einsum(const std::string& text) {
     return rows;
   });
   if (equation.out.empty()) {
-    rule.shapes = [](const OpCall&) { return std::vector<std::vector<int64_t>>(1); };
+    rule.shapes = [](const OpCall& call) {  // of two vectors that do not fit, the plain op speaks
+      return std::vector<std::vector<int64_t>>(call.inputs[0].sizes == call.inputs[1].sizes ? 1 : 0);
+    };
   }
   rule.aligned = true;
   return rule;
