@@ -86,18 +86,23 @@ def collectives_of_the_program_are_counted_too():
 
 
 def the_interpreter_runs_on_while_a_collective_waits():
+    import datetime
     import threading
     import time
 
-    mesh, ticks, done = init_device_mesh("cpu", (dist.get_world_size(),)), [], []
-    clock = threading.Thread(target=lambda: [ticks.append(time.sleep(0.01)) for _ in range(50)])
-    clock.start()
-    if dist.get_rank() == 0:
-        time.sleep(0.6)  # the others wait in the collective meanwhile
+    mesh, store = init_device_mesh("cpu", (dist.get_world_size(),)), dist.distributed_c10d._get_default_store()
+
+    def clock():
+        for _ in range(20):
+            time.sleep(0.01)
+        store.set(f"ticked {dist.get_rank()}", "1")
+
+    thread = threading.Thread(target=clock)
+    thread.start()
+    if dist.get_rank() == 0:  # the others wait in the collective, and their clocks have to go on
+        store.wait([f"ticked {rank}" for rank in range(1, dist.get_world_size())], datetime.timedelta(seconds=60))
     DTensor.from_local(torch.ones(2), mesh, [Partial()]).full_tensor()
-    done.append(len(ticks))
-    clock.join()
-    assert done[0] > 20, done
+    thread.join()
 
 
 def save(folder):
