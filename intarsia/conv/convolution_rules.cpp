@@ -3,6 +3,7 @@
 #include "intarsia/conv/convolution.h"
 #include "intarsia/conv/spread.h"
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 
 namespace intarsia {
 namespace {
@@ -38,9 +39,7 @@ void local_convolution(LocalCall& local) {
   auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
   if (input.numel() && weight.numel() && c10::multiply_integers(shape)) {
     stack[8] = groups;
-    auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
-    op.callBoxed(stack);
-    return;
+    return local.call_plain();
   }
   auto output = at::zeros(shape, input.options());
   if (stack[2].isTensor() && stack[2].toTensor().defined()) {
@@ -58,9 +57,7 @@ void local_convolution_backward(LocalCall& local) {
   if (grad.numel() && input.numel() && weight.numel()) {
     stack[9] = local_groups(groups_of(local.call), input.size(1), local.call.inputs[1].sizes[1]);
     stack[3] = mask[2] ? c10::IValue(std::vector<int64_t>{grad.size(1)}) : c10::IValue();
-    auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
-    op.callBoxed(stack);
-    return;
+    return local.call_plain();
   }
   std::vector<int64_t> summed = {0};
   for (int64_t d = 2; d < grad.dim(); ++d) summed.push_back(d);

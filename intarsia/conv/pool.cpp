@@ -9,6 +9,7 @@
 
 #include "intarsia/conv/pool.h"
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 
 namespace intarsia {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "intarsia/conv/spread.h"
 #include "intarsia/rules/builders.h"
+#include "intarsia/rules/empty.h"
 
 namespace intarsia {
 namespace {

@@ -193,38 +193,4 @@ TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype) {
   return form;
 }
 
-void plain_unless_empty(LocalCall& local) {
-  auto first = local.stack[0].toTensor();
-  if (first.numel()) {
-    auto& schema = local.call.schema;
-    auto op = c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str());
-    return op.callBoxed(local.stack);
-  }
-  std::vector<c10::IValue> results;
-  for (size_t i = 0; i < local.call.outputs.size(); ++i) {
-    auto shape = local_shape(*local.out[i], local.call.outputs[i].sizes, local.slot.coordinate);
-    results.emplace_back(at::zeros(shape, first.options().dtype(local.call.outputs[i].dtype)));
-  }
-  local.stack = std::move(results);
-}
-
-bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot) {
-  auto empty = [&](const Layout* layout, const TensorForm& form) {
-    return layout && form.defined && c10::multiply_integers(local_shape(*layout, form.sizes, slot.coordinate)) == 0;
-  };
-  for (size_t i = 0; i < in.size(); ++i) {
-    if (empty(in[i], call.inputs[i])) return false;
-  }
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (empty(out[i], call.outputs[i])) return false;
-  }
-  return true;
-}
-
-Rule&& unless_empty(Rule&& rule) {
-  rule.local = plain_unless_empty;
-  rule.plain_does = holds_something;
-  return std::move(rule);
-}
-
 }  // namespace intarsia

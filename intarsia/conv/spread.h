@@ -49,13 +49,4 @@ void ask_plain(const OpCall& call);
 // The form of a dense tensor.
 TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype);
 
-// For Rule::local: the plain op, which often refuses tensors without channels; a rank that holds none has no results.
-void plain_unless_empty(LocalCall& local);
-
-// For Rule::plain_does: whether a rank holds something of every tensor.
-bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot);
-
-// A rule whose plain op refuses empty tensors.
-Rule&& unless_empty(Rule&& rule);
-
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/ops/recut.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/meta.h"
 
 namespace intarsia {
@@ -129,7 +130,7 @@ bool run_on_shards(const c10::OperatorHandle& op, Stack& stack, bool may_move) {
 // LibTorch's own loop over single tensors; a key that nobody has kernels for leads there.
 Decomposition foreach_pass(const c10::OperatorHandle& op) {
   return [op](Stack& stack) {
-    if (!run_on_shards(op, stack, false)) op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::FPGA), &stack);
+    if (!run_on_shards(op, stack, false)) op.redispatchBoxed(kComposite, &stack);
     return true;
   };
 }

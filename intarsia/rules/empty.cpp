@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 namespace intarsia {
+
 void zeros_if_empty(LocalCall& local) {
   for (auto& value : local.stack) {
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() > 0) continue;
@@ -21,6 +22,25 @@ void zeros_if_empty(LocalCall& local) {
     return;
   }
   local.call_plain();
+}
+
+bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot) {
+  auto empty = [&](const Layout* layout, const TensorForm& form) {
+    return layout && form.defined && c10::multiply_integers(local_shape(*layout, form.sizes, slot.coordinate)) == 0;
+  };
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (empty(in[i], call.inputs[i])) return false;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (empty(out[i], call.outputs[i])) return false;
+  }
+  return true;
+}
+
+Rule&& unless_empty(Rule&& rule) {
+  rule.local = zeros_if_empty;
+  rule.plain_does = holds_something;
+  return std::move(rule);
 }
 
 }  // namespace intarsia

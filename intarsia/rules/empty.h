@@ -9,4 +9,10 @@ namespace intarsia {
 // local shape.
 void zeros_if_empty(LocalCall& local);
 
+// For Rule::plain_does: whether a rank holds something of every tensor.
+bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot);
+
+// A rule with both.
+Rule&& unless_empty(Rule&& rule);
+
 }  // namespace intarsia

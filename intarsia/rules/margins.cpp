@@ -14,8 +14,6 @@ namespace {
 using Shapes = std::vector<std::vector<int64_t>>;
 constexpr int64_t kNone = at::Reduction::None, kMean = at::Reduction::Mean, kSum = at::Reduction::Sum;
 
-std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
-
 int64_t samples_in(const TensorForm& input) { return input.dim() < 2 ? 1 : input.sizes[0]; }
 
 // loss(input [N, C], target, ...): the plain op leaves its result unwritten where there are no samples.

@@ -12,8 +12,6 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
-
 // The result has the type of the input; what goes with the weight (statistics, its gradient) that of the last tensor.
 std::vector<c10::ScalarType> norm_dtypes(const OpCall& call) {
   auto& last = *std::find_if(call.inputs.rbegin(), call.inputs.rend(), [](auto& form) { return form.defined; });

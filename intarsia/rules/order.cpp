@@ -15,8 +15,6 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
-
 // Every output has the shape of the input, up to the extent of `dim`.
 Rule scan(Rows pending = {}, int64_t otherwise = 0) {
   Rule rule = rows("scan", [pending, otherwise](const OpCall& call) {

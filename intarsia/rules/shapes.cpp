@@ -6,6 +6,7 @@
 #include <ATen/ExpandUtils.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
@@ -15,9 +16,7 @@ using Shape = std::vector<int64_t>;
 using Shapes = std::vector<Shape>;
 using Dtypes = std::vector<c10::ScalarType>;
 
-Shape shape_of(const OpCall& call, size_t input) {
-  return {call.inputs[input].sizes.begin(), call.inputs[input].sizes.end()};
-}
+Shape shape_of(const OpCall& call, size_t input) { return sizes_of(call.inputs[input]); }
 
 int64_t dim_in(const OpCall& call, const char* name, int64_t ndim) {
   return c10::maybe_wrap_dim(call.int_arg(name, -1), ndim);

@@ -96,7 +96,7 @@ Rule weight_norm(size_t tensors) {
     lengths[dim] = v[dim];
     return {{v.begin(), v.end()}, lengths};
   };
-  return std::move(rule).with_local(zeros_if_empty);
+  return unless_empty(std::move(rule));
 }
 
 }  // namespace

@@ -288,7 +288,7 @@ void add_structure_rules(RuleTable& t) {
   t["aten::unfold"] = unfold();
   t["aten::unfold_backward"] = unfold_backward();
   t["aten::pixel_shuffle"] = leading(3);
-  t["aten::pixel_unshuffle"] = leading(3).with_local(zeros_if_empty);  // the plain op gets the shape wrong
+  t["aten::pixel_unshuffle"] = unless_empty(leading(3));  // the plain op gets the shape wrong
   t["aten::narrow_copy"] = all_but_dim([](const OpCall& call) { return dim_of(call, call.inputs[0].dim()); });
   t["aten::channel_shuffle"] = all_but_dim([](const OpCall&) { return int64_t(1); });
 }

@@ -13,8 +13,6 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
-
 // grid_sampler(input [N, C, ...], grid [N, places..., dims]) -> [N, C, places...]: linear in the input.
 Rule grid_sampler() {
   Rule rule = rows("grid", [](const OpCall& call) {
@@ -29,7 +27,7 @@ Rule grid_sampler() {
     return {shape};
   };
   rule.dtypes = [](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[0].dtype}; };
-  return std::move(rule).with_local(zeros_if_empty);
+  return unless_empty(std::move(rule));
 }
 
 // backward(grad, input, grid): every channel adds to the gradient of a place, every place to that of the input.
@@ -45,7 +43,7 @@ Rule grid_sampler_backward() {
     bool asked = call.arg("output_mask").toBoolList()[0];
     return std::vector<c10::ScalarType>{asked ? dtype : c10::ScalarType::Undefined, dtype};
   };
-  return std::move(rule).with_local(zeros_if_empty);
+  return unless_empty(std::move(rule));
 }
 
 // affine_grid_generator(theta [N, ...], size) and its gradient: the op is told the batch in its size. Linear.
@@ -82,7 +80,7 @@ Rule fourier() {
     return rows;
   });
   rule.aligned = true;
-  return std::move(rule).with_local(zeros_if_empty);
+  return unless_empty(std::move(rule));
 }
 
 }  // namespace

@@ -151,7 +151,8 @@ bool is_missing_gradient(const at::Tensor& tensor) {
 }
 
 // Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
-// becomes distributed where it stands (unless others see its memory, too), cut like a gradient beside it along the dims that they have in common.
+// becomes distributed where it stands (unless others see its memory, too), cut like a gradient beside it along the dims that
+// they have in common.
 void become_distributed(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/kernel.h"
 
 namespace intarsia {
 namespace {
@@ -73,8 +74,7 @@ std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const
                        .typed<std::tuple<at::Tensor, at::Tensor>(
                            const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double,
                            bool, const std::optional<at::Tensor>&, std::optional<double>, bool)>();
-  // A key that nobody has kernels for leads to the composite.
-  return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::FPGA), query, key, value, allowed, dropout, false, dropout_mask,
+  return op.redispatch(kComposite, query, key, value, allowed, dropout, false, dropout_mask,
                        scale, grouped);
 }
 
@@ -87,7 +87,7 @@ at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const
   bool smoothed_mean = smoothing > 0 && smoothing <= 1 && reduction == at::Reduction::Mean && weight && weight->defined() &&
                        self.dim() > 1 && target.sizes() != self.sizes();
   if (!smoothed_mean) {
-    return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::FPGA), self, target, weight, reduction, ignored, smoothing);
+    return op.redispatch(kComposite, self, target, weight, reduction, ignored, smoothing);
   }
   auto classes = self.size(1);
   auto scores = at::log_softmax(self, 1);
@@ -183,7 +183,7 @@ void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::S
   } else {
     args[1] = start_state(args[1].toTensor(), input, batch, own);
   }
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::FPGA), stack);
+  op.redispatchBoxed(kComposite, stack);
 }
 
 }  // namespace

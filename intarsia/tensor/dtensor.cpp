@@ -86,19 +86,11 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
   return tensors;
 }
 
-// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it: so do its shards.
-std::vector<int64_t> keep_order(const at::Tensor& data, Shards& shards) {
-  if (data.is_contiguous() || !data.is_non_overlapping_and_dense()) {
-    auto strides = c10::contiguous_strides(data.sizes());
-    return {strides.begin(), strides.end()};
-  }
-  for (auto& shard : shards) {
-    auto strides = at::infer_dense_strides(shard.sizes(), data.strides());
-    if (shard.strides() != at::IntArrayRef(strides)) {
-      shard = at::empty_strided(shard.sizes(), strides, shard.options()).copy_(shard);
-    }
-  }
-  return data.strides().vec();
+// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it.
+std::vector<int64_t> strides_like(const at::Tensor& data) {
+  if (!data.is_contiguous() && data.is_non_overlapping_and_dense()) return data.strides().vec();
+  auto strides = c10::contiguous_strides(data.sizes());
+  return {strides.begin(), strides.end()};
 }
 
 template <class Make>
@@ -142,8 +134,7 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
       shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate).clone(at::MemoryFormat::Contiguous);
     }
   }
-  auto strides = keep_order(value_at(data, 0), shards);
-  auto result = wrap(std::move(shards), layout, data.sizes(), strides, data.dtype());
+  auto result = wrap(std::move(shards), layout, data.sizes(), strides_like(value_at(data, 0)), data.dtype());
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;
 }
 

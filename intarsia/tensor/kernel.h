@@ -7,6 +7,9 @@
 
 namespace intarsia {
 
+// Nobody has kernels for this key, so redispatching with it leads to an op's composite.
+inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
+
 // Runs an op whose arguments are the last on the stack; leaves its results there.
 void run_op(const Op& op, std::vector<c10::IValue>& stack);
 
