@@ -45,10 +45,9 @@ void copy_to_self(const Shards& from, const Shards& to) {
                                              ours ? ours->what_without_backtrace() : error.what()));
 }
 
-// Runs one collective: names it in errors, times it, records it.
+// Runs one collective and names it in errors.
 template <class Start>
-void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
-  auto begin = recording() ? seconds_since_start() : 0;
+void attempt(const Line& line, const std::string& kind, Wait* wait, Start start) {
   at::NoGradGuard no_grad;
   try {
     auto guard = around_waits();
@@ -69,6 +68,13 @@ void carry(const Line& line, std::string kind, int64_t sent, int64_t received, W
   } catch (const std::exception& error) {
     fail(line, kind, CauseScope::op(), error);
   }
+}
+
+// The same, timed and recorded.
+template <class Start>
+void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
+  auto begin = recording() ? seconds_since_start() : 0;
+  attempt(line, kind, wait, start);
   if (!recording()) return;
   record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
                    seconds_since_start() - begin});
@@ -195,6 +201,13 @@ void Axis::broadcast(const Shards& tensors, int64_t source) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
   carry(line_, "broadcast", bytes, bytes, nullptr, [&] { return engine_->broadcast(line_, tensors, source); });
+}
+
+int64_t Axis::highest(int64_t number) const {
+  TORCH_INTERNAL_ASSERT(slot_count() == 1);
+  auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
+  attempt(line_, "agreement", nullptr, [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
+  return most.item<int64_t>();
 }
 
 }  // namespace intarsia

@@ -37,6 +37,10 @@ class Axis {
   // In place: every tensor becomes that of the member at `source`.
   void broadcast(const Shards& tensors, int64_t source) const;
 
+  // The highest of the numbers that the members of our line give: a word among ranks, traced as an agreement. For real
+  // processes, which host one slot.
+  int64_t highest(int64_t number) const;
+
  private:
   Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
   const Engine* engine_;

@@ -60,6 +60,11 @@ void record(const FallbackEvent& event) {
   for (auto* recorder : recorders().open) recorder->on_fallback(event);
 }
 
+void record(const AgreementEvent& event) {
+  std::lock_guard lock(recorders().mutex);
+  for (auto* recorder : recorders().open) recorder->on_agreement(event);
+}
+
 double seconds_since_start() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - kStart).count();
 }

@@ -25,11 +25,18 @@ struct FallbackEvent {
   std::string layouts;
 };
 
+// The ranks of an axis told each other whether an op went well: one number, no tensor.
+struct AgreementEvent {
+  std::string op;
+  std::string axis;
+};
+
 class Recorder {
  public:
   virtual ~Recorder() = default;
   virtual void on_comm(const CommEvent& event) = 0;
   virtual void on_fallback(const FallbackEvent& event) = 0;
+  virtual void on_agreement(const AgreementEvent&) {}
 };
 
 // Recorders are process-wide; events are delivered one at a time, to all of them.
@@ -38,6 +45,7 @@ void remove_recorder(Recorder* recorder);
 bool recording();
 void record(const CommEvent& event);
 void record(const FallbackEvent& event);
+void record(const AgreementEvent& event);
 double seconds_since_start();
 
 // Names the call on whose behalf the collectives of this scope run. The outermost scope wins.

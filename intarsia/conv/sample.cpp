@@ -11,12 +11,14 @@ namespace {
 
 // max_unpool(self, indices, output_size, ...): batch and channels.
 Rule unpool_rule(int64_t image_dims) {
-  return rows("unpool", [=](const OpCall& call) {
+  Rule rule = rows("unpool", [=](const OpCall& call) {
     Rows rows;
     for (int64_t d = 0; d < call.inputs[0].dim() - image_dims; ++d) rows.push_back({{S(d), S(d)}, {S(d)}});
     rows.push_back({{P_sum, R}, {P_sum}});
     return rows;
   });
+  rule.refusable = [](const OpCall&) { return std::vector<size_t>{1}; };
+  return rule;
 }
 
 auto unpool_forms(int64_t image_dims) {

@@ -6,6 +6,7 @@
 #include "intarsia/propagate/choose.h"
 #include "intarsia/tensor/call.h"
 #include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/slot_errors.h"
 
 namespace intarsia {
 namespace {
@@ -77,6 +78,7 @@ std::shared_ptr<const Decision> decide(const SpreadOp& op, const c10::OperatorHa
   decision->outputs = outputs;
   decision->in = choice->in;
   decision->out = choice->out;
+  decision->agreeing = agreeing_axes(op.rule, call, decision->in, question.mesh);
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto& form = decision->inputs[i];
     decision->plans.push_back(form.defined ? plan(question.now[i], choice->in[i], form.sizes, c10::elementSize(form.dtype)) : Plan());
@@ -111,7 +113,7 @@ class SpreadKernel {
  private:
   void run(const Decision& decision, Stack& stack, const std::vector<at::Tensor>& tensors) const {
     OpCall call{handle_.schema(), stack, decision.inputs, decision.outputs};
-    Spread run{call, mesh_of(tensors[0]), decision.in, decision.out, {}, {}};
+    Spread run{call, mesh_of(tensors[0]), decision.in, decision.out, {}, {}, decision.agreeing};
     CauseScope cause(op_.name.c_str(), true);
     for (size_t i = 0; i < tensors.size(); ++i) {
       run.inputs.push_back(tensors[i].defined() ? shards_by(tensors[i], decision.in[i], decision.plans[i]) : Shards());
@@ -149,6 +151,7 @@ Decomposition spread(SpreadOp op) {
 void plain_on_each_rank(Spread& run) {
   auto& schema = run.call.schema;
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str());
+  SlotErrors errors;
   for (size_t slot = 0; slot < run.slots(); ++slot) {
     Stack stack(run.call.args.begin(), run.call.args.end());
     size_t tensor = 0;
@@ -158,13 +161,14 @@ void plain_on_each_rank(Spread& run) {
       stack[i] = run.input(tensor++, slot);
       empty = empty || (stack[i].toTensor().defined() && stack[i].toTensor().numel() == 0);
     }
-    if (!empty) op.callBoxed(stack);
+    if (!empty) empty = !errors.attempt(slot, [&] { op.callBoxed(stack); });
     for (size_t r = 0; r < run.call.outputs.size(); ++r) {
       auto& form = run.call.outputs[r];
       auto zeros = [&] { return at::zeros(run.output_shape(r, slot), run.input(0, slot).options().dtype(form.dtype)); };
       run.outputs[r].push_back(!form.defined ? at::Tensor() : empty ? zeros() : stack[r].toTensor());
     }
   }
+  errors.raise(schema.name(), run.mesh, run.agreeing);
 }
 
 void ask_plain(const OpCall& call) {

@@ -18,6 +18,7 @@ struct Spread {
   std::vector<const Layout*> in, out;  // null where a tensor is undefined
   std::vector<Shards> inputs;          // per tensor argument; empty where it is undefined
   std::vector<Shards> outputs;         // to be filled, one per result
+  const std::vector<int64_t>& agreeing;  // axes along which ranks ask each other for errors
 
   at::Tensor input(size_t i, size_t slot) const { return inputs[i].empty() ? at::Tensor() : inputs[i][slot]; }
   size_t slots() const { return mesh.slots().size(); }

@@ -92,6 +92,7 @@ void CommDebugMode::enter() {
     std::lock_guard lock(mutex_);
     events_.clear();
     fallbacks_.clear();
+    agreements_.clear();
   }
   recording_ = true;
   add_recorder(this);  // not under our lock, which recorders take under theirs
@@ -111,6 +112,11 @@ void CommDebugMode::on_fallback(const FallbackEvent& event) {
   fallbacks_.push_back(event);
 }
 
+void CommDebugMode::on_agreement(const AgreementEvent& event) {
+  std::lock_guard lock(mutex_);
+  agreements_.push_back(event);
+}
+
 std::vector<CommEvent> CommDebugMode::events() const {
   std::lock_guard lock(mutex_);
   return events_;
@@ -119,6 +125,11 @@ std::vector<CommEvent> CommDebugMode::events() const {
 std::vector<FallbackEvent> CommDebugMode::fallbacks() const {
   std::lock_guard lock(mutex_);
   return fallbacks_;
+}
+
+std::vector<AgreementEvent> CommDebugMode::agreements() const {
+  std::lock_guard lock(mutex_);
+  return agreements_;
 }
 
 int64_t CommDebugMode::get_total_counts() const {

@@ -31,7 +31,8 @@ class CommDebugMode final : public Recorder {
   std::map<std::string, int64_t> get_comm_counts() const;  // by kind: {"all_gather": 2, "all_reduce(sum)": 1}
   int64_t total_bytes() const;                            // the sum of what text() shows
   std::vector<CommEvent> events() const;
-  std::vector<FallbackEvent> fallbacks() const;  // ops without a rule, which ran on whole tensors
+  std::vector<FallbackEvent> fallbacks() const;    // ops without a rule, which ran on whole tensors
+  std::vector<AgreementEvent> agreements() const;  // where ranks asked each other for errors: not among the collectives
 
   std::string text() const;   // one event per line: reduce_scatter(sum) tp 192B
   std::string table() const;  // events grouped by kind, axis and op, with counts, bytes and times
@@ -43,11 +44,13 @@ class CommDebugMode final : public Recorder {
  private:
   void on_comm(const CommEvent& event) override;
   void on_fallback(const FallbackEvent& event) override;
+  void on_agreement(const AgreementEvent& event) override;
 
   mutable std::mutex mutex_;
   bool recording_ = false;
   std::vector<CommEvent> events_;
   std::vector<FallbackEvent> fallbacks_;
+  std::vector<AgreementEvent> agreements_;
 };
 
 }  // namespace intarsia

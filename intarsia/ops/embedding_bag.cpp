@@ -57,6 +57,16 @@ struct Bags {
   }
 };
 
+// Every rank has all indices and offsets. If some are out of range, the plain op says so, of a table with one column.
+void check_places(const Stack& stack, const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets) {
+  auto within = [](const at::Tensor& places, int64_t end) {
+    return places.numel() == 0 || (places.min().item<int64_t>() >= 0 && places.max().item<int64_t>() < end);
+  };
+  if (within(indices, weight.size(0)) && within(offsets, indices.size(0) + 1)) return;
+  auto table = at::zeros({weight.size(0), 1}, weight.options().device(indices.device()));
+  at::_embedding_bag(table, indices, offsets, stack[3].toBool(), stack[4].toInt(), false, std::nullopt, stack[7].toBool(), stack[8].toInt());
+}
+
 // _embedding_bag(weight, indices, offsets, by_frequency, mode, sparse, sample weights, include_last_offset, padding)
 bool embedding_bag(Stack& stack) {
   auto weight = stack[0].toTensor(), indices = stack[1].toTensor(), offsets = stack[2].toTensor();
@@ -76,6 +86,7 @@ bool embedding_bag(Stack& stack) {
   }
   auto tables = shards_in(weight, Layout::get(*mesh, for_weight));
   auto ids = everywhere(indices, *mesh), starts = everywhere(offsets, *mesh), scales = everywhere(sample_weights, *mesh);
+  for (size_t slot = 0; slot < ids.size(); ++slot) check_places(stack, weight, ids[slot], starts[slot]);
   auto* layout = Layout::get(*mesh, for_bags);
   std::vector<int64_t> sizes = {bags, weight.size(1)};
   auto counts_at = for_bags;

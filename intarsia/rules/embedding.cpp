@@ -62,9 +62,11 @@ void shorten(LocalCall& local) {
   auto weight = local.stack[0].toTensor().clone(), indices = local.stack[1].toTensor();
   auto words = local.call.inputs[0].sizes[0];
   auto first = local_offset(*local.in[0], local.call.inputs[0].sizes, local.slot.coordinate)[0];
-  auto outside = at::lt(indices, 0).logical_or_(at::ge(indices, words));
-  TORCH_CHECK_INDEX(!outside.any().item<bool>(), "index out of range in self");
-  auto own = at::sub(indices, first);
+  auto outside = at::lt(indices, -words).logical_or_(at::ge(indices, words));
+  if (outside.any().item<bool>()) {  // the plain op selects, which says so
+    weight.new_zeros({1, 1}).expand(local.call.inputs[0].sizes).select(0, indices.masked_select(outside)[0].item<int64_t>());
+  }
+  auto own = at::where(at::lt(indices, 0), indices + words, indices) - first;
   own = own.masked_select(at::ge(own, 0).logical_and_(at::lt(own, weight.size(0)))).contiguous();
   if (own.numel() > 0) at::embedding_renorm_(weight, own, local.stack[2].toDouble(), local.stack[3].toDouble());
   local.stack = {weight};

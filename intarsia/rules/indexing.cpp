@@ -246,12 +246,13 @@ void index_put_held(LocalCall& local) {
   auto given = local.stack[1].toListRef();
   at::Tensor inside;
   std::vector<at::Tensor> flat(given.size());
-  for (auto d : places.indexed) {
+  for (size_t k = 0; k < places.indexed.size(); ++k) {
+    auto d = places.indexed[k];
     auto size = local.call.inputs[0].sizes[d];
     auto index = given[d].toTensor().to(at::kLong).expand(places.shape).reshape({-1});
     TORCH_CHECK_INDEX(index.numel() == 0 || (index.min().item<int64_t>() >= -size && index.max().item<int64_t>() < size),
                       "index ", index.masked_select(index.ge(size).logical_or_(index.lt(-size)))[0].item<int64_t>(),
-                      " is out of bounds for dimension ", d, " with size ", size);
+                      " is out of bounds for dimension ", k, " with size ", size);  // as the plain op counts: indexed dims
     index = index + index.lt(0) * size;
     if (cuts(*local.in[0], d)) {
       auto mine = held(local, d);

@@ -76,6 +76,27 @@ Rule batched(int64_t core = 2) {
   return rule;
 }
 
+// The error of a matrix names its number in the batch: the plain op speaks, on a batch as long as the whole whose other
+// matrices are without fault.
+void name_batch_element(LocalCall& local) {
+  auto given = local.stack;
+  try {
+    local.call_plain();
+  } catch (const c10::LinAlgError&) {
+    auto mine = given[0].toTensor();
+    auto& sizes = local.call.inputs[0].sizes;
+    auto whole = at::eye(mine.size(-2), mine.size(-1), mine.options()).expand(sizes).clone();
+    auto part = whole;
+    auto offset = local_offset(*local.in[0], sizes, local.slot.coordinate);
+    for (int64_t d = 0; d < mine.dim(); ++d) part = part.narrow(d, offset[d], mine.size(d));
+    part.copy_(mine);
+    local.stack = given;
+    local.stack[0] = whole;
+    local.call_plain();
+    throw;
+  }
+}
+
 // The product of vectors in space: pointwise but along `dim`.
 Rule cross() {
   auto everywhere = pointwise();
@@ -193,6 +214,9 @@ void add_order_rules(RuleTable& t) {
                   "cholesky_solve", "triangular_solve", "linalg_householder_product", "lu_unpack", "ormqr",
                   "linalg_pinv.atol_rtol_tensor"}) {
     t[std::string("aten::") + op] = batched();
+  }
+  for (auto op : {"cholesky", "cholesky_inverse", "_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_pinv.atol_rtol_tensor"}) {
+    t[std::string("aten::") + op].local = name_batch_element;
   }
   t["aten::linalg_matrix_exp"].shapes = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
     return {{call.inputs[0].sizes.begin(), call.inputs[0].sizes.end()}};

@@ -95,6 +95,9 @@ struct Rule {
   // Whether the plain op does as well as `local` on a rank, for given layouts. It is the shorter way.
   std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
 
+  // Inputs whose values the op may refuse (a place out of range, a zero to divide by): see Note [Errors that one rank sees].
+  std::function<std::vector<size_t>(const OpCall&)> refusable;
+
   Rule&& with_size_args(std::vector<std::string> names) &&;
   Rule&& with_local(std::function<void(LocalCall&)> local) &&;
 };

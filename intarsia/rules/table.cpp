@@ -162,6 +162,7 @@ RuleTable& rule_table() {
     add_draws(*t);
     add_copy_rules(*t);
     add_shapes(*t);
+    add_refusals(*t);
     return t;
   }();
   return *table;

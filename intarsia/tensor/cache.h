@@ -32,6 +32,7 @@ struct Decision {
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
+  std::vector<int64_t> agreeing;                    // axes along which ranks ask each other for errors
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 

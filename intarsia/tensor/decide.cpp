@@ -9,6 +9,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/slot_errors.h"
 
 namespace intarsia {
 namespace {
@@ -253,6 +254,10 @@ std::shared_ptr<const Decision> decide(const Call& call) {
       strides.assign(dense.begin(), dense.end());
     }
   }
+  if (decision->known_outputs && op.rule) {
+    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
+    decision->agreeing = agreeing_axes(*op.rule, seen, decision->in, call.mesh);
+  }
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
   bool needs_local = op.rule && op.rule->local && !op.rule->local_only_if_strided;
   if (needs_local && op.rule->plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
@@ -260,7 +265,8 @@ std::shared_ptr<const Decision> decide(const Call& call) {
     needs_local = !op.rule->plain_does(seen, decision->in, decision->out, call.mesh.slots()[0]);
   }
   decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
-                     decision->known_outputs && !op.is_random && !op.is_out && !needs_local;
+                     decision->known_outputs && !op.is_random && !op.is_out && !needs_local &&
+                     decision->agreeing.empty();
   return decision;
 }
 

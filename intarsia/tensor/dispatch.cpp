@@ -8,6 +8,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/call.h"
+#include "intarsia/tensor/slot_errors.h"
 #include "intarsia/tensor/decide.h"
 #include "intarsia/tensor/implicit_moves.h"
 #include "intarsia/tensor/kernel.h"
@@ -130,14 +131,16 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
   auto& slots = call.mesh.slots();
   if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
   if (call.op.is_random) agree_on_generator(call.mesh, call.args);
+  SlotErrors errors;
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     if (call.op.is_random && slot > 0) {
       results.emplace_back();
       continue;
     }
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
-    call_local(call, decision, slots[slot], stack);
+    errors.attempt(slot, [&] { call_local(call, decision, slots[slot], stack); });
   }
+  errors.raise(call.op.name, call.mesh, decision.agreeing);
   if (call.op.is_random && slots.size() > 1) share_random_results(call, decision, inputs, results);
   return results;
 }

@@ -16,6 +16,7 @@ bool strict_by_environment() {
 
 thread_local PlainTensors plain_tensors_ = PlainTensors::error;
 thread_local bool strict_ = strict_by_environment();
+thread_local bool local_errors_ = false;
 
 }  // namespace
 
@@ -26,5 +27,9 @@ PlainTensors plain_tensor_policy() { return plain_tensors_; }
 StrictScope::StrictScope(bool strict) : outer_(strict_) { strict_ = strict; }
 StrictScope::~StrictScope() { strict_ = outer_; }
 bool is_strict() { return strict_; }
+
+LocalErrorScope::LocalErrorScope(bool local) : outer_(local_errors_) { local_errors_ = local; }
+LocalErrorScope::~LocalErrorScope() { local_errors_ = outer_; }
+bool errors_are_local() { return local_errors_; }
 
 }  // namespace intarsia

@@ -39,4 +39,18 @@ class StrictScope {
 };
 bool is_strict();
 
+// While it lives, a wrong value in a shard (an index out of range) is an error on the rank that holds it only, and no op
+// waits for word from the others: for loops that count microseconds and whose values are known to be right.
+class LocalErrorScope {
+ public:
+  explicit LocalErrorScope(bool local = true);
+  ~LocalErrorScope();
+  LocalErrorScope(const LocalErrorScope&) = delete;
+  LocalErrorScope& operator=(const LocalErrorScope&) = delete;
+
+ private:
+  bool outer_;
+};
+bool errors_are_local();
+
 }  // namespace intarsia
