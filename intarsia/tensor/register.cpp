@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "intarsia/tensor/alike.h"
 #include "intarsia/tensor/composites.h"
 #include "intarsia/tensor/dispatch.h"
 #include "intarsia/tensor/embedding.h"
@@ -67,7 +68,7 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 // the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
-  if (name == "aten::detach") return false;
+  if (name == "aten::detach" || has_alike_kernel(c10::toString(handle.operator_name()))) return false;
   for (auto op : {"aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::randint_like.low_dtype"}) {
     if (c10::toString(handle.operator_name()) == op) return false;  // see register_composites
   }
@@ -108,6 +109,7 @@ void register_all() {
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+  register_alike(*aten);
   register_linear(*autograd);
   register_embedding(*autograd);
   register_rms_norm(*aten, *autograd);
