@@ -11,12 +11,20 @@ namespace {
 
 void add(RuleTable& t, const std::string& op, Rows pending = {}) { t["aten::" + op] = pointwise(std::move(pending)); }
 
+// What a look-up finds is contiguous, whatever the order of the tensor that is looked up.
+auto contiguous_like(size_t input) {
+  return [input](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    auto strides = c10::contiguous_strides(call.inputs[input].sizes);
+    return {{strides.begin(), strides.end()}};
+  };
+}
+
 // op(elements, whole, ...): the first tensor is looked up in the second, element by element. Where the second is cut,
 // every rank has an answer for its part, and `joined` tells how they combine: places in sorted rows add up.
 Rule looked_up(std::function<Placement(const OpCall&)> joined) {
   Rule rule = rows("look-up", [joined](const OpCall& call) {
     Rows rows;
-    if (call.inputs[1].dim() == 1) rows.push_back({{R, S(0)}, {joined(call)}});
+    for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {joined(call)}});
     for (int64_t d = 0; d < call.outputs[0].dim(); ++d) {
       Row row{Placements(call.inputs.size(), R), {S(d)}};
       row.in[0] = S(d);
@@ -25,6 +33,7 @@ Rule looked_up(std::function<Placement(const OpCall&)> joined) {
     return rows;
   });
   rule.aligned = true;
+  rule.strides = contiguous_like(0);
   return rule;
 }
 
@@ -45,6 +54,7 @@ Rule searchsorted() {
     return rows;
   });
   rule.aligned = true;
+  rule.strides = contiguous_like(1);
   return rule;
 }
 
@@ -136,6 +146,15 @@ void add_special_rules(RuleTable& t) {
   t["aten::bucketize.Tensor"] = looked_up([](const OpCall&) { return P_sum; });
   t["aten::isin.Tensor_Tensor"] = looked_up([](const OpCall& call) {
     return P(call.bool_arg("invert", false) ? ReduceOp::band : ReduceOp::bor);
+  });
+  t["aten::isin.Tensor_Tensor"].local = [](LocalCall& local) {  // its quick way looks at them as a row
+    for (auto i : {0, 1}) local.stack[i] = local.stack[i].toTensor().contiguous();
+    local.call_plain();
+  };
+  t.decompose("aten::isin.Scalar_Tensor", [](std::vector<c10::IValue>& stack) {  // whose meta kernel tells another shape
+    auto element = at::scalar_tensor(stack[0].toScalar(), at::TensorOptions(stack[0].toScalar().type()));
+    stack = {at::isin(element, stack[1].toTensor(), stack[2].toBool(), stack[3].toBool())};
+    return true;
   });
   t["aten::searchsorted.Tensor"] = searchsorted();
   for (auto op : {"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}) {

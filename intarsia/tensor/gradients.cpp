@@ -20,7 +20,7 @@ at::Tensor sum_from_behind(const at::Tensor& x, int64_t dim) { return at::flip(a
 // The gradient of position i sums, over the products that hold it, the product without it. Before the first zero of a line
 // that is the product divided by x[i]; at the first zero it is the product with a one in its place; after it, nothing.
 at::Tensor cumprod_gradient(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
-  if (self.dim() == 0) return grad;
+  if (self.dim() == 0 || self.size(dim) == 1) return grad;
   auto zero = at::eq(self, 0);
   auto zeros_so_far = at::cumsum(zero, dim);
   auto first = at::logical_and(zero, at::eq(zeros_so_far, 1));

@@ -113,9 +113,13 @@ Placements Builder::placements(int64_t ndim, at::ScalarType dtype, bool pending)
 }
 
 size_t Builder::leaf(std::vector<int64_t> shape, at::ScalarType dtype) {
-  auto whole = random_values(shape, dtype, program_.seed * 31 + program_.values.size());
+  return leaf(random_values(shape, dtype, program_.seed * 31 + program_.values.size()));
+}
+
+size_t Builder::leaf(at::Tensor whole, bool may_be_jumbled) {
+  auto dtype = whole.scalar_type();
   ProgramStep step;
-  step.jumbled = chance(0.2);
+  step.jumbled = may_be_jumbled && chance(0.2);
   if (step.jumbled && whole.dim() > 1) whole = whole.transpose(0, -1).contiguous().transpose(0, -1);
   step.leaf = whole.clone();
   step.placements = placements(whole.dim(), dtype, true);
@@ -187,6 +191,8 @@ void Builder::redistribute(size_t source) {
 Program Builder::finish() {
   for (size_t i = 0; i < program_.values.size(); ++i) {
     auto& value = program_.values[i];
+    // Infinity times a sum is not the sum of infinity times its terms, which may have both signs.
+    if (at::isinf(value).any().item<bool>()) throw std::runtime_error("not finite");
     bool last = i + 1 == program_.values.size();
     if (value.requires_grad() && value.is_floating_point() && (last || chance(0.4))) program_.losses.push_back(i);
     if (value.scalar_type() == at::kFloat) program_.tolerance = 1e-4;
@@ -206,6 +212,8 @@ Program draw_program(uint64_t seed) {
       for (int64_t i = 0; i < steps; ++i) {
         if (builder.chance(0.15)) {
           builder.redistribute(builder.any());
+        } else if (builder.chance(0.25)) {
+          draw_sample(builder);
         } else {
           auto& list = builder.chance(0.5) ? ops() : more_ops();
           list[builder.below(list.size())](builder);

@@ -58,6 +58,7 @@ class Builder {
   std::optional<size_t> any_of(int64_t dim);               // some value of that many dims
   const at::Tensor& at(size_t i) const { return program_.values[i]; }
   size_t leaf(std::vector<int64_t> shape, at::ScalarType dtype);
+  size_t leaf(at::Tensor whole, bool may_be_jumbled = true);  // of these values
   size_t partner(size_t i);                                // a value that broadcasts with value i
   int64_t dim_of(size_t i) { return below(at(i).dim()) - (chance(0.3) && at(i).dim() ? at(i).dim() : 0); }
 
@@ -75,5 +76,6 @@ class Builder {
 using DrawOp = void (*)(Builder&);
 const std::vector<DrawOp>& ops();
 const std::vector<DrawOp>& more_ops();  // of more families
+void draw_sample(Builder& builder);     // any op that has a rule, as the samples of the rules call it
 
 }  // namespace intarsia

@@ -1,5 +1,7 @@
 #include "tests/rules/harness.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/simulation.h"
@@ -11,8 +13,9 @@ namespace {
 at::Tensor distinct(std::vector<int64_t> sizes) {
   auto count = c10::multiply_integers(sizes);
   static int64_t calls = 0;
-  auto order = (at::arange(count) * 7 + ++calls) % std::max<int64_t>(count, 1);  // a permutation unless 7 divides it
-  if (count % 7 == 0) order = (at::arange(count) * 5 + calls) % std::max<int64_t>(count, 1);
+  int64_t step = 7;
+  while (count > 0 && std::gcd(step, count) > 1) step += 2;  // so that it is a permutation
+  auto order = (at::arange(count) * step + ++calls) % std::max<int64_t>(count, 1);
   return order.to(at::kDouble).reshape(sizes);
 }
 
