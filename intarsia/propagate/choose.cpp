@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "intarsia/core/pending.h"
 #include "intarsia/redistribute/plan.h"
 
 namespace intarsia {
@@ -139,7 +140,12 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
   return choice;
 }
 
+// Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
+// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any more.
 bool legal(const Question& q, const Choice& choice) {
+  auto has_one_value = [](const Layout* layout) { return !layout || have_one_value(layout->placements()); };
+  if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
+  if (!std::all_of(choice.out.begin(), choice.out.end(), has_one_value)) return false;
   if (!q.rule || !q.rule->legal) return true;
   return q.rule->legal(q.call, *choice.in[0], *choice.out[0]);
 }

@@ -6,6 +6,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "intarsia/core/pending.h"
 #include "intarsia/redistribute/overlap.h"
 
 namespace intarsia {
@@ -75,6 +76,8 @@ std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goa
   if (kind == StepKind::pend && !is_replicate(from)) return std::nullopt;  // Shard -> Partial goes by Replicate
   auto placements = now->placements();
   placements[axis] = goal;
+  // What is pending otherwise is reduced first: the ones that make a product pending would add up in a sum.
+  if (kind == StepKind::pend && !have_one_value(placements)) return std::nullopt;
   return Step{kind, {axis}, now, now->with(placements)};
 }
 
@@ -214,6 +217,7 @@ Plan cheapest(const Layout* from, const Layout* to, const Problem& p) {
 
 void check(const Layout* from, const Layout* to) {
   TORCH_INTERNAL_ASSERT(from->mesh() == to->mesh());
+  TORCH_INTERNAL_ASSERT(have_one_value(to->placements()), str(to->placements()));
   for (size_t axis = 0; axis < from->placements().size(); ++axis) {
     auto &a = from->placements()[axis], &b = to->placements()[axis];
     TORCH_CHECK_VALUE(!is_partial(a) || !is_partial(b) || a == b, "[redistribute] ", str(from->placements()),
@@ -232,6 +236,7 @@ Plan plan(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, in
 
 double plan_cost(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, int64_t element_size) {
   if (from == to) return 0;
+  if (!have_one_value(to->placements())) return kLocalStep;  // part of a choice over several axes; alone it cannot be
   Problem p{shape, element_size};
   auto axes = differing_axes(from, to);
   if (axes.size() == 1) {

@@ -5,6 +5,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/pending.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/autograd.h"
 #include "intarsia/tensor/dispatch.h"
@@ -20,27 +21,13 @@ const DTensorMeta& checked_meta(const at::Tensor& tensor, const char* where) {
   return meta_of(tensor);
 }
 
-// Reductions that are pending on several axes must give one value in whatever order they are carried out. The largest of
-// sums is not the sum of the largest; only sums and averages mix.
-void check_one_meaning(const Placements& placements, const char* where) {
-  const Partial* first = nullptr;
-  auto adds = [](const Partial& p) { return p.op == ReduceOp::sum || p.op == ReduceOp::avg; };
-  for (auto& placement : placements) {
-    auto* partial = std::get_if<Partial>(&placement);
-    if (!partial) continue;
-    TORCH_CHECK_VALUE(!first || first->op == partial->op || (adds(*first) && adds(*partial)), "[", where, "] ",
-                      str(placements), " has no one value: it depends on which reduction is done first. ",
-                      "Use one kind of Partial on all axes, or sums and averages.");
-    first = partial;
-  }
-}
-
 const Layout* checked_layout(const DeviceMesh& mesh, const Placements& placements, int64_t ndim, const char* where) {
   register_dispatch();
   TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[", where, "] ", placements.size(),
                     placements.size() == 1 ? " placement" : " placements", " given, but ", mesh.text(), " has ",
                     mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes", ". Give one placement per axis.");
-  check_one_meaning(placements, where);
+  TORCH_CHECK_VALUE(have_one_value(placements), "[", where, "] ", str(placements), " has no one value: it depends on which ",
+                    "reduction is done first. Use one kind of Partial on all axes, or sums and averages.");
   return Layout::get(mesh, normalized(placements, ndim, where));
 }
 

@@ -195,7 +195,8 @@ Program Builder::finish() {
     if (at::isinf(value).any().item<bool>()) throw std::runtime_error("not finite");
     bool last = i + 1 == program_.values.size();
     if (value.requires_grad() && value.is_floating_point() && (last || chance(0.4))) program_.losses.push_back(i);
-    if (value.scalar_type() == at::kFloat) program_.tolerance = 1e-4;
+    if (value.scalar_type() == at::kFloat) program_.tolerance = std::max(program_.tolerance, 1e-4);
+    if (at::isReducedFloatingType(value.scalar_type())) program_.tolerance = 2e-2;
   }
   return std::move(program_);
 }

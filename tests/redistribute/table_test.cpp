@@ -106,7 +106,7 @@ TEST(RedistributeTable, EveryPairOfPlacementsOnOneAxisInEveryDtype) {
 
 TEST(RedistributeTable, EveryPairOfPlacementsOnTwoAxes) {
   const std::vector<Placement> kinds = {Replicate(), Shard(0), Shard(1), StridedShard(0, 2), StridedShard(0, 3),
-                                        Partial("sum"), Partial("avg"), Partial("max")};
+                                        Partial("sum"), Partial("avg"), Partial("max"), Partial("product")};
   int64_t checked = 0;
   for_each_world({4, 6}, [&](int64_t n) {
     for (auto& shape : std::set<Ints>{{2, n / 2}, {n / 2, 2}}) {

@@ -1,0 +1,12 @@
+#pragma once
+// Reductions that are pending on several axes at once.
+
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+// Whether they give one value in whatever order they are carried out. The largest of sums is not the sum of the largest;
+// only sums and averages mix.
+bool have_one_value(const Placements& placements);
+
+}  // namespace intarsia
