@@ -52,6 +52,19 @@ void beside_gloo(const DeviceMesh& mesh) {
           [&] { return gloo->alltoall_base(turned, mine, even, even); });
 }
 
+// What it costs that a wrong word on one rank is an error on all.
+void beside_local_errors(const DeviceMesh& mesh) {
+  auto table = distribute_tensor(torch::rand({1000, 64}), mesh, {Replicate()});
+  auto words = distribute_tensor(torch::randint(1000, {512}), mesh, {Shard(0)});
+  auto look_up = [&] { torch::embedding(table, words); };
+  auto times = bench::medians_us({look_up, [&] {
+                                    LocalErrorScope local;
+                                    look_up();
+                                  }},
+                                 500);
+  bench::print_ratio("embedding of 512 cut words", times[0], times[1], "that with LocalErrorScope");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,6 +74,7 @@ int main(int argc, char** argv) {
   torch::NoGradGuard no_grad;
   auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
   beside_gloo(mesh);
+  beside_local_errors(mesh);
 
   auto square = distribute_tensor(torch::rand({512, 512}), mesh, {Shard(0)});
   auto peer = rank() || world_size() != 2

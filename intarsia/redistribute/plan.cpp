@@ -173,12 +173,12 @@ Plan in_order(const Layout* from, const Layout* to, const std::vector<int64_t>& 
     }
     if (moved) continue;
     auto differing = differing_axes(now, to);
-    auto unsettled = std::find_if(differing.begin(), differing.end(), [&](int64_t axis) {
-      return is_partial(now->placements()[axis]) || is_partial(to->placements()[axis]);
-    });
-    if (unsettled != differing.end() && is_partial(now->placements()[*unsettled])) {
+    auto pending_in = [&](const Layout* layout) {
+      return std::find_if(differing.begin(), differing.end(), [&](int64_t axis) { return is_partial(layout->placements()[axis]); });
+    };
+    if (auto unsettled = pending_in(now); unsettled != differing.end()) {
       append(plan, *direct(now, *unsettled, Replicate()), p);
-    } else if (unsettled != differing.end()) {
+    } else if (pending_in(to) != differing.end()) {
       append(plan, gather_for_pend(now, to, differing, p), p);
     } else {
       append(plan, shuffle(now, to, differing, p), p);
