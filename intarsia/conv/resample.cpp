@@ -335,11 +335,11 @@ std::vector<TensorForm> second_form(const OpCall& call) {
 }  // namespace
 
 void add_resample_rules(RuleTable& t) {
-  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, const Forms& forms = nullptr) {
+  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, const Forms& forms = nullptr, bool keeps_format = false) {
     if (!forms) t[op] = resample_rule(n, false);
     if (!forms && backward) t[op].size_args = {"input_size"};
     auto body = [=](Spread& run) { (backward ? resample_backward : resample)(run, make, n); };
-    t.decompose(op, spread({op, resample_rule(n, true), body, static_cast<int64_t>(n), forms}));
+    t.decompose(op, spread({op, resample_rule(n, true), body, static_cast<int64_t>(n), forms, keeps_format}));
   };
   auto both = [&](const std::string& op, size_t n, const MakeTaps& make) {
     add(op, n, make, false);
@@ -359,17 +359,17 @@ void add_resample_rules(RuleTable& t) {
   both("aten::_upsample_lanczos2d_aa", 2, antialiased({lanczos, 3}));
   for (size_t n : {2, 3}) {
     auto op = "aten::_adaptive_avg_pool" + std::to_string(n) + "d";
-    add(op, n, adaptive_average, false, adaptive_form(n));
+    add(op, n, adaptive_average, false, adaptive_form(n), n == 2);
     add(op + "_backward", n, adaptive_average, true, second_form);
   }
   for (size_t n : {1, 2, 3}) {
     auto op = "aten::replication_pad" + std::to_string(n) + "d";
-    add(op, n, border(n, false), false);
+    add(op, n, border(n, false), false, nullptr, true);
     add(op + "_backward", n, border(n, false), true, second_form);
   }
   for (size_t n : {1, 2, 3}) {
     auto op = "aten::reflection_pad" + std::to_string(n) + "d";
-    add(op, n, border(n, true), false, reflected_form(n));
+    add(op, n, border(n, true), false, reflected_form(n), true);
     add(op + "_backward", n, border(n, true), true, second_form);
   }
 }

@@ -57,6 +57,7 @@ void compare(const Member& m, const Image& image, const DeviceMesh& mesh, const 
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(differs(actual[i], expected[i], image.tolerance()), "") << "result " << i;
     EXPECT_EQ(actual[i].strides(), expected[i].strides());
+    EXPECT_EQ(differs(actual[i].flatten(), expected[i].flatten(), image.tolerance()), "") << "flat result " << i;
     if (m.keeps_layout) {
       EXPECT_EQ(str(placements_of(actual[i])), str(cut));
     }
@@ -64,6 +65,7 @@ void compare(const Member& m, const Image& image, const DeviceMesh& mesh, const 
   auto grad = at::randn(expected[0].sizes(), at::kDouble).to(image.dtype);
   expected[0].backward(grad), actual[0].backward(lay_out(grad, mesh, placements_of(actual[0])));
   EXPECT_EQ(differs(dx.grad(), x.grad(), image.tolerance()), "") << "gradient";
+  EXPECT_EQ(dx.grad().strides(), x.grad().strides()) << "gradient";
 }
 
 // One image per member and dim that is cut, on lines and squares of ranks. Of the members, `least` must have the op on such images.
@@ -97,8 +99,8 @@ Ints shaped(const Member& m, int64_t rows) {
 }
 
 TEST(Family, OfImagesSmallerThanTheMesh) {
-  for (int64_t rows : {1, 2, 3}) {
-    compare_all({3, 4, 6}, 84, [=](const Member& m) { return Image{shaped(m, rows)}; });
+  for (int64_t rows : {1, 3}) {
+    compare_all({2, 4, 6}, 84, [=](const Member& m) { return Image{shaped(m, rows)}; });
   }
 }
 
