@@ -49,11 +49,11 @@ Module twin(const Module& module) {
 // Trains `model` for a few steps on the input cut as `cut` says, beside its twin on one device.
 template <class Module>
 void train(Module model, std::vector<int64_t> input_shape, const Placements& cut, const DeviceMesh& mesh,
-           at::ScalarType dtype, bool input_gradient = true) {
+           at::ScalarType dtype, bool input_gradient = true, const PartitionFn& partition = nullptr) {
   auto tolerance = dtype == at::kFloat ? kFloat : kDouble;
   model->to(dtype);
   auto plain = twin(model);
-  distribute_module(*model, mesh);
+  distribute_module(*model, mesh, partition);
   torch::optim::SGD optimizer(model->parameters(), 0.01), plain_optimizer(plain->parameters(), 0.01);
   for (int step = 0; step < 3; ++step) {
     auto y = random(input_shape, dtype).requires_grad_(input_gradient);
@@ -118,6 +118,19 @@ TEST(TrainConvolution, SequencesVolumesAndTransposed) {
           {1, 4, 7, 6}, {Shard(2)}, mesh, dtype);
     train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {1, 4, 5, 6, 7}, {Shard(3)}, mesh, dtype);
     train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {3, 4, 5, 6, 7}, {Shard(0)}, mesh, dtype);
+  });
+}
+
+TEST(TrainConvolution, DistributedByAFunctionThatReplicatesTheParameters) {
+  auto replicate = [](const std::string&, torch::nn::Module& module, const DeviceMesh& mesh) {
+    for (auto& parameter : module.named_parameters(false)) distribute_parameter(module, parameter.key(), mesh, {Replicate()});
+  };
+  with_mesh([&](auto mesh, auto dtype) {
+    train(torch::nn::Conv1d(torch::nn::Conv1dOptions(4, 6, 3).padding(1)), {2, 4, 9}, {Shard(2)}, mesh, dtype, true, replicate);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 4).stride(4)), {2, 3, 16, 32}, {Shard(3)}, mesh, dtype, true, replicate);
+    train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {1, 4, 5, 6, 7}, {Shard(4)}, mesh, dtype, true, replicate);
+    train(torch::nn::ConvTranspose1d(torch::nn::ConvTranspose1dOptions(4, 6, 3).stride(2)), {2, 4, 9}, {Shard(2)}, mesh, dtype, true, replicate);
+    train(torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(4, 2, 3).stride(2)), {1, 4, 3, 4, 5}, {Shard(2)}, mesh, dtype, true, replicate);
   });
 }
 
