@@ -91,7 +91,7 @@ std::vector<Case> cases() {
       of("linear1d, aligned", {13}, [](auto& x) { return at::upsample_linear1d(x, {20}, true); }),
       of("bilinear2d, not aligned", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, false); }),
       of("bicubic2d, aligned", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {8, 20}, true); }),
-      of("bicubic2d_aa", {5, 19}, [](auto& x) { return at::_upsample_bicubic2d_aa(x, {4, 9}, false); }),
+      of("bicubic2d_aa", {5, 19}, [](auto& x) { return at::_upsample_bicubic2d_aa(x, {4, 10}, false); }),  // no weight is zero
       of("linear1d", {13}, [](auto& x) { return at::upsample_linear1d(x, {26}, false); }),
       of("bilinear2d", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, true); }),  // no position is whole
       of("bicubic2d", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {7, 21}, false); }),
