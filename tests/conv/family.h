@@ -22,12 +22,14 @@ struct Member {
   std::function<Results(const at::Tensor&)> op;
   int64_t least = 1;                                 // rows that the plain op needs
   bool keeps_layout = true;                          // the results lie as the image does
+  bool rounds = false;                               // whole numbers are rounded in a way that only the plain op knows
 };
 
 // The same weight on every rank, of the type of the image.
 inline at::Tensor weight_for(const at::Tensor& x, const Ints& shape) {
   int64_t count = c10::multiply_integers(shape);
-  auto weight = (at::arange(count, at::kDouble).mul(0.7).sin() * 0.5).view(shape).to(x.scalar_type());
+  auto size = at::isIntegralType(x.scalar_type(), true) ? 4 : 0.5;
+  auto weight = (at::arange(count, at::kDouble).mul(0.7).sin() * size).view(shape).to(x.scalar_type());
   return is_dtensor(x) ? distribute_tensor(weight, mesh_of(x), Placements(mesh_of(x).ndim(), Replicate()), std::nullopt) : weight;
 }
 
@@ -115,7 +117,8 @@ inline void add_interpolations(std::vector<Member>& all) {
     for (bool larger : {true, false}) {
       Ints size = larger ? Ints{5, 7, 4} : Ints{2, 3, 2};
       auto sized = options.size(Ints(size.begin(), size.begin() + dims));
-      all.push_back({c10::str(name, larger ? ", up" : ", down"), dims, [=](const at::Tensor& x) -> Results { return {F::interpolate(x, sized)}; }});
+      all.push_back({c10::str(name, larger ? ", up" : ", down"), dims, [=](const at::Tensor& x) -> Results { return {F::interpolate(x, sized)}; }, 1, true,
+                     options.mode().index() > 0});
     }
   };
   for (int64_t dims = 1; dims <= 3; ++dims) add(dims == 1 ? "nearest1d" : dims == 2 ? "nearest2d" : "nearest3d", dims, Options().mode(torch::kNearest));

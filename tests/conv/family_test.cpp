@@ -22,25 +22,27 @@ struct Image {
   at::ScalarType dtype = at::kDouble;
   Memory memory = Memory::kContiguous;
 
+  bool differentiable() const { return !at::isIntegralType(dtype, true); }
   at::Tensor random() const {
-    auto whole = at::randn(shape, at::kDouble).to(dtype);
+    if (!differentiable()) return at::randint(0, 100, shape, dtype);
+    auto whole = at::randn(shape, at::isComplexType(dtype) ? dtype : at::kDouble).to(dtype);
     if (memory != Memory::kChannelsLast) return whole;
     return whole.contiguous(whole.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
   }
-  double tolerance() const { return dtype == at::kBFloat16 ? 4e-2 : dtype == at::kHalf ? 5e-3 : dtype == at::kFloat ? 1e-5 : 1e-11; }
+  double tolerance() const { return !differentiable() ? 0 : dtype == at::kBFloat16 ? 4e-2 : dtype == at::kHalf ? 5e-3 : dtype == at::kFloat ? 1e-5 : 1e-11; }
 };
 
 // Empty, or what differs, relative to the largest value.
 std::string differs(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
-  auto largest = expected.numel() && expected.is_floating_point() ? expected.detach().abs().max().to(at::kDouble).item<double>() : 1;
+  auto largest = expected.numel() && !at::isIntegralType(expected.scalar_type(), true) ? expected.detach().abs().max().to(at::kDouble).item<double>() : 1;
   return difference(full_tensor(actual.detach()), expected.detach(), tolerance * std::max(1., largest));
 }
 
 // Some plain ops lack a type, or images without a batch, or windows that stick out on both sides.
 bool plain_has(const Member& m, const Image& image) {
   try {
-    auto results = m.op(image.random().requires_grad_());
-    results[0].backward(at::zeros_like(results[0]));
+    auto results = m.op(image.random().requires_grad_(image.differentiable()));
+    if (image.differentiable()) results[0].backward(at::zeros_like(results[0]));
     return true;
   } catch (const c10::Error&) {
     return false;
@@ -50,19 +52,20 @@ bool plain_has(const Member& m, const Image& image) {
 void compare(const Member& m, const Image& image, const DeviceMesh& mesh, const Placements& cut) {
   SCOPED_TRACE(m.name + c10::str(" of ", image.dtype, image.shape, " ") + str(cut) + " on " + mesh.text());
   auto whole = image.random();
-  auto x = whole.clone().requires_grad_();
+  auto x = whole.clone().requires_grad_(image.differentiable());
   auto dx = (image.memory == Memory::kChannelsLast ? distribute_tensor(whole, mesh, cut)
-                                                    : lay_out(whole, mesh, cut, image.memory == Memory::kJumbled)).requires_grad_();
+                                                    : lay_out(whole, mesh, cut, image.memory == Memory::kJumbled)).requires_grad_(image.differentiable());
   auto expected = m.op(x), actual = m.op(dx);
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(differs(actual[i], expected[i], image.tolerance()), "") << "result " << i;
     EXPECT_EQ(actual[i].strides(), expected[i].strides());
     EXPECT_EQ(differs(actual[i].flatten(), expected[i].flatten(), image.tolerance()), "") << "flat result " << i;
-    if (m.keeps_layout) {
+    if (m.keeps_layout && (image.differentiable() || !m.rounds)) {
       EXPECT_EQ(str(placements_of(actual[i])), str(cut));
     }
   }
-  auto grad = at::randn(expected[0].sizes(), at::kDouble).to(image.dtype);
+  if (!image.differentiable()) return;
+  auto grad = Image{expected[0].sizes().vec(), image.dtype}.random();
   expected[0].backward(grad), actual[0].backward(lay_out(grad, mesh, placements_of(actual[0])));
   EXPECT_EQ(differs(dx.grad(), x.grad(), image.tolerance()), "") << "gradient";
   EXPECT_EQ(dx.grad().strides(), x.grad().strides()) << "gradient";
@@ -123,6 +126,16 @@ TEST(Family, OfImagesWithTheirChannelsLast) {
 TEST(Family, InTypesOf16Bits) {
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
     compare_all({2, 4}, 50, [=](const Member& m) { return Image{shaped(m, 6), dtype}; });
+  }
+}
+
+TEST(Family, OfComplexNumbers) {
+  compare_all({2, 4}, 40, [](const Member& m) { return Image{shaped(m, 6), at::kComplexDouble}; });
+}
+
+TEST(Family, OfWholeNumbers) {
+  for (auto dtype : {at::kLong, at::kByte}) {
+    compare_all({2, 4}, 10, [=](const Member& m) { return Image{shaped(m, 6), dtype}; });
   }
 }
 
