@@ -58,7 +58,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> shapes_of_gradients(
     const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
   auto format = format_of_plain(input, weight, {}, stride, padding, dilation, transposed, output_padding, groups);
-  auto like = [=](bool wanted, const at::Tensor& t) { return wanted ? at::empty(t.sizes(), t.options().memory_format(format)) : at::Tensor(); };
+  auto like = [=](bool wanted, const at::Tensor& t) {
+    return wanted ? at::empty(t.sizes(), t.options().memory_format(format)) : at::Tensor();
+  };
   return {like(mask[0], input), like(mask[1], weight),
           mask[2] ? at::empty({grad.size(1)}, grad.options()) : at::Tensor()};
 }

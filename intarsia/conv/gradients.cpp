@@ -98,8 +98,8 @@ Summed the_other_way(Summed transposed) {
 
 }  // namespace
 
-bool sums_in_blocks(at::IntArrayRef summed_image, at::ScalarType dtype) {
-  return dtype == at::kFloat && positions(summed_image) > kSummed;
+bool sums_in_blocks(at::IntArrayRef shape, at::ScalarType dtype) {
+  return dtype == at::kFloat && positions(shape) > kSummed;
 }
 
 at::Tensor bias_gradient(const at::Tensor& grad) {

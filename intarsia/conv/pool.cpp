@@ -236,7 +236,8 @@ void add_pool_rules(RuleTable& t) {
   register_max_pool1d();
   auto add = [&](const std::string& op, int64_t n, auto body, bool linear, auto forms) {
     if (!forms) t[op] = pool_rule(n, false, linear);
-    t.decompose(op, spread({op, pool_rule(n, true, linear), [=](Spread& run) { body(run, n); }, n, forms, op == "aten::max_pool3d_with_indices"}));
+    bool keeps_format = op == "aten::max_pool3d_with_indices";  // LibTorch's forms of the others tell
+    t.decompose(op, spread({op, pool_rule(n, true, linear), [=](Spread& run) { body(run, n); }, n, forms, keeps_format}));
   };
   using Forms = std::function<std::vector<TensorForm>(const OpCall&)>;
   add("aten::max_pool2d_with_indices", 2, max_pool, false, Forms());

@@ -337,7 +337,8 @@ std::vector<TensorForm> second_form(const OpCall& call) {
 }  // namespace
 
 void add_resample_rules(RuleTable& t) {
-  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr, bool keeps_format = false) {
+  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr,
+                 bool keeps_format = false) {
     if (!forms) t[op] = resample_rule(n, false, weighted);
     if (!forms && backward) t[op].size_args = {"input_size"};
     auto body = [=](Spread& run) { (backward ? resample_backward : resample)(run, make, n); };

@@ -107,7 +107,7 @@ Interval times(Interval run, int64_t unit) { return {run.begin * unit, run.end *
 // columns, and gives the sums to the ranks that hold the image there.
 struct Unfolding {
   Columns c;
-  int64_t channels, windows;  // dims
+  int64_t channels;  // the dim
   const Axis& channel_axis;
   RowPlan channel_plan;
   std::vector<Interval> channel_shares, window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
@@ -138,7 +138,8 @@ Side side_of(const Columns& c, int i, const Layout& image, int64_t dim, int64_t 
 
 Unfolding unfolding(const Columns& c, const Layout& image, const Layout& columns) {
   auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
-  Unfolding u{c, channels, windows, Axis::of(image.mesh(), axes_cutting(image, channels)), {channels, held_along(image, channels, c.channels), {}},
+  auto& channel_axis = Axis::of(image.mesh(), axes_cutting(image, channels));
+  Unfolding u{c, channels, channel_axis, {channels, held_along(image, channels, c.channels), {}},
               held_along(columns, channels, c.channels * c.positions()), {}, {}};
   for (auto& share : u.channel_shares) u.channel_plan.needed.push_back(covering(share, c.positions()));
   std::vector<Interval> rows = {{0, c.down}};
