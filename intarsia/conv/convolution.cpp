@@ -22,20 +22,6 @@ ConvArgs local_args(ConvArgs args, const CutDims& cuts, int64_t local_channels, 
   return args;
 }
 
-// Pads (or crops, where negative) given dims; `amounts` holds before and after per dim.
-at::Tensor padded(at::Tensor tensor, const std::vector<std::array<int64_t, 3>>& amounts) {
-  std::vector<int64_t> pads(2 * tensor.dim(), 0);
-  bool any = false;
-  for (auto& [dim, before, after] : amounts) {
-    pads[2 * (tensor.dim() - 1 - dim)] = before;
-    pads[2 * (tensor.dim() - 1 - dim) + 1] = after;
-    any = any || before || after;
-  }
-  return any ? at::constant_pad_nd(tensor, pads, 0) : tensor;
-}
-
-using Amounts = std::vector<std::array<int64_t, 3>>;
-
 // What turns fetched rows into the plain op's input.
 Amounts input_padding(const CutDims& cuts, size_t slot) {
   Amounts amounts;
@@ -93,12 +79,6 @@ void convolution(Spread& run) {
                                                run.output_shape(0, slot)));
     fetched[slot].reset();
   }
-}
-
-at::Tensor bias_gradient(const at::Tensor& grad) {
-  std::vector<int64_t> summed = {0};
-  for (int64_t d = 2; d < grad.dim(); ++d) summed.push_back(d);
-  return at::sum(grad, summed);
 }
 
 Gradients local_backward(const at::Tensor& grad, at::Tensor fetched, const at::Tensor& weight, const ConvArgs& args,
@@ -166,22 +146,22 @@ CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& inp
   return dims;
 }
 
+at::Tensor padded(at::Tensor tensor, const Amounts& amounts) {
+  std::vector<int64_t> pads(2 * tensor.dim(), 0);
+  bool any = false;
+  for (auto& [dim, before, after] : amounts) {
+    pads[2 * (tensor.dim() - 1 - dim)] = before;
+    pads[2 * (tensor.dim() - 1 - dim) + 1] = after;
+    any = any || before || after;
+  }
+  return any ? at::constant_pad_nd(tensor, pads, 0) : tensor;
+}
+
 at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const ConvArgs& args,
                           at::IntArrayRef shape) {
   if (c10::multiply_integers(shape) == 0) return at::empty(shape, input.options());
   if (input.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, input.options()), bias);
   return at::convolution(input, weight, bias, args.stride, args.padding, args.dilation, false, args.output_padding, args.groups);
-}
-
-Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
-                       std::array<bool, 3> mask) {
-  if (grad.numel() == 0 || input.numel() == 0 || weight.numel() == 0) {
-    return {at::zeros(input.sizes(), input.options()), at::zeros(weight.sizes(), weight.options()), bias_gradient(grad)};
-  }
-  std::vector<int64_t> bias_sizes = {grad.size(1)};
-  auto [gi, gw, gb] = at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), args.stride, args.padding,
-                                               args.dilation, args.transposed, args.output_padding, args.groups, mask);
-  return {gi, gw, gb};
 }
 
 void add_convolution_rules(RuleTable& t) {

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "intarsia/conv/convolution.h"
+#include "intarsia/conv/gradients.h"
 #include "intarsia/conv/spread.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
@@ -50,19 +50,22 @@ void local_convolution(LocalCall& local) {
   stack = {output};
 }
 
+// Where nothing is cut, all ranks compute what the plain op does.
+bool replicated(c10::ArrayRef<const Layout*> layouts) {
+  return std::all_of(layouts.begin(), layouts.end(), [](auto* layout) { return !layout || layout->is_replicated(); });
+}
+
 void local_convolution_backward(LocalCall& local) {
+  if (replicated(local.in)) return local.call_plain();
   auto& stack = local.stack;
   auto grad = stack[0].toTensor(), input = stack[1].toTensor(), weight = stack[2].toTensor();
-  auto mask = local.call.arg("output_mask").toBoolList();
-  if (grad.numel() && input.numel() && weight.numel()) {
-    stack[9] = local_groups(groups_of(local.call), input.size(1), local.call.inputs[1].sizes[1]);
-    stack[3] = mask[2] ? c10::IValue(std::vector<int64_t>{grad.size(1)}) : c10::IValue();
-    return local.call_plain();
-  }
-  std::vector<int64_t> summed = {0};
-  for (int64_t d = 2; d < grad.dim(); ++d) summed.push_back(d);
-  auto zeros = [&](bool wanted, const at::Tensor& like) { return wanted ? at::zeros(like.sizes(), like.options()) : at::Tensor(); };
-  stack = {zeros(mask[0], input), zeros(mask[1], weight), mask[2] ? at::sum(grad, summed) : at::Tensor()};
+  auto wanted = local.call.arg("output_mask").toBoolList();
+  std::array<bool, 3> mask = {wanted[0], wanted[1], wanted[2]};
+  auto args = conv_args(local.call, input.dim() - 2);
+  args.groups = local_groups(args.groups, input.size(1), local.call.inputs[1].sizes[1]);
+  auto grads = gradients_of(grad, input, weight, args, mask);
+  auto if_wanted = [&](int i, const at::Tensor& tensor) { return mask[i] ? tensor : at::Tensor(); };
+  stack = {if_wanted(0, grads.input), if_wanted(1, grads.weight), if_wanted(2, grads.bias)};
 }
 
 // Nothing is empty, and channels of groups are whole: the arguments are those of the plain op.
@@ -71,6 +74,11 @@ bool plain_convolution_does(const OpCall& call, c10::ArrayRef<const Layout*> in,
   auto channels_cut = [](const Layout* layout) { return layout && !axes_cutting(*layout, 1).empty(); };
   return holds_something(call, in, out, slot) && (groups_of(call) == 1 || !channels_cut(in[0])) &&
          (call.arg_index("output_mask") < 0 || !channels_cut(in[0]));
+}
+
+bool plain_backward_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot) {
+  auto& summed = call.inputs[call.bool_arg("transposed", false) ? 1 : 0];
+  return plain_convolution_does(call, in, out, slot) && (replicated(in) || !sums_in_blocks(summed.sizes, summed.dtype));
 }
 
 }  // namespace
@@ -136,7 +144,7 @@ Rule convolution_backward_rule(bool image) {
     return groups == 1 || cuts_between_groups(in, call.inputs[0].sizes[1], out, call.inputs[1].sizes[1], groups);
   };
   rule.local = local_convolution_backward;
-  rule.plain_does = plain_convolution_does;
+  rule.plain_does = plain_backward_does;
   return rule;
 }
 

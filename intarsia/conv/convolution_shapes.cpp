@@ -22,6 +22,22 @@ at::Tensor zeros_like_plain(const at::Tensor& like) {
   return like.defined() ? at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()) : like;
 }
 
+// The order in memory that the plain op would choose. It depends on the kernel that it would run, which is told from tensors of that
+// form. Nobody reads their values.
+at::MemoryFormat format_of_plain(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, at::IntArrayRef stride,
+                                 at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+                                 int64_t groups) {
+  if (input.dim() < 4 || (input.is_contiguous() && weight.is_contiguous())) return at::MemoryFormat::Contiguous;
+  auto plain = [](const at::Tensor& like) {
+    return like.defined() ? at::from_blob(nullptr, like.sizes(), like.strides(), like.options().device(at::kCPU)) : like;
+  };
+  auto x = plain(input), w = plain(weight);
+  auto backend = at::native::select_conv_backend(x, w, plain(bias), c10::fromIntArrayRefSlow(stride), c10::fromIntArrayRefSlow(padding),
+                                                 c10::fromIntArrayRefSlow(dilation), transposed, c10::fromIntArrayRefSlow(output_padding),
+                                                 groups, std::nullopt);
+  return at::native::_determine_backend_memory_format(x, w, backend);
+}
+
 // LibTorch checks the arguments of a convolution and then asks the backend. The backend "meta" has only shapes.
 at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& given,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
@@ -34,13 +50,17 @@ at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weigh
     at::convolution(zeros_like_plain(input), zeros_like_plain(weight), zeros_like_plain(bias), stride, padding, dilation, transposed,
                     output_padding, groups);
   }
-  return at::empty(shape, input.options());
+  auto format = format_of_plain(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+  return at::empty(shape, input.options().memory_format(format));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> shapes_of_gradients(
-    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef, at::IntArrayRef,
-    at::IntArrayRef, bool, at::IntArrayRef, int64_t, std::array<bool, 3> mask) {
-  auto like = [](bool wanted, const at::Tensor& t) { return wanted ? at::empty(t.sizes(), t.options()) : at::Tensor(); };
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+  auto format = format_of_plain(input, weight, {}, stride, padding, dilation, transposed, output_padding, groups);
+  auto like = [=](bool wanted, const at::Tensor& t) {
+    return wanted ? at::empty(t.sizes(), t.options().memory_format(format)) : at::Tensor();
+  };
   return {like(mask[0], input), like(mask[1], weight),
           mask[2] ? at::empty({grad.size(1)}, grad.options()) : at::Tensor()};
 }

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "intarsia/conv/convolution.h"
+#include "intarsia/conv/gradients.h"
 #include "intarsia/conv/spread.h"
 
 namespace intarsia {
@@ -28,12 +28,9 @@ CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& inp
 at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const ConvArgs& args,
                           at::IntArrayRef shape);
 
-// Its gradients, of which those not in `mask` may be undefined.
-struct Gradients {
-  at::Tensor input, weight, bias;
-};
-Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
-                       std::array<bool, 3> mask);
+// How much to add before and after the rows of a dim, per dim: (dim, before, after). Negative amounts crop.
+using Amounts = std::vector<std::array<int64_t, 3>>;
+at::Tensor padded(at::Tensor tensor, const Amounts& amounts);
 
 // Convolutions, not transposed, of an image that is cut along one dim: see Note [Interior and border].
 void convolution_along(Spread& run, const ConvArgs& args, const CutDim& cut);

@@ -126,7 +126,8 @@ void avg_pool(Spread& run, int64_t image_dims) {
     auto image = pad_to_wanted(rows, sides, slot, 0);
     auto pool = image_dims == 2 ? at::avg_pool2d : at::avg_pool3d;
     auto sums = pool(image, args.kernel, args.stride, zeros_for(args), false, true, 1);
-    run.outputs[0].push_back(sums.div_(divisors(run.call, sides, slot, rows.options())));
+    auto divisor = divisors(run.call, sides, slot, rows.options());
+    run.outputs[0].push_back(rows.is_floating_point() ? sums.div_(divisor) : sums.div_(divisor, "trunc"));
   }
 }
 
@@ -220,7 +221,7 @@ Rule pool_rule(int64_t image_dims, bool image, bool linear) {
     Rows rows;
     auto ndim = call.inputs[0].dim();
     bool rounds = linear && !at::isFloatingType(call.inputs[0].dtype);
-    for (int64_t d = 0; d < (image && !rounds ? ndim : ndim - image_dims); ++d) {
+    for (int64_t d = 0; d < (image ? ndim : ndim - image_dims); ++d) {
       rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
     }
     if (!linear || rounds) return rows;
@@ -235,7 +236,8 @@ void add_pool_rules(RuleTable& t) {
   register_max_pool1d();
   auto add = [&](const std::string& op, int64_t n, auto body, bool linear, auto forms) {
     if (!forms) t[op] = pool_rule(n, false, linear);
-    t.decompose(op, spread({op, pool_rule(n, true, linear), [=](Spread& run) { body(run, n); }, n, forms}));
+    bool keeps_format = op == "aten::max_pool3d_with_indices";  // LibTorch's forms of the others tell
+    t.decompose(op, spread({op, pool_rule(n, true, linear), [=](Spread& run) { body(run, n); }, n, forms, keeps_format}));
   };
   using Forms = std::function<std::vector<TensorForm>(const OpCall&)>;
   add("aten::max_pool2d_with_indices", 2, max_pool, false, Forms());

@@ -276,15 +276,17 @@ void resample_backward(Spread& run, const MakeTaps& make, size_t image_dims) {
   for (size_t i = all.size(); i-- > 0;) run.outputs[0] = return_rows(run.outputs[0], all[i].plan, all[i].axis);
 }
 
-// Linear in the first tensor; a second one only lends its shape.
-Rule resample_rule(size_t image_dims, bool image) {
+// Linear in the first tensor; a second one only lends its shape. Weighted sums of whole numbers are rounded as the plain op does it, which
+// only it knows. Where nothing is weighted, inputs are just copied.
+Rule resample_rule(size_t image_dims, bool image, bool weighted) {
   return unless_empty(rows("resample", [=](const OpCall& call) {
     Rows rows;
-    if (!at::isFloatingType(call.inputs[0].dtype)) return rows;
     auto ndim = call.inputs[0].dim();
-    for (int64_t d = 0; d < ndim - (image ? 0 : static_cast<int64_t>(image_dims)); ++d) {
+    bool rounds = weighted && !at::isFloatingType(call.inputs[0].dtype);
+    for (int64_t d = 0; d < ndim - (image && !rounds ? 0 : static_cast<int64_t>(image_dims)); ++d) {
       rows.push_back({Placements(call.inputs.size(), S(d)), {S(d)}});
     }
+    if (rounds) return rows;
     Placements pending(call.inputs.size(), R);
     pending[0] = P_sum;
     rows.push_back({pending, {P_sum}});
@@ -335,20 +337,21 @@ std::vector<TensorForm> second_form(const OpCall& call) {
 }  // namespace
 
 void add_resample_rules(RuleTable& t) {
-  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, const Forms& forms = nullptr) {
-    if (!forms) t[op] = resample_rule(n, false);
+  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr,
+                 bool keeps_format = false) {
+    if (!forms) t[op] = resample_rule(n, false, weighted);
     if (!forms && backward) t[op].size_args = {"input_size"};
     auto body = [=](Spread& run) { (backward ? resample_backward : resample)(run, make, n); };
-    t.decompose(op, spread({op, resample_rule(n, true), body, static_cast<int64_t>(n), forms}));
+    t.decompose(op, spread({op, resample_rule(n, true, weighted), body, static_cast<int64_t>(n), forms, keeps_format}));
   };
-  auto both = [&](const std::string& op, size_t n, const MakeTaps& make) {
-    add(op, n, make, false);
-    add(op + "_backward", n, make, true);
+  auto both = [&](const std::string& op, size_t n, const MakeTaps& make, bool weighted = true) {
+    add(op, n, make, false, weighted);
+    add(op + "_backward", n, make, true, weighted);
   };
   for (size_t n : {1, 2, 3}) {
     auto d = std::to_string(n) + "d";
-    both("aten::upsample_nearest" + d, n, nearest(n, false));
-    both("aten::_upsample_nearest_exact" + d, n, nearest(n, true));
+    both("aten::upsample_nearest" + d, n, nearest(n, false), false);
+    both("aten::_upsample_nearest_exact" + d, n, nearest(n, true), false);
   }
   both("aten::upsample_linear1d", 1, smooth(1, false));
   both("aten::upsample_bilinear2d", 2, smooth(2, false));
@@ -359,18 +362,18 @@ void add_resample_rules(RuleTable& t) {
   both("aten::_upsample_lanczos2d_aa", 2, antialiased({lanczos, 3}));
   for (size_t n : {2, 3}) {
     auto op = "aten::_adaptive_avg_pool" + std::to_string(n) + "d";
-    add(op, n, adaptive_average, false, adaptive_form(n));
-    add(op + "_backward", n, adaptive_average, true, second_form);
+    add(op, n, adaptive_average, false, true, adaptive_form(n), n == 2);
+    add(op + "_backward", n, adaptive_average, true, true, second_form);
   }
   for (size_t n : {1, 2, 3}) {
     auto op = "aten::replication_pad" + std::to_string(n) + "d";
-    add(op, n, border(n, false), false);
-    add(op + "_backward", n, border(n, false), true, second_form);
+    add(op, n, border(n, false), false, false, nullptr, true);
+    add(op + "_backward", n, border(n, false), true, false, second_form);
   }
   for (size_t n : {1, 2, 3}) {
     auto op = "aten::reflection_pad" + std::to_string(n) + "d";
-    add(op, n, border(n, true), false, reflected_form(n));
-    add(op + "_backward", n, border(n, true), true, second_form);
+    add(op, n, border(n, true), false, false, reflected_form(n), true);
+    add(op + "_backward", n, border(n, true), true, false, second_form);
   }
 }
 

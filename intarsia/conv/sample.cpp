@@ -77,7 +77,7 @@ void add_sample_rules(RuleTable& t) {
   for (int64_t n : {2, 3}) {
     auto d = std::to_string(n) + "d";
     auto add = [&](const std::string& op, Rule rule, auto forms) {
-      t.decompose(op, spread({op, std::move(rule), plain_on_each_rank, n, forms}));
+      t.decompose(op, spread({op, std::move(rule), plain_on_each_rank, n, forms, op == "aten::max_unpool2d"}));
     };
     add("aten::max_unpool" + d, unpool_rule(n), unpool_forms(n));
     add("aten::grid_sampler_" + d, sampler_rule(n), sampler_forms(n));

@@ -40,6 +40,13 @@ bool cuts_image(const Layout* layout, int64_t first) {
   return false;
 }
 
+// Whether, as the plain ops see it, the channels are last in memory.
+at::MemoryFormat format_of(const TensorForm& form) {
+  if (form.dim() == 4 && c10::is_channels_last_strides_2d(form.sizes, form.strides)) return at::MemoryFormat::ChannelsLast;
+  if (form.dim() == 5 && c10::is_channels_last_strides_3d(form.sizes, form.strides)) return at::MemoryFormat::ChannelsLast3d;
+  return at::MemoryFormat::Contiguous;
+}
+
 // The plain op on tensors without data: its own checks speak for bad input, on every rank, before anything is sent.
 std::vector<TensorForm> forms_of(const SpreadOp& op, const c10::OperatorHandle& handle, const OpCall& call) {
   if (op.forms) return op.forms(call);
@@ -71,6 +78,9 @@ std::shared_ptr<const Decision> decide(const SpreadOp& op, const c10::OperatorHa
   for (auto& tensor : tensors) decision->inputs.push_back(form_of(tensor));
   OpCall call{handle.schema(), stack, decision->inputs, outputs};
   outputs = forms_of(op, handle, call);
+  for (auto& form : outputs) {
+    if (op.keeps_format && form.defined) form = dense_form(form.sizes, form.dtype, format_of(decision->inputs[0]));
+  }
   Question question{&op.rule, call, mesh_of(tensors[0]), {}, -1};
   for (auto& tensor : tensors) question.now.push_back(tensor.defined() ? meta_of(tensor).layout : nullptr);
   auto choice = choose(question);
@@ -187,14 +197,8 @@ void refuse_as_plain(const OpCall& call) {
   TORCH_CHECK(false, "[", call.schema.name(), "] these sizes do not fit: ", at::IntArrayRef(call.inputs[0].sizes));
 }
 
-TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype) {
-  TensorForm form;
-  form.defined = true;
-  form.sizes.assign(shape.begin(), shape.end());
-  auto strides = c10::contiguous_strides(shape);
-  form.strides.assign(strides.begin(), strides.end());
-  form.dtype = dtype;
-  return form;
+TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype, at::MemoryFormat format) {
+  return form_of(at::empty(shape, at::TensorOptions(at::kMeta).dtype(dtype).memory_format(format)));
 }
 
 }  // namespace intarsia

@@ -34,6 +34,7 @@ struct SpreadOp {
   int64_t image_dims = kAllButTwo;    // how many dims, the last ones, are those of the image
   // The forms of the results, where LibTorch cannot tell them without data.
   std::function<std::vector<TensorForm>(const OpCall&)> forms = nullptr;
+  bool keeps_format = false;          // results have their channels last in memory if the image has
 };
 
 // Takes a call over if the cheapest choice of layouts cuts the image, for which `op.rule` has rows, or if the ordinary
@@ -48,6 +49,6 @@ void ask_plain(const OpCall& call);
 [[noreturn]] void refuse_as_plain(const OpCall& call);  // for calls that are wrong
 
 // The form of a dense tensor.
-TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype);
+TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype, at::MemoryFormat format = at::MemoryFormat::Contiguous);
 
 }  // namespace intarsia

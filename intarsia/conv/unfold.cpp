@@ -24,7 +24,7 @@ struct Columns {
   int64_t first;                    // the dim of the channels: 0 without a batch
 
   int64_t positions() const { return kernel[0] * kernel[1]; }
-  Window window(int i, bool transposed) const { return {kernel[i], stride[i], padding[i], dilation[i], transposed}; }
+  Window window(int i) const { return {kernel[i], stride[i], padding[i], dilation[i]}; }
 };
 
 Ints pair_arg(const OpCall& call, const char* name) {
@@ -48,8 +48,8 @@ Columns read_columns(const OpCall& call, bool fold) {
   auto image = fold ? pair_arg(call, "output_size") : Ints{sizes[ndim - 2], sizes[ndim - 1]};
   c.height = image[0], c.width = image[1];
   c.channels = fold ? sizes[c.first] / c.positions() : sizes[c.first];
-  c.down = windows_along(c.height, c.window(0, false));
-  c.across = windows_along(c.width, c.window(1, false));
+  c.down = windows_along(c.height, c.window(0));
+  c.across = windows_along(c.width, c.window(1));
   return c;
 }
 
@@ -103,100 +103,88 @@ Interval covering(Interval run, int64_t unit) {
 
 Interval times(Interval run, int64_t unit) { return {run.begin * unit, run.end * unit}; }
 
-// Output `run` of a tensor whose dim covers `have`.
-at::Tensor part(const at::Tensor& tensor, int64_t dim, Interval have, Interval run) {
-  return tensor.narrow(dim, run.begin - have.begin, run.size());
+// Which rows and channels of the image each rank needs for its share of the columns. Folding goes the way back: every rank folds its own
+// columns, and gives the sums to the ranks that hold the image there.
+struct Unfolding {
+  Columns c;
+  int64_t channels;  // the dim
+  const Axis& channel_axis;
+  RowPlan channel_plan;
+  std::vector<Interval> channel_shares, window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
+  Sides sides;
+
+  // All columns of the channels and rows of windows that a share touches, in place of the share; and back.
+  at::Tensor share_of(const at::Tensor& columns, size_t slot) const { return at::constant_pad_nd(columns, around(slot, -1)).contiguous(); }
+  at::Tensor around_share(const at::Tensor& share, size_t slot) const { return at::constant_pad_nd(share, around(slot, 1)); }
+
+ private:
+  Ints around(size_t slot, int64_t sign) const {
+    auto member = channel_axis.position(slot);
+    auto all = times(channel_plan.needed[member], c.positions()), share = channel_shares[member];
+    Ints pads = {0, 0, sign * (share.begin - all.begin), sign * (all.end - share.end)};
+    if (window_shares.empty()) return pads;
+    auto rows = times(sides[0].output(slot), c.across), windows = window_shares[sides[0].axis.position(slot)];
+    pads[0] = sign * (windows.begin - rows.begin), pads[1] = sign * (rows.end - windows.end);
+    return pads;
+  }
+};
+
+Side side_of(const Columns& c, int i, const Layout& image, int64_t dim, int64_t size, std::vector<Interval> outputs) {
+  Side side{dim, size, c.window(i), Axis::of(image.mesh(), axes_cutting(image, dim)), std::move(outputs),
+            {dim, held_along(image, dim, size), {}}};
+  for (auto& o : side.outputs) side.plan.needed.push_back(clip(read_by(side.window, o), size).inside);
+  return side;
+}
+
+Unfolding unfolding(const Columns& c, const Layout& image, const Layout& columns) {
+  auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
+  auto& channel_axis = Axis::of(image.mesh(), axes_cutting(image, channels));
+  Unfolding u{c, channels, channel_axis, {channels, held_along(image, channels, c.channels), {}},
+              held_along(columns, channels, c.channels * c.positions()), {}, {}};
+  for (auto& share : u.channel_shares) u.channel_plan.needed.push_back(covering(share, c.positions()));
+  std::vector<Interval> rows = {{0, c.down}};
+  if (axes_cutting(image, across).empty()) {
+    u.window_shares = held_along(columns, windows, c.down * c.across);
+    rows.clear();
+    for (auto& share : u.window_shares) rows.push_back(covering(share, c.across));
+  }
+  u.sides.push_back(side_of(c, 0, image, down, c.height, rows));
+  u.sides.push_back(side_of(c, 1, image, across, c.width, held_along(image, across, c.across)));
+  return u;
 }
 
 void unfold(Spread& run) {
-  auto c = read_columns(run.call, false);
-  auto &in = *run.in[0], &out = *run.out[0];
-  auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
-  bool wide = !axes_cutting(in, across).empty();
-  auto& channel_axis = Axis::of(run.mesh, axes_cutting(in, channels));
-  auto channel_outputs = held_along(out, channels, c.channels * c.positions());
-  RowPlan channel_plan{channels, held_along(in, channels, c.channels), {}};
-  for (auto& held : channel_outputs) channel_plan.needed.push_back(covering(held, c.positions()));
-
-  std::vector<Interval> shares;  // of the windows, per member of the line that cuts H
-  if (!wide) shares = held_along(out, windows, c.down * c.across);
-  auto side = [&](int64_t dim, int64_t size, int i, std::vector<Interval> outputs) {
-    Side result{dim, size, c.window(i, false), Axis::of(run.mesh, axes_cutting(in, dim)), std::move(outputs),
-                {dim, held_along(in, dim, size), {}}};
-    for (auto& o : result.outputs) result.plan.needed.push_back(clip(read_by(result.window, o), size).inside);
-    return result;
-  };
-  std::vector<Interval> rows = {{0, c.down}};
-  if (!wide) {
-    rows.clear();
-    for (auto& share : shares) rows.push_back(covering(share, c.across));
-  }
-  Sides sides = {side(down, c.height, 0, rows), side(across, c.width, 1, held_along(in, across, c.across))};
-
-  auto fetched = fetch(fetch_rows(run.inputs[0], channel_plan, channel_axis), sides);
+  auto u = unfolding(read_columns(run.call, false), *run.in[0], *run.out[0]);
+  auto fetched = fetch(fetch_rows(run.inputs[0], u.channel_plan, u.channel_axis), u.sides);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
     auto shape = run.output_shape(0, slot);
     if (c10::multiply_integers(shape) == 0) {
       run.outputs[0].push_back(at::empty(shape, fetched[slot].options()));
       continue;
     }
-    auto image = pad_to_wanted(fetched[slot], sides, slot, 0);
-    auto columns = at::im2col(image, c.kernel, c.dilation, {0, 0}, c.stride);
-    auto member = channel_axis.position(slot);
-    columns = part(columns, channels, times(channel_plan.needed[member], c.positions()), channel_outputs[member]);
-    if (!wide) columns = part(columns, windows, times(sides[0].output(slot), c.across), shares[sides[0].axis.position(slot)]);
-    run.outputs[0].push_back(columns.contiguous());
+    auto image = pad_to_wanted(fetched[slot], u.sides, slot, 0);
+    run.outputs[0].push_back(u.share_of(at::im2col(image, u.c.kernel, u.c.dilation, {0, 0}, u.c.stride), slot));
   }
 }
 
-// One dim of the image that a fold makes: the windows that write into each member's share of it.
-struct Written {
-  Window window;
-  const Axis& axis;
-  std::vector<Interval> outputs, windows;
-
-  Written(const Spread& run, const Columns& c, int i, int64_t dim, int64_t size, int64_t count)
-      : window(c.window(i, true)), axis(Axis::of(run.mesh, axes_cutting(*run.out[0], dim))),
-        outputs(held_along(*run.out[0], dim, size)) {
-    for (auto& out : outputs) windows.push_back(clip(read_by(window, out), count).inside);
-  }
-  Interval output(size_t slot) const { return outputs[axis.position(slot)]; }
-  Interval taken(size_t slot) const { return windows[axis.position(slot)]; }
-  Interval written(size_t slot) const { return written_by(window, taken(slot)); }
-};
+// What a rank's columns add to the rows and channels of the image that they come from.
+at::Tensor folded(const Unfolding& u, const at::Tensor& share, size_t slot) {
+  auto &down = u.sides[0], &across = u.sides[1];
+  auto shape = share.sizes().vec();
+  shape.back() = down.needed(slot).size();
+  shape[u.channels] = u.channel_plan.needed[u.channel_axis.position(slot)].size();
+  shape.push_back(across.needed(slot).size());
+  if (share.numel() == 0 || c10::multiply_integers(shape) == 0) return at::zeros(shape, share.options());
+  auto columns = u.around_share(share, slot);
+  auto image = at::col2im(columns, {down.wanted(slot).size(), across.wanted(slot).size()}, u.c.kernel, u.c.dilation, {0, 0}, u.c.stride);
+  return crop_to_needed(image, u.sides, slot);
+}
 
 void fold(Spread& run) {
-  auto c = read_columns(run.call, true);
-  auto &in = *run.in[0], &out = *run.out[0];
-  auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
-  bool wide = !axes_cutting(out, across).empty();
-  auto& channel_axis = Axis::of(run.mesh, axes_cutting(in, channels));
-  RowPlan channel_plan{channels, held_along(in, channels, c.channels * c.positions()), {}};
-  for (auto& held : held_along(out, channels, c.channels)) channel_plan.needed.push_back(times(held, c.positions()));
-
-  Written rows(run, c, 0, down, c.height, c.down), cols(run, c, 1, across, c.width, c.across);
-  auto fetched = fetch_rows(run.inputs[0], channel_plan, channel_axis);
-  if (wide) {
-    for (auto& columns : fetched) columns = columns.unflatten(windows, {c.down, columns.size(windows) / std::max<int64_t>(c.down, 1)});
-    fetched = fetch_rows(fetched, {across, held_along(out, across, c.across), cols.windows}, cols.axis);
-  } else {
-    RowPlan plan{windows, held_along(in, windows, c.down * c.across), {}};
-    for (auto& run_of_rows : rows.windows) plan.needed.push_back(times(run_of_rows, c.across));
-    fetched = fetch_rows(fetched, plan, rows.axis);
-  }
-  for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto shape = run.output_shape(0, slot);
-    if (c10::multiply_integers(shape) == 0 || fetched[slot].numel() == 0) {
-      run.outputs[0].push_back(at::zeros(shape, fetched[slot].options()));
-      continue;
-    }
-    auto columns = wide ? fetched[slot].flatten(windows, across) : fetched[slot];
-    auto height = rows.written(slot), width = cols.written(slot);
-    auto image = at::col2im(columns, {height.size(), width.size()}, c.kernel, c.dilation, {0, 0}, c.stride);
-    Interval tall = rows.output(slot), broad = cols.output(slot);
-    run.outputs[0].push_back(at::constant_pad_nd(image, {width.begin - broad.begin, broad.end - width.end,
-                                                         height.begin - tall.begin, tall.end - height.end}));
-  }
+  auto u = unfolding(read_columns(run.call, true), *run.out[0], *run.in[0]);
+  Shards images;
+  for (size_t slot = 0; slot < run.slots(); ++slot) images.push_back(folded(u, run.input(0, slot), slot));
+  run.outputs[0] = return_rows(give_back(std::move(images), u.sides), u.channel_plan, u.channel_axis);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "intarsia/ops/layouts.h"
 #include "intarsia/ops/recut.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/tensor/meta.h"
 
 namespace intarsia {
 namespace {
@@ -23,25 +24,66 @@ at::Tensor wrapped_around(const at::Tensor& x, int64_t dim, int64_t before, int6
   return recut({x}, dim, sources);
 }
 
-// The adjoint: every row gets its own gradient and those of its copies.
+// What a member of the line needs for the gradient of its rows: where they lie in the padded dim, and where their copies do, one size
+// before or after.
+struct Folding {
+  std::vector<int64_t> positions;          // its rows first
+  std::vector<int64_t> rows;               // the local row of every copy
+  int64_t own = 0;
+};
+
+std::vector<Folding> foldings(const Layout& layout, int64_t dim, int64_t size, int64_t before, int64_t after) {
+  std::vector<Folding> all;
+  for (auto& runs : held_by_members(layout, dim, size)) {
+    auto& f = all.emplace_back();
+    for (auto& run : runs) {
+      for (auto i = run.begin; i < run.end; ++i) f.positions.push_back(before + i);
+    }
+    f.own = f.positions.size();
+    for (int64_t row = 0; row < f.own; ++row) {
+      for (auto at : {f.positions[row] - size, f.positions[row] + size}) {
+        if (at >= 0 && at < before + size + after) f.positions.push_back(at), f.rows.push_back(row);
+      }
+    }
+  }
+  return all;
+}
+
+// The adjoint: every row gets its own gradient and those of its copies. One exchange brings a member all of them, in a dim so long
+// that every share has room for the longest list.
 at::Tensor folded_back(const at::Tensor& padded, int64_t dim, int64_t before, int64_t after) {
   auto grad = settle(padded);
+  auto& layout = *meta_of(grad).layout;
   auto size = grad.size(dim) - before - after;
-  at::Tensor sum;
-  for (int64_t turn : {0, -1, 1}) {  // a row lies at before + i, and its copies one size before or after
-    std::vector<Source> sources(size);
-    bool any = false;
-    for (int64_t i = 0; i < size; ++i) {
-      auto at = before + i + turn * size;
-      if (at < 0 || at >= grad.size(dim)) continue;
-      sources[i] = {0, at};
-      any = true;
-    }
-    if (!any) continue;
-    auto part = recut({grad}, dim, sources);
-    sum = sum.defined() ? at::add(sum, part) : part;
+  auto members = foldings(layout, dim, size, before, after);
+  size_t longest = 0;
+  for (auto& f : members) longest = std::max(longest, f.positions.size());
+  int64_t unit = members.size();  // divisible by what a strided cut divides its shares by
+  for (auto& placement : layout.placements()) {
+    if (auto* strided = std::get_if<StridedShard>(&placement)) unit *= strided->split;
   }
-  return sum;
+  std::vector<Source> sources((longest * members.size() + unit - 1) / unit * unit);
+  auto places = held_by_members(layout, dim, sources.size());
+  for (size_t m = 0; m < members.size(); ++m) {
+    size_t next = 0;
+    for (auto& run : places[m]) {
+      for (auto p = run.begin; p < run.end && next < members[m].positions.size(); ++p) sources[p] = {0, members[m].positions[next++]};
+    }
+    TORCH_INTERNAL_ASSERT(next == members[m].positions.size());
+  }
+  auto gathered = recut({grad}, dim, sources);
+  auto& axis = Axis::of(layout.mesh(), axes_cutting(layout, dim));
+  Shards sums;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto& f = members[axis.position(slot)];
+    auto& shard = shards_of(gathered)[slot];
+    auto sum = shard.narrow(dim, 0, f.own).clone(at::MemoryFormat::Contiguous);
+    if (!f.rows.empty()) sum.index_add_(dim, at::tensor(f.rows, at::kLong), shard.narrow(dim, f.own, f.rows.size()));
+    sums.push_back(sum);
+  }
+  auto shape = grad.sizes().vec();
+  shape[dim] = size;
+  return wrap(std::move(sums), &layout, shape, c10::contiguous_strides(shape), grad.dtype());
 }
 
 struct WrapAround : torch::autograd::Function<WrapAround> {

@@ -68,6 +68,22 @@ TEST(Pad, Circular) {
   compare("circular", image({6, 5}), [](auto& x) { return F::pad(x, F::PadFuncOptions({1, 2, 3, 4}).mode(torch::kCircular)); });
 }
 
+TEST(Pad, CircularOfAStridedCut) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto whole = image({13}), grad = image({18});
+    for (auto& shape : mesh_shapes(n)) {
+      auto mesh = init_device_mesh(at::kCPU, shape);
+      Placements cut(mesh.ndim(), Shard(2));
+      cut[0] = StridedShard(2, 3);
+      auto x = whole.clone().requires_grad_(), dx = lay_out(whole, mesh, cut).requires_grad_();
+      auto expected = at::_pad_circular(x, {3, 2}), actual = at::_pad_circular(dx, {3, 2});
+      EXPECT_EQ(difference(full_tensor(actual).detach(), expected.detach()), "");
+      expected.backward(grad), actual.backward(lay_out(grad, mesh, placements_of(actual)));
+      EXPECT_EQ(difference(full_tensor(dx.grad()), x.grad(), 1e-11), "");
+    }
+  });
+}
+
 TEST(Pad, CircularIsOneExchangeWithOnlyTheRowsThatMove) {
   Simulation world(4);
   auto x = distribute_tensor(at::randn({1, 1, 8}), init_device_mesh(at::kCPU, {4}, {"w"}), {Shard(2)});

@@ -12,6 +12,7 @@
 namespace intarsia {
 namespace {
 
+namespace F = torch::nn::functional;
 using Ints = std::vector<int64_t>;
 using Op = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -34,6 +35,10 @@ Op conv(int64_t kernel, int64_t stride, int64_t padding, int64_t dilation = 1) {
     shape[0] = shape[1] = x.size(1);
     return at::convolution(x, weight_like(x, shape), {}, Ints(n, stride), Ints(n, padding), Ints(n, dilation), false, Ints(n, 0), 1);
   };
+}
+
+Op depthwise(int64_t kernel, int64_t stride, int64_t padding) {
+  return [=](const at::Tensor& x) { return at::conv2d(x, weight_like(x, {x.size(1), 1, kernel, kernel}), {}, stride, padding, 1, x.size(1)); };
 }
 
 Op transposed(int64_t kernel, int64_t stride, int64_t padding, int64_t more, int64_t dilation = 1) {
@@ -66,6 +71,8 @@ std::vector<Case> cases() {
       of("avg_pool1d", {17}, [](auto& x) { return at::avg_pool1d(x, {3}, {2}, {1}); }),
       of("avg_pool2d", {5, 18}, [](auto& x) { return at::avg_pool2d(x, {3, 3}, {1, 2}, {1, 1}, true); }),
       of("avg_pool3d", {3, 4, 14}, [](auto& x) { return at::avg_pool3d(x, {2, 2, 3}, {1, 1, 2}); }),
+      of("lp_pool2d", {5, 18}, [](auto& x) { return F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 3}).stride({1, 2})); }),
+      of("adaptive_avg_pool1d", {18}, [](auto& x) { return at::adaptive_avg_pool1d(x, {7}); }),
       of("adaptive_avg_pool2d", {4, 18}, [](auto& x) { return at::adaptive_avg_pool2d(x, {2, 7}); }),
       of("adaptive_avg_pool3d", {3, 4, 14}, [](auto& x) { return at::adaptive_avg_pool3d(x, {2, 3, 9}); }),
       of("reflection_pad1d", {14}, [](auto& x) { return at::reflection_pad1d(x, {3, 5}); }),
@@ -77,7 +84,14 @@ std::vector<Case> cases() {
       of("nearest1d", {13}, [](auto& x) { return at::upsample_nearest1d(x, {21}); }),
       of("nearest2d", {5, 13}, [](auto& x) { return at::upsample_nearest2d(x, {7, 21}); }),
       of("nearest3d", {3, 4, 13}, [](auto& x) { return at::upsample_nearest3d(x, {3, 5, 9}); }),
+      of("exact1d", {13}, [](auto& x) { return at::_upsample_nearest_exact1d(x, {21}); }),
+      of("exact3d", {3, 4, 13}, [](auto& x) { return at::_upsample_nearest_exact3d(x, {3, 5, 9}); }),
       of("exact2d", {5, 13}, [](auto& x) { return at::_upsample_nearest_exact2d(x, {7, 9}); }),
+      of("conv2d, depthwise", {5, 18}, depthwise(3, 1, 1)),
+      of("linear1d, aligned", {13}, [](auto& x) { return at::upsample_linear1d(x, {20}, true); }),
+      of("bilinear2d, not aligned", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, false); }),
+      of("bicubic2d, aligned", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {8, 20}, true); }),
+      of("bicubic2d_aa", {5, 19}, [](auto& x) { return at::_upsample_bicubic2d_aa(x, {4, 10}, false); }),  // no weight is zero
       of("linear1d", {13}, [](auto& x) { return at::upsample_linear1d(x, {26}, false); }),
       of("bilinear2d", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, true); }),  // no position is whole
       of("bicubic2d", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {7, 21}, false); }),
@@ -90,6 +104,8 @@ std::vector<Case> cases() {
                  [](auto& x) { return at::avg_pool2d(x, {3, 3}, {1, 2}, {1, 1}, true); }});
   all.push_back({"max_pool3d", {3, 4, 14}, [](auto& x) { return at::max_pool3d(x, {2, 2, 3}, {1, 1, 2}); },
                  [](auto& x) { return at::avg_pool3d(x, {2, 2, 3}, {1, 1, 2}); }});
+  all.push_back({"adaptive_max_pool1d", {18}, values([](auto& x) { return at::adaptive_max_pool1d(x, {7}); }),
+                 [](auto& x) { return at::adaptive_avg_pool1d(x, {7}); }});
   all.push_back({"adaptive_max_pool2d", {4, 18}, values([](auto& x) { return at::adaptive_max_pool2d(x, {2, 7}); }),
                  [](auto& x) { return at::adaptive_avg_pool2d(x, {2, 7}); }});
   all.push_back({"adaptive_max_pool3d", {3, 4, 14}, values([](auto& x) { return at::adaptive_max_pool3d(x, {2, 3, 9}); }),
@@ -150,6 +166,7 @@ TEST(Trace, OfTheFamilyHasTheRowsThatMustTravelAndNoOthers) {
         CommDebugMode comms;
         auto out = c.op(x);
         EXPECT_EQ(comms.text(), halo);
+        EXPECT_EQ(str(placements_of(out)), str(placements_of(x)));
         out.backward(out.detach());
         EXPECT_EQ(comms.text(), halo + halo) << "and back";
       }
@@ -194,6 +211,41 @@ TEST(Trace, OfPaddingWithAConstantHasTheRowsThatChangeHands) {
       EXPECT_EQ(comms.text(), halo);
       out.backward(out.detach());
       EXPECT_EQ(comms.text(), halo + least(crop, at::ones_like(pad(image)), 3, mesh));
+    }
+  });
+}
+
+// Around the edge: the only padding that the first and the last rank have to tell each other about.
+TEST(Trace, OfCircularPaddingHasTheRowsThatChangeHands) {
+  for_each_world({4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n}, {"w"});
+    auto x = distribute_tensor(at::ones({1, 1, 8}), mesh, {Shard(2)}).requires_grad_();
+    CommDebugMode comms;
+    auto out = at::_pad_circular(x, {1, 1});  // of 10 rows the ranks hold 3, 3, 3 and 1, which are 7 0 1 | 2 3 4 | 5 6 7 | 0
+    EXPECT_EQ(str(placements_of(out)), "[S(2)]");
+    ASSERT_EQ(comms.events().size(), 1u) << comms.text();
+    out.backward(out.detach());
+    EXPECT_EQ(comms.events().size(), 2u) << comms.text();
+    int64_t most = 0;
+    for (auto& slot : mesh.slots()) most = std::max(most, Ints{4, 4, 8, 12}[slot.coordinate[0]]);  // of floats: the last sends three rows
+    for (auto& event : comms.events()) EXPECT_LE(std::max(event.sent, event.received), most) << comms.text();
+  });
+}
+
+TEST(Trace, OfUnfoldingHasTheRowsUnderTheWindows) {
+  for_each_world({4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n}, {"w"});
+    for (int64_t dim : {2, 3}) {
+      auto x = distribute_tensor(at::ones({1, 2, 8, 8}), mesh, {Shard(dim)}).requires_grad_();
+      int64_t sides = 0;
+      for (auto& slot : mesh.slots()) sides = std::max<int64_t>(sides, slot.coordinate[0] > 0 && slot.coordinate[0] < n - 1 ? 2 : 1);
+      CommDebugMode comms;
+      auto columns = at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
+      auto halo = c10::str("halo w ", sides * 64, "B\n");  // one row of 2x8 floats on either side
+      EXPECT_EQ(comms.text(), halo);
+      columns.backward(columns.detach());
+      EXPECT_EQ(str(placements_of(x.grad())), str(placements_of(x)));
+      EXPECT_EQ(comms.text(), halo + halo) << "sums go back, not columns";
     }
   });
 }
