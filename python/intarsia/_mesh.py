@@ -1,6 +1,7 @@
 """Worlds and meshes: PyTorch's own DeviceMesh is the mesh, and the core gets an equal one of its own."""
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -140,14 +141,26 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     stack.append(world)
     try:
         yield world
+    except BaseException as error:
+        _note_world(error, world)
+        raise
     finally:
         stack.pop()
         if fake:
             dist.destroy_process_group()
 
 
+def _note_world(error: BaseException, world: "_core.World") -> None:
+    """Says below the error in which world it came up; once, where simulations are nested."""
+    note = f"This process plays {world!r}: {list(world.hosted)}." if world.size > 1 else "This process plays one rank."
+    if hasattr(error, "add_note") and not any("This process plays" in text for text in getattr(error, "__notes__", ())):
+        error.add_note(note)
+
+
 def _start_fake_group(n: int) -> bool:
     import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
 
+    hook = sys.excepthook
     dist.init_process_group("fake", rank=0, world_size=n, store=fake_pg.FakeStore())
+    sys.excepthook = hook  # PyTorch's would put [rank0] before every line, once per group: here one process plays all ranks
     return True

@@ -415,6 +415,17 @@ def _show(self: torch.Tensor, **_: Any) -> str:
     return _text(self) if _is_dtensor(self) else _rank_text(self)
 
 
+def _leave_tracing() -> None:
+    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
+    if torch._guards.TracingContext.try_get() is not None:
+        from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+        raise UnsupportedFakeTensorException(
+            "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
+            "Compile functions of plain tensors, such as those inside local_map, or leave fullgraph out"
+        ) from None
+
+
 def _explaining(name: str) -> Callable:
     """A method that needs memory: its error says what to call instead."""
     theirs = getattr(torch.Tensor, name)
@@ -426,6 +437,7 @@ def _explaining(name: str) -> Callable:
         except RuntimeError as error:
             if not _has_no_memory(self):
                 raise
+            _leave_tracing()
             what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
             advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
             if not _is_dtensor(self):

@@ -1,12 +1,13 @@
 """Seeing what moves and who holds what."""
 
+import importlib.util
 import sys
 import threading
+import types
 from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.distributed.tensor.debug._comm_mode import CommDebugMode as _TorchCommDebugMode
 
 from . import _core
 from ._interop import torch_dtensor_class
@@ -29,7 +30,53 @@ def _counted_as(kind: str) -> Any:
     return _COUNTED_AS.get(kind.split("(")[0], kind)
 
 
-class CommDebugMode(_TorchCommDebugMode):
+def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
+    """Prints which rank holds what; in colour on a terminal, or if ``use_rich`` is set."""
+    if isinstance(dtensor, torch_dtensor_class()):
+        from ._interop import from_torch
+
+        dtensor = from_torch(dtensor)
+    if not _core.is_dtensor(dtensor):
+        raise TypeError(f"[visualize_sharding] needs a distributed tensor, but got a plain one of shape {list(dtensor.shape)}.")
+    if dtensor.numel() == 0:
+        return
+    if dtensor.ndim >= 3:
+        raise RuntimeError("visualize sharding supports only 1D or 2D DTensor")
+    if dtensor.device_mesh.get_coordinate() is None:
+        return
+    first = all(place == 0 for place in dtensor.device_mesh.get_coordinate())
+    if not first:
+        return
+    if header:
+        print(header)
+    print(picture(dtensor, colour=use_rich or sys.stdout.isatty()), end="")
+
+
+def picture(dtensor: torch.Tensor, colour: bool = False) -> str:
+    """The text that :func:`visualize_sharding` prints."""
+    return _core.visualize_sharding(dtensor, colour)
+
+
+def describe(value: "torch.Tensor | torch.nn.Module") -> str:
+    """Shape, dtype, layout and local shapes of a tensor, or of every parameter and buffer of a module."""
+    if isinstance(value, torch.Tensor):
+        return _core.describe(value)
+    named = [*value.named_parameters(), *value.named_buffers()]
+    return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)
+
+
+def _torch_comm_mode() -> type:
+    """PyTorch's CommDebugMode. The package around it needs numpy, for pictures alone; ours need none."""
+    if importlib.util.find_spec("numpy") is None:
+        pictures = types.ModuleType("torch.distributed.tensor.debug._visualize_sharding")
+        pictures.visualize_sharding = visualize_sharding
+        sys.modules.setdefault(pictures.__name__, pictures)
+    from torch.distributed.tensor.debug._comm_mode import CommDebugMode
+
+    return CommDebugMode
+
+
+class CommDebugMode(_torch_comm_mode()):
     """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls itself.
 
     Beside PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
@@ -108,38 +155,3 @@ class CommDebugMode(_TorchCommDebugMode):
             "  ".join(v.ljust(w) if i < 4 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths))) for row in rows
         )
         return "".join(line.rstrip() + "\n" for line in lines)
-
-
-def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
-    """Prints which rank holds what; in colour on a terminal, or if ``use_rich`` is set."""
-    if isinstance(dtensor, torch_dtensor_class()):
-        from ._interop import from_torch
-
-        dtensor = from_torch(dtensor)
-    if not _core.is_dtensor(dtensor):
-        raise TypeError(f"[visualize_sharding] needs a distributed tensor, but got a plain one of shape {list(dtensor.shape)}.")
-    if dtensor.numel() == 0:
-        return
-    if dtensor.ndim >= 3:
-        raise RuntimeError("visualize sharding supports only 1D or 2D DTensor")
-    if dtensor.device_mesh.get_coordinate() is None:
-        return
-    first = all(place == 0 for place in dtensor.device_mesh.get_coordinate())
-    if not first:
-        return
-    if header:
-        print(header)
-    print(picture(dtensor, colour=use_rich or sys.stdout.isatty()), end="")
-
-
-def picture(dtensor: torch.Tensor, colour: bool = False) -> str:
-    """The text that :func:`visualize_sharding` prints."""
-    return _core.visualize_sharding(dtensor, colour)
-
-
-def describe(value: "torch.Tensor | torch.nn.Module") -> str:
-    """Shape, dtype, layout and local shapes of a tensor, or of every parameter and buffer of a module."""
-    if isinstance(value, torch.Tensor):
-        return _core.describe(value)
-    named = [*value.named_parameters(), *value.named_buffers()]
-    return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)
