@@ -47,16 +47,24 @@ unsigned long main_thread() {
   return ident;
 }
 
+// KeyboardInterrupt and its like are no failures of what they interrupt.
+bool is_stop(PyObject* type) { return type && !PyErr_GivenExceptionMatches(type, PyExc_Exception); }
+
+// A tensor may go, and wait for what was sent to it, while an error is on its way: that error stays.
 void check_signals() {
   if (!Py_IsInitialized() || PyThread_get_thread_ident() != main_thread()) return;
   py::gil_scoped_acquire locked;
-  if (PyErr_Occurred()) return;  // a tensor goes while an error is on its way
+  TORCH_CHECK(!is_stop(PyErr_Occurred()), "interrupted");
+  py::error_scope on_its_way;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// KeyboardInterrupt and its like are no failures of what they interrupt.
+void repeat_signal() {
+  py::gil_scoped_acquire locked;
+  if (!is_stop(PyErr_Occurred())) PyErr_SetInterrupt();
+}
+
 bool stops(const std::exception_ptr& error) {
-  auto is_stop = [](PyObject* type) { return type && !PyErr_GivenExceptionMatches(type, PyExc_Exception); };
   try {
     std::rethrow_exception(error);
   } catch (const python_error& e) {
@@ -70,7 +78,7 @@ bool stops(const std::exception_ptr& error) {
   }
 }
 
-constexpr Interrupts kSignals{&check_signals, &PyErr_SetInterrupt, &stops};
+constexpr Interrupts kSignals{&check_signals, &repeat_signal, &stops};
 
 void barrier(const World& world) {
   with_interrupts([&] { engine_of(world).barrier(); });

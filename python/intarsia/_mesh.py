@@ -1,5 +1,6 @@
 """Worlds and meshes: PyTorch's own DeviceMesh is the mesh, and the core gets an equal one of its own."""
 
+import atexit
 import contextlib
 import sys
 import threading
@@ -38,8 +39,21 @@ def current_world() -> "_core.World":
     group = dist.group.WORLD
     world = _worlds.get(group)
     if world is None:
+        if not is_threaded():  # there, every thread has groups of its own
+            close_ended_worlds()
         world = _worlds[group] = _join(group)
     return world
+
+
+@atexit.register
+def close_ended_worlds() -> None:
+    """Lets go of the connections and threads of process groups that the program has destroyed; the core holds them, too."""
+    for group, world in list(_worlds.items()):
+        if group not in dist.distributed_c10d._world.pg_map:
+            del _worlds[group]
+            for _, made in [known for known in _core_meshes.values() if known[0] is world]:
+                _python_meshes.pop(made.id, None)
+            world.close()
 
 
 def is_threaded() -> bool:

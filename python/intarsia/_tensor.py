@@ -7,6 +7,7 @@ attributes of DTensor therefore live on ``torch.Tensor``; plain tensors deny hav
 import copy
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -415,15 +416,24 @@ def _show(self: torch.Tensor, **_: Any) -> str:
     return _text(self) if _is_dtensor(self) else _rank_text(self)
 
 
+_NOT_TRACED = (
+    "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
+    "Compile functions of plain tensors, such as those inside local_map, and leave fullgraph out."
+)
+
+
 def _leave_tracing() -> None:
     """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
     if torch._guards.TracingContext.try_get() is not None:
-        from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+        from torch._dynamo.exc import Unsupported
 
-        raise UnsupportedFakeTensorException(
-            "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
-            "Compile functions of plain tensors, such as those inside local_map, or leave fullgraph out"
-        ) from None
+        _warn_not_traced()
+        raise Unsupported(_NOT_TRACED) from None
+
+
+@functools.cache
+def _warn_not_traced() -> None:
+    warnings.warn(_NOT_TRACED, stacklevel=2)
 
 
 def _explaining(name: str) -> Callable:

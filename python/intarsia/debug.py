@@ -13,6 +13,20 @@ from . import _core
 from ._interop import torch_dtensor_class
 from ._mesh import is_threaded
 
+
+
+def _torch_comm_mode() -> type:
+    """PyTorch's CommDebugMode. The package around it needs numpy, for pictures alone; ours need none."""
+    if importlib.util.find_spec("numpy") is None:
+        pictures = types.ModuleType("torch.distributed.tensor.debug._visualize_sharding")
+        pictures.visualize_sharding = lambda *args, **options: visualize_sharding(*args, **options)
+        sys.modules.setdefault(pictures.__name__, pictures)
+    from torch.distributed.tensor.debug._comm_mode import CommDebugMode
+
+    return CommDebugMode
+
+
+_TorchCommDebugMode = _torch_comm_mode()
 __all__ = ["CommDebugMode", "describe", "visualize_sharding"]
 
 _COUNTED_AS = {
@@ -65,18 +79,7 @@ def describe(value: "torch.Tensor | torch.nn.Module") -> str:
     return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)
 
 
-def _torch_comm_mode() -> type:
-    """PyTorch's CommDebugMode. The package around it needs numpy, for pictures alone; ours need none."""
-    if importlib.util.find_spec("numpy") is None:
-        pictures = types.ModuleType("torch.distributed.tensor.debug._visualize_sharding")
-        pictures.visualize_sharding = visualize_sharding
-        sys.modules.setdefault(pictures.__name__, pictures)
-    from torch.distributed.tensor.debug._comm_mode import CommDebugMode
-
-    return CommDebugMode
-
-
-class CommDebugMode(_torch_comm_mode()):
+class CommDebugMode(_TorchCommDebugMode):
     """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls itself.
 
     Beside PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,

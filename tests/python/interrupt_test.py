@@ -40,10 +40,15 @@ SCENES = {
     "a result that comes later": "cut.redistribute(placements=[Replicate()], async_op=True) + 1",
     "a sum that comes later": "x.redistribute(placements=[Replicate()], async_op=True) + 1",
     "a result that nobody reads": "cut.redistribute(placements=[Replicate()], async_op=True); [time.sleep(0.1) for _ in range(999)]",
+    "a result that goes with an error": "cut.redistribute(placements=[Replicate()], async_op=True) + stopped()",
     "ranks that meet": "DTensor.from_local(torch.ones(4), DeviceMesh('cpu', [1, 0], _init_backend=False), [Partial()]).full_tensor()",
 }
 # Every scene has a process group of its own: one in which a wait was interrupted is done.
 ALL_SCENES = """
+    def stopped():
+        while True:
+            time.sleep(0.1)
+
     for number, scene in enumerate(SCENES):
         mesh = DeviceMesh.from_group(dist.new_group(), "cpu", mesh_dim_names=("tp",))
         x = DTensor.from_local(torch.ones(4), mesh, [Partial()])
@@ -53,7 +58,7 @@ ALL_SCENES = """
             continue
         try:
             ready(number)
-            exec(scene)
+            exec(compile(scene, "scene", "exec"))
             print("finished", scene, file=sys.stderr)
         except KeyboardInterrupt:
             late = time.time() - float(open(f"{folder}/sent{number}").read())
