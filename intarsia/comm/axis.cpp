@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/around_waits.h"
+#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {
@@ -45,29 +46,31 @@ void copy_to_self(const Shards& from, const Shards& to) {
                                              ours ? ours->what_without_backtrace() : error.what()));
 }
 
-// Runs one collective and names it in errors.
+// Waits for other ranks: errors are named, an interruption comes out as what it is.
+template <class Call>
+void wait_in(const Line& line, const std::string& kind, const char* cause, Call call) {
+  at::NoGradGuard no_grad;
+  with_interrupts([&] {
+    try {
+      auto guard = around_waits();
+      call();
+    } catch (const std::exception& error) {
+      fail(line, kind, cause, error);
+    }
+  });
+}
+
+// Runs one collective.
 template <class Start>
 void attempt(const Line& line, const std::string& kind, Wait* wait, Start start) {
-  at::NoGradGuard no_grad;
-  try {
-    auto guard = around_waits();
+  wait_in(line, kind, CauseScope::op(), [&] {
     Wait finish = start();
     if (finish && wait) {
-      *wait = [finish, &line, kind, cause = CauseScope::op()] {  // lines live as long as the process
-        at::NoGradGuard no_grad;
-        try {
-          auto guard = around_waits();
-          finish();
-        } catch (const std::exception& error) {
-          fail(line, kind, cause, error);
-        }
-      };
+      *wait = [finish, &line, kind, cause = CauseScope::op()] { wait_in(line, kind, cause, finish); };
     } else if (finish) {
       finish();
     }
-  } catch (const std::exception& error) {
-    fail(line, kind, CauseScope::op(), error);
-  }
+  });
 }
 
 // The same, timed and recorded.

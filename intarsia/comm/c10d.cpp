@@ -9,6 +9,7 @@
 
 #include "intarsia/comm/gloo.h"
 #include "intarsia/comm/group.h"
+#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/rendezvous.h"
 
 namespace intarsia {
@@ -35,7 +36,9 @@ struct C10dEngine::Entry {
 };
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
-    : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {}
+    : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {
+  if (store_ && interruptible()) alarm_store_ = store_->clone();
+}
 
 C10dEngine::~C10dEngine() = default;
 
@@ -104,10 +107,17 @@ std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Bac
                                                     std::vector<int64_t> ranks, std::vector<int> peers) const {
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
-  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout};
+  auto alarm = backend ? alarm_of(ranks, *backend) : nullptr;
+  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm)};
   // Other backends carry part of their ranks only by messages, too.
   return direct || !members.whole() ? make_direct_group(std::move(members))
                                     : make_collective_group(std::move(members));
+}
+
+std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::vector<int64_t>& ranks, const c10d::Backend& backend) const {
+  std::lock_guard lock(alarm_mutex_);
+  if (!alarm_store_) return nullptr;
+  return std::make_shared<Alarm>(alarm_store_, c10::str("interrupted/", key_of(ranks), "/", backend.getGroupUid()));
 }
 
 std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<int64_t>& ranks) const {
@@ -140,6 +150,8 @@ void C10dEngine::close() const {
   groups.swap(groups_);
   store_.reset();
   gloo_.reset();
+  std::lock_guard alarms(alarm_mutex_);
+  alarm_store_.reset();
 }
 
 }  // namespace intarsia

@@ -19,6 +19,7 @@ class Store;
 
 namespace intarsia {
 
+class Alarm;
 class GlooMaker;
 class Group;
 
@@ -59,12 +60,15 @@ class C10dEngine final : public Engine {
   std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
+  std::shared_ptr<Alarm> alarm_of(const std::vector<int64_t>& ranks, const c10d::Backend& backend) const;
   std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;
 
   C10dOptions options_;
   mutable std::mutex mutex_;  // guards what follows; an entry has its own lock
   mutable bool closed_ = false;
   mutable c10::intrusive_ptr<c10d::Store> store_;
+  mutable std::mutex alarm_mutex_;
+  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms alone
   mutable std::shared_ptr<GlooMaker> gloo_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
 };

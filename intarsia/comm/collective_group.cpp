@@ -1,10 +1,14 @@
 #include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 #include <numeric>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "intarsia/comm/group.h"
+#include "intarsia/comm/interrupts.h"
 
 namespace intarsia {
 namespace {
@@ -12,13 +16,44 @@ namespace {
 using c10d::ReduceOp;
 using Ours = intarsia::ReduceOp;
 
+constexpr std::chrono::milliseconds kPause{100};  // between two looks at the program around us
+
+// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors runs
+// Python, which would see the interrupt and drop it.
+void wait_for_end(c10d::Work& work, const Members& members) {
+  struct Bell {
+    std::mutex mutex;
+    std::condition_variable rings;
+    bool ended = false;
+  };
+  auto bell = std::make_shared<Bell>();
+  work.getFuture()->addCallback([bell](auto&) {
+    std::lock_guard lock(bell->mutex);
+    bell->ended = true;
+    bell->rings.notify_one();
+  });
+  std::unique_lock lock(bell->mutex);
+  while (!bell->rings.wait_for(lock, kPause, [&] { return bell->ended; })) {
+    check_interrupts();
+    auto trouble = members.interrupted();
+    TORCH_CHECK_WITH(DistBackendError, trouble.empty(), trouble);
+  }
+}
+
 // Keeps the buffers until the work is done.
-Wait wait_for(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers) {
-  return [work = std::move(work), buffers = std::move(buffers)] {
+Wait wait_for(const Members& members, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers) {
+  bool steps = interruptible() && members.gloo();
+  return [members, steps, work = std::move(work), buffers = std::move(buffers)] {
     try {
+      if (steps && !work->isCompleted()) wait_for_end(*work, members);
       work->wait();
+    } catch (const Interruption&) {
+      members.give_up();
+      throw;
     } catch (const std::exception& error) {
-      C10_THROW_ERROR(DistBackendError, plain_text(error) + ". See which rank has ended or is stuck, and why.");
+      auto trouble = members.interrupted();
+      if (trouble.empty()) trouble = plain_text(error) + ". See which rank has ended or is stuck, and why.";
+      C10_THROW_ERROR(DistBackendError, trouble);
     }
   };
 }
@@ -108,7 +143,7 @@ class CollectiveGroup final : public Group {
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {
       c10d::AllgatherOptions options;
       options.timeout = members_.timeout;
-      return wait_for(members_.backend->_allgather_base(into, from, options), {into, from});
+      return wait_for(members_, members_.backend->_allgather_base(into, from, options), {into, from});
     }
     // An all_to_all sends a part to each member, so our one part is laid out once per member.
     return all_to_all(from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
@@ -121,7 +156,7 @@ class CollectiveGroup final : public Group {
     auto into_counts = in_bytes(receive_counts, receive), from_counts = in_bytes(send_counts, send);
     c10d::AllToAllOptions options;
     options.timeout = members_.timeout;
-    return wait_for(members_.backend->alltoall_base(into, from, into_counts, from_counts, options), {into, from});
+    return wait_for(members_, members_.backend->alltoall_base(into, from, into_counts, from_counts, options), {into, from});
   }
 
   Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
@@ -151,7 +186,7 @@ std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor&
   options.reduceOp = form->op;
   options.timeout = members.timeout;
   std::vector<at::Tensor> buffers{form->buffer};
-  return wait_for(members.backend->allreduce(buffers, options), {buffer});
+  return wait_for(members, members.backend->allreduce(buffers, options), {buffer});
 }
 
 Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source) {
@@ -159,7 +194,7 @@ Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t
   options.rootRank = members.peers[source];
   options.timeout = members.timeout;
   std::vector<at::Tensor> buffers{bytes_of(buffer)};
-  return wait_for(members.backend->broadcast(buffers, options), {buffer});
+  return wait_for(members, members.backend->broadcast(buffers, options), {buffer});
 }
 
 std::unique_ptr<Group> make_collective_group(Members members) {

@@ -6,7 +6,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/group.h"
+#include "intarsia/comm/interrupts.h"
 
 namespace intarsia {
 namespace {
@@ -37,6 +39,7 @@ std::string list(const std::vector<int64_t>& ranks) {
 // What a group and its messages share: the messages may outlive the group.
 struct State {
   Members members;
+  bool gloo;
   std::mutex posting;  // the messages of two threads' collectives must not mix
   at::Tensor room;     // bytes for the parts of others; guarded by posting
 
@@ -48,10 +51,13 @@ struct State {
     std::lock_guard lock(mutex_);
     TORCH_CHECK_WITH(DistBackendError, trouble_.empty(), "this group has failed before: ", trouble_);
   }
-  [[noreturn]] void fail(const std::string& trouble) {
+  void stop(const std::string& trouble) {
     std::lock_guard lock(mutex_);
     trouble_ = trouble;
-    C10_THROW_ERROR(DistBackendError, trouble_);
+  }
+  [[noreturn]] void fail(const std::string& trouble) {
+    stop(trouble);
+    C10_THROW_ERROR(DistBackendError, trouble);
   }
 
  private:
@@ -66,7 +72,10 @@ class Messages {
   ~Messages() {
     if (next_ == works_.size() || state_->failed()) return;
     try {
+      auto guard = around_waits();
       wait_all();  // the caller did not, but the peers count on it
+    } catch (const Interruption&) {
+      repeat_interrupt();
     } catch (const std::exception&) {
     }
   }
@@ -107,14 +116,30 @@ class Messages {
   }
 
   [[noreturn]] void gone(int64_t peer, const std::exception& error) {
+    check_alarm();
     state_->fail(list({members().ranks[peer]}) + " is gone (" + plain_text(error) + "). See why it ended.");
+  }
+
+  // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
+  void check_alarm() {
+    auto trouble = members().interrupted();
+    if (!trouble.empty()) state_->fail(trouble);
   }
 
   void wait_for(const Message& message, Clock::time_point deadline) {
     try {
-      auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      message.work->wait(std::max(left, std::chrono::milliseconds(1)));
+      auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()); };
+      Nudges nudges(state_->gloo ? message.work.get() : nullptr);
+      while (!message.work->wait(std::max(left(), std::chrono::milliseconds(1)))) {
+        check_interrupts();
+        check_alarm();
+      }
+    } catch (const Interruption&) {
+      state_->stop("this rank was interrupted while it waited");
+      members().give_up();
+      throw;
     } catch (const std::exception& error) {
+      if (state_->failed()) throw;
       if (Clock::now() < deadline) gone(message.peer, error);
       state_->fail(c10::str(list(missing()), " did not take part within ",
                             std::chrono::duration<double>(members().timeout).count(),
@@ -171,6 +196,7 @@ class DirectGroup final : public Group {
  public:
   explicit DirectGroup(Members members) : state_(std::make_shared<State>()) {
     state_->members = std::move(members);
+    state_->gloo = state_->members.gloo();
     uint32_t hash = 0;
     for (auto rank : this->members().ranks) hash = hash * 31 + static_cast<uint32_t>(rank) + 1;
     tag_ = kTagBase << 15 | static_cast<int>(hash % (1 << 14)) << 1;
@@ -301,14 +327,6 @@ class DirectGroup final : public Group {
 };
 
 }  // namespace
-
-bool Members::whole() const {
-  if (!backend || backend->getSize() != size()) return false;
-  for (int64_t i = 0; i < size(); ++i) {
-    if (peers[i] != i) return false;
-  }
-  return true;
-}
 
 std::unique_ptr<Group> make_direct_group(Members members) { return std::make_unique<DirectGroup>(std::move(members)); }
 

@@ -13,6 +13,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "intarsia/comm/alarm.h"
 #include "intarsia/comm/engine.h"
 
 namespace c10d {
@@ -28,9 +29,16 @@ struct Members {
   std::vector<int> peers;      // the same, as the backend numbers them
   int64_t position;            // our own place in both
   std::chrono::milliseconds timeout;
+  std::shared_ptr<Alarm> alarm = nullptr;  // null where nothing interrupts
 
   int64_t size() const { return ranks.size(); }
   bool whole() const;  // whether these are all ranks of the backend, in its order
+  bool gloo() const;
+
+  // The rank that was interrupted, as the end of an error; empty if none was.
+  std::string interrupted() const;
+  // We were interrupted: tells the others, and closes the connections, so that no side waits for what will not come.
+  void give_up() const;
 };
 
 using MemberCounts = std::vector<int64_t>;  // [member], in elements

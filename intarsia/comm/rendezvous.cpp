@@ -16,6 +16,8 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "intarsia/comm/interrupts.h"
+
 namespace intarsia {
 namespace {
 
@@ -26,11 +28,12 @@ constexpr milliseconds kPortInUsePatience{3000};  // a job that just ended may s
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-// Calls `done` ever more slowly until it is true or the deadline has passed.
+// Calls `done` ever more slowly until it is true or the deadline has passed. Can be interrupted.
 bool poll_until(Clock::time_point deadline, const std::function<bool()>& done) {
   for (auto pause = milliseconds(1);; pause = std::min(2 * pause, milliseconds(50))) {
     if (done()) return true;
     if (Clock::now() >= deadline) return false;
+    check_interrupts();
     std::this_thread::sleep_for(pause);
   }
 }

@@ -1,4 +1,4 @@
-// The diagonal of two dims of which one is cut.
+// The diagonal of two dims of which one is cut, and the matrix that has ones there.
 
 #include <algorithm>
 
@@ -63,8 +63,25 @@ bool diagonal(Stack& stack) {
   return true;
 }
 
+// eye(n, m, out): the result has no other tensor to take its layout from than the one that it is written into.
+bool eye_into(Stack& stack) {
+  auto rows = stack[0].toInt(), columns = stack.size() == 3 ? stack[1].toInt() : rows;
+  auto out = stack.back().toTensor();
+  std::vector<int64_t> shape = {rows, columns};
+  TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "[aten::eye] out has shape ", out.sizes(), ", but the result has ",
+                    shape, ". A distributed tensor keeps its shape: give one of that shape.");
+  out.zero_();
+  out.diagonal().fill_(1);
+  stack = {out};
+  return true;
+}
+
 }  // namespace
 
-void add_diagonal_ops(RuleTable& t) { t.decompose("aten::diagonal", diagonal); }
+void add_diagonal_ops(RuleTable& t) {
+  t.decompose("aten::diagonal", diagonal);
+  t.decompose("aten::eye.out", eye_into);
+  t.decompose("aten::eye.m_out", eye_into);
+}
 
 }  // namespace intarsia

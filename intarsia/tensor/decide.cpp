@@ -6,6 +6,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/tensor/policy.h"
@@ -122,6 +123,7 @@ bool infer_outputs(const Call& call, const std::vector<TensorForm>& inputs, std:
     throw;
   } catch (const std::exception&) {
     // In Python, some ops are told their shapes by Python code, which raises what it likes where it cannot.
+    if (is_interrupt(std::current_exception())) throw;
     return infer_from_rule(call, inputs, outputs);
   }
   return read_forms(stack, outputs);

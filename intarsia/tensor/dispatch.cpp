@@ -342,7 +342,7 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   static constexpr auto above = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
   c10::impl::ExcludeDispatchKeyGuard guard(above);
   if (may_be_direct && run_directly(op, stack)) return;
-  if (op.is_out) return run_out_op(op, stack);
+  if (op.is_out && !op.decomposition) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);
   if (op.decomposition) {
     Stack arguments(stack.end() - count, stack.end());

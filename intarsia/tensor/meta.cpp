@@ -52,8 +52,11 @@ void DTensorMeta::finish() {
   if (!pending_) return;
   try {
     shards_ = pending_();
-  } catch (...) {  // there is no value: every later read gets the same error
+  } catch (const c10::Error&) {  // there is no value: every later read gets the same error
     pending_ = [error = std::current_exception()]() -> Shards { std::rethrow_exception(error); };
+    throw;
+  } catch (...) {
+    pending_ = []() -> Shards { TORCH_CHECK(false, "[wait] the wait for this tensor was interrupted: it has no value."); };
     throw;
   }
   pending_ = nullptr;

@@ -1,5 +1,6 @@
 #include <chrono>
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -8,6 +9,7 @@
 #include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/c10d.h"
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/simulation.h"
 
 namespace intarsia::python {
@@ -39,6 +41,49 @@ std::shared_ptr<void> let_go_of_gil() {
   return std::make_shared<py::gil_scoped_release>();
 }
 
+// Python answers signals on its main thread.
+unsigned long main_thread() {
+  static auto ident = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+  return ident;
+}
+
+// KeyboardInterrupt and its like are no failures of what they interrupt.
+bool is_stop(PyObject* type) { return type && !PyErr_GivenExceptionMatches(type, PyExc_Exception); }
+
+// A tensor may go, and wait for what was sent to it, while an error is on its way: that error stays.
+void check_signals() {
+  if (!Py_IsInitialized() || PyThread_get_thread_ident() != main_thread()) return;
+  py::gil_scoped_acquire locked;
+  TORCH_CHECK(!is_stop(PyErr_Occurred()), "interrupted");
+  py::error_scope on_its_way;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+void repeat_signal() {
+  py::gil_scoped_acquire locked;
+  if (!is_stop(PyErr_Occurred())) PyErr_SetInterrupt();
+}
+
+bool stops(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const python_error& e) {
+    py::gil_scoped_acquire locked;
+    return is_stop(e.type);
+  } catch (const py::error_already_set& e) {
+    py::gil_scoped_acquire locked;
+    return is_stop(e.type().ptr());
+  } catch (...) {
+    return false;
+  }
+}
+
+constexpr Interrupts kSignals{&check_signals, &repeat_signal, &stops};
+
+void barrier(const World& world) {
+  with_interrupts([&] { engine_of(world).barrier(); });
+}
+
 void close(const World& world) {
   if (auto* engine = dynamic_cast<const C10dEngine*>(&world)) engine->close();
 }
@@ -48,6 +93,8 @@ void close(const World& world) {
 void bind_worlds(py::module_& module) {
   py::module_::import("torch._C._distributed_c10d");  // knows Store and ProcessGroup
   set_around_waits(&let_go_of_gil);
+  main_thread();
+  set_interrupts(&kSignals);
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<World, std::unique_ptr<World, py::nodelete>>(module, "World", "The ranks of a job.")
       .def_property_readonly("size", &World::size)
@@ -56,7 +103,7 @@ void bind_worlds(py::module_& module) {
       .def("adopt", &adopt, py::arg("ranks"), py::arg("group"), py::arg("device"), Unlocked(),
            "Lets the line of these ranks travel over a process group.")
       .def("close", &close, Unlocked(), "Closes the connections.")
-      .def("barrier", [](const World& world) { engine_of(world).barrier(); }, Unlocked())
+      .def("barrier", &barrier, Unlocked())
       .def("__repr__", &World::text);
   auto reference = py::return_value_policy::reference;
   module.def("simulated_world", &simulated_world, py::arg("n"), reference, "A world of n ranks played by this process.");

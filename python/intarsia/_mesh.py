@@ -1,6 +1,8 @@
 """Worlds and meshes: PyTorch's own DeviceMesh is the mesh, and the core gets an equal one of its own."""
 
+import atexit
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -37,8 +39,21 @@ def current_world() -> "_core.World":
     group = dist.group.WORLD
     world = _worlds.get(group)
     if world is None:
+        if not is_threaded():  # there, every thread has groups of its own
+            close_ended_worlds()
         world = _worlds[group] = _join(group)
     return world
+
+
+@atexit.register
+def close_ended_worlds() -> None:
+    """Lets go of the connections and threads of process groups that the program has destroyed; the core holds them, too."""
+    for group, world in list(_worlds.items()):
+        if group not in dist.distributed_c10d._world.pg_map:
+            del _worlds[group]
+            for _, made in [known for known in _core_meshes.values() if known[0] is world]:
+                _python_meshes.pop(made.id, None)
+            world.close()
 
 
 def is_threaded() -> bool:
@@ -140,14 +155,26 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     stack.append(world)
     try:
         yield world
+    except BaseException as error:
+        _note_world(error, world)
+        raise
     finally:
         stack.pop()
         if fake:
             dist.destroy_process_group()
 
 
+def _note_world(error: BaseException, world: "_core.World") -> None:
+    """Says below the error in which world it came up; once, where simulations are nested."""
+    note = f"This process plays {world!r}: {list(world.hosted)}." if world.size > 1 else "This process plays one rank."
+    if hasattr(error, "add_note") and not any("This process plays" in text for text in getattr(error, "__notes__", ())):
+        error.add_note(note)
+
+
 def _start_fake_group(n: int) -> bool:
     import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
 
+    hook = sys.excepthook
     dist.init_process_group("fake", rank=0, world_size=n, store=fake_pg.FakeStore())
+    sys.excepthook = hook  # PyTorch's would put [rank0] before every line, once per group: here one process plays all ranks
     return True

@@ -1,17 +1,32 @@
 """Seeing what moves and who holds what."""
 
+import importlib.util
 import sys
 import threading
+import types
 from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.distributed.tensor.debug._comm_mode import CommDebugMode as _TorchCommDebugMode
 
 from . import _core
 from ._interop import torch_dtensor_class
 from ._mesh import is_threaded
 
+
+
+def _torch_comm_mode() -> type:
+    """PyTorch's CommDebugMode. The package around it needs numpy, for pictures alone; ours need none."""
+    if importlib.util.find_spec("numpy") is None:
+        pictures = types.ModuleType("torch.distributed.tensor.debug._visualize_sharding")
+        pictures.visualize_sharding = lambda *args, **options: visualize_sharding(*args, **options)
+        sys.modules.setdefault(pictures.__name__, pictures)
+    from torch.distributed.tensor.debug._comm_mode import CommDebugMode
+
+    return CommDebugMode
+
+
+_TorchCommDebugMode = _torch_comm_mode()
 __all__ = ["CommDebugMode", "describe", "visualize_sharding"]
 
 _COUNTED_AS = {
@@ -27,6 +42,41 @@ _COUNTED_AS = {
 def _counted_as(kind: str) -> Any:
     """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them."""
     return _COUNTED_AS.get(kind.split("(")[0], kind)
+
+
+def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
+    """Prints which rank holds what; in colour on a terminal, or if ``use_rich`` is set."""
+    if isinstance(dtensor, torch_dtensor_class()):
+        from ._interop import from_torch
+
+        dtensor = from_torch(dtensor)
+    if not _core.is_dtensor(dtensor):
+        raise TypeError(f"[visualize_sharding] needs a distributed tensor, but got a plain one of shape {list(dtensor.shape)}.")
+    if dtensor.numel() == 0:
+        return
+    if dtensor.ndim >= 3:
+        raise RuntimeError("visualize sharding supports only 1D or 2D DTensor")
+    if dtensor.device_mesh.get_coordinate() is None:
+        return
+    first = all(place == 0 for place in dtensor.device_mesh.get_coordinate())
+    if not first:
+        return
+    if header:
+        print(header)
+    print(picture(dtensor, colour=use_rich or sys.stdout.isatty()), end="")
+
+
+def picture(dtensor: torch.Tensor, colour: bool = False) -> str:
+    """The text that :func:`visualize_sharding` prints."""
+    return _core.visualize_sharding(dtensor, colour)
+
+
+def describe(value: "torch.Tensor | torch.nn.Module") -> str:
+    """Shape, dtype, layout and local shapes of a tensor, or of every parameter and buffer of a module."""
+    if isinstance(value, torch.Tensor):
+        return _core.describe(value)
+    named = [*value.named_parameters(), *value.named_buffers()]
+    return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)
 
 
 class CommDebugMode(_TorchCommDebugMode):
@@ -108,38 +158,3 @@ class CommDebugMode(_TorchCommDebugMode):
             "  ".join(v.ljust(w) if i < 4 else v.rjust(w) for i, (v, w) in enumerate(zip(row, widths))) for row in rows
         )
         return "".join(line.rstrip() + "\n" for line in lines)
-
-
-def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
-    """Prints which rank holds what; in colour on a terminal, or if ``use_rich`` is set."""
-    if isinstance(dtensor, torch_dtensor_class()):
-        from ._interop import from_torch
-
-        dtensor = from_torch(dtensor)
-    if not _core.is_dtensor(dtensor):
-        raise TypeError(f"[visualize_sharding] needs a distributed tensor, but got a plain one of shape {list(dtensor.shape)}.")
-    if dtensor.numel() == 0:
-        return
-    if dtensor.ndim >= 3:
-        raise RuntimeError("visualize sharding supports only 1D or 2D DTensor")
-    if dtensor.device_mesh.get_coordinate() is None:
-        return
-    first = all(place == 0 for place in dtensor.device_mesh.get_coordinate())
-    if not first:
-        return
-    if header:
-        print(header)
-    print(picture(dtensor, colour=use_rich or sys.stdout.isatty()), end="")
-
-
-def picture(dtensor: torch.Tensor, colour: bool = False) -> str:
-    """The text that :func:`visualize_sharding` prints."""
-    return _core.visualize_sharding(dtensor, colour)
-
-
-def describe(value: "torch.Tensor | torch.nn.Module") -> str:
-    """Shape, dtype, layout and local shapes of a tensor, or of every parameter and buffer of a module."""
-    if isinstance(value, torch.Tensor):
-        return _core.describe(value)
-    named = [*value.named_parameters(), *value.named_buffers()]
-    return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)

@@ -1,5 +1,6 @@
 """Distributed tensors from Python, on real processes over gloo."""
 
+import os
 import pickle
 import tempfile
 import unittest
@@ -144,6 +145,34 @@ def save_with_the_dropin(folder):
     assert state["step"] == 3
 
 
+def threads():
+    return sorted(open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+
+
+def connections_end_with_their_process_group():
+    rank, size, store = dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
+    mesh = init_device_mesh("cpu", (size,))
+    x = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+    same(x, torch.full((2,), float(size)))
+    assert any("gloo" in name for name in threads())
+    dist.destroy_process_group()
+    del mesh
+    intarsia._mesh.close_ended_worlds()  # as at the end of the process, or when another group is made
+    assert not any("gloo" in name for name in threads()), threads()
+    raises_closed(x)
+    dist.init_process_group("gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=size)
+    same(DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (size,)), [Partial()]), torch.full((2,), float(size)))
+
+
+def raises_closed(x):
+    try:
+        x.full_tensor()
+    except RuntimeError as error:
+        assert "the world was closed" in str(error), error
+    else:
+        raise AssertionError("a tensor of a closed world was gathered")
+
+
 class Processes(unittest.TestCase):
     def test_four_ranks(self):
         run_ranks(
@@ -156,6 +185,7 @@ class Processes(unittest.TestCase):
                 tensors_travel_between_the_two_worlds_without_a_copy,
                 collectives_of_the_program_are_counted_too,
                 the_interpreter_runs_on_while_a_collective_waits,
+                connections_end_with_their_process_group,
             ],
         )
 
