@@ -32,6 +32,7 @@ struct Decision {
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
+  bool unsettled = false;                           // a tensor would have to be settled to be written
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 

@@ -7,6 +7,7 @@ attributes of DTensor therefore live on ``torch.Tensor``; plain tensors deny hav
 import copy
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,6 +60,9 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
     """A tensor of global shape that is cut over a mesh. Made by :func:`distribute_tensor`, :meth:`from_local` and ops."""
 
     def __new__(cls, local_tensor: torch.Tensor, spec: Any, *, requires_grad: bool = False) -> "DTensor":
+        if local_tensor.requires_grad and not requires_grad:
+            text = "To construct DTensor from a tensor that requires grad, use DTensor.from_local: gradients do not pass here."
+            warnings.warn(text, UserWarning, stacklevel=2)
         meta = spec.tensor_meta
         made = DTensor.from_local(
             local_tensor.detach(), spec.mesh, spec.placements, run_check=False, shape=meta.shape, stride=meta.stride
@@ -84,7 +88,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         if not isinstance(local_tensor, torch.Tensor):
             raise TypeError(f"[from_local] needs a tensor, but got {type(local_tensor).__name__}.")
         if (shape is None) != (stride is None):
-            raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride.")
+            raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride at the same time.")
         mesh = _given_mesh(device_mesh, "from_local")
         if placements is None:
             placements = _replicated(mesh)
@@ -200,7 +204,7 @@ def _nothing_of(tensor: torch.Tensor) -> torch.Tensor:
     """What a rank that is not on the mesh holds. Other ranks have had an error, which goes on."""
     if _core.shards_of(tensor):
         raise
-    return torch.empty(0, dtype=tensor.dtype)
+    return torch.empty(0, dtype=tensor.dtype) if tensor.ndim else torch.zeros((), dtype=tensor.dtype)
 
 
 def full_tensor(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
@@ -225,8 +229,8 @@ def redistribute(
         raise RuntimeError("[redistribute] placements is needed for redistribute!")
     if device_mesh is not None and device_mesh is not self.device_mesh and device_mesh != self.device_mesh:
         raise NotImplementedError("[redistribute] Cross device mesh comm not supported yet!")
-    for placement in placements:
-        if placement.is_partial() and placement not in self.placements:
+    for placement, now in zip(placements, self.placements):
+        if placement.is_partial() and not _core.same_placement(placement, now):
             raise RuntimeError(
                 "[redistribute] Can not redistribute to Partial, redistributing to Partial is for internal use only!"
             )
