@@ -256,6 +256,7 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
 }
 
 at::Tensor moved(const Op& op, const at::Tensor& tensor, const Layout* to, const Plan& plan) {
+  observe_implicit_move(op.name.c_str(), plan);
   CauseScope cause(op.name.c_str(), true);
   return shards_by(tensor, to, plan)[0];
 }

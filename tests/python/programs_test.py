@@ -154,6 +154,10 @@ def errors_are_those_of_pytorch():
     pending = DTensor.from_local(torch.ones(4, 4), mesh, [Partial(), Shard(0)])
     assert pending.redistribute(mesh, [Partial(), Shard(1)]).placements == (Partial(), Shard(1))
     raises(RuntimeError, "Can not redistribute", pending.redistribute, mesh, [Replicate(), Partial()])
+    leaf = distribute_tensor(torch.ones(4), line(), [Partial()]).requires_grad_()
+    leaf.redistribute(line(), [Partial()]).backward(DTensor.from_local(torch.ones(4), line(), [Partial()]))
+    assert leaf.grad.placements == (Partial(),)
+    same(leaf.grad, torch.full((4,), 4.0))
     some = torch.ones(2, requires_grad=dist.get_rank() == 0)
     raises(ValueError, "requires grad", DTensor.from_local, some, line(), [Shard(0)], run_check=True)
     raises(ValueError, "dtypes", DTensor.from_local, some.detach().to(torch.half if dist.get_rank() else torch.float), line(), [Shard(0)], run_check=True)
@@ -165,6 +169,7 @@ def errors_are_those_of_pytorch():
     raises(NotImplementedError, "only support nn.Linear", parallelize_module, nn.ReLU(), line(), ColwiseParallel())
     raises(TypeError, "nonsense", dt.zeros, 3, device_mesh=mesh, nonsense=1)
     raises(RuntimeError, "to_local().numpy()", x.numpy)
+    torch.matmul(x, x)  # a call that is known already is refused as well
     with ExplicitRedistributionContext():
         raises(RuntimeError, "redistribut", torch.matmul, x, x)
         with ExplicitRedistributionContext(enable=False):
