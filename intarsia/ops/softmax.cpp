@@ -56,7 +56,7 @@ bool logsumexp(Stack& stack) {
   auto type = at::isIntegralType(self.scalar_type(), true) ? at::typeMetaToScalarType(at::get_default_dtype())
                                                            : self.scalar_type();
   auto x = settle(self).to(sum_type(type));
-  auto top = settle(at::amax(x, dims, true));
+  auto top = settle(at::amax(x.is_complex() ? at::real(x) : x, dims, true));
   top = at::masked_fill(top, at::isinf(top), 0);  // infinity minus infinity would be no number
   auto sum = at::sum(at::exp(at::sub(x, top)), dims, keep);
   if (!keep) top = at::squeeze(top, dims);
