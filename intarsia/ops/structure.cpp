@@ -9,6 +9,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/ops/copied_view.h"
 #include "intarsia/ops/recut.h"
+#include "intarsia/redistribute/run.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/meta.h"
 
@@ -171,8 +172,18 @@ std::vector<at::Tensor> lined_up(const std::vector<at::Tensor>& tensors, int64_t
   return result;
 }
 
+// cat takes a one-dim tensor without elements for nothing at all, whatever the dims of the others.
+bool is_nothing(const at::Tensor& tensor) { return tensor.dim() == 1 && tensor.numel() == 0; }
+
 bool cat(Stack& stack) {
   auto tensors = stack[0].toTensorVector();
+  std::vector<at::Tensor> some;
+  std::remove_copy_if(tensors.begin(), tensors.end(), std::back_inserter(some), is_nothing);
+  if (!some.empty() && some.size() < tensors.size() && is_dtensor(some[0])) {
+    auto dtype = at::native::result_type(at::TensorList(tensors));
+    stack = {at::cat(some, stack[1].toInt()).to(dtype)};
+    return true;
+  }
   if (tensors.empty() || tensors[0].dim() == 0) return false;
   auto dim = c10::maybe_wrap_dim(stack[1].toInt(), tensors[0].dim());
   CauseScope cause("aten::cat", true);
@@ -183,6 +194,26 @@ bool cat(Stack& stack) {
     for (int64_t p = 0; p < parts[t].size(dim); ++p) sources.push_back({static_cast<int64_t>(t), p});
   }
   stack = {recut(parts, dim, sources)};
+  return true;
+}
+
+// A constant over a pending reduction: each rank gets its share, see Note [A value as a pending reduction].
+bool fill_pending(Stack& stack) {
+  auto self = stack[0].toTensor();
+  if (!is_dtensor(self) || !layout_of(self).has_partial() || self.is_meta()) return false;
+  auto placements = placements_of(self);
+  for (auto& placement : placements) {
+    if (!is_partial(placement)) placement = Replicate();
+  }
+  auto& mesh = mesh_of(self);
+  auto* pending = Layout::get(mesh, placements);
+  auto value = at::scalar_tensor(stack[1].toScalar(), at::dtype(self.scalar_type()));
+  auto& shards = meta_of(self).shards();
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    shards[slot].fill_(shard_of(value, *pending, mesh.slots()[slot].coordinate).item());
+  }
+  meta_of(self).written();
+  stack = {self};
   return true;
 }
 
@@ -342,6 +373,7 @@ void add_structure_ops(RuleTable& t) {
   }
   t.decompose("aten::slice_backward", slice_backward);
   t.decompose("aten::cat", cat);
+  t.decompose("aten::fill_.Scalar", fill_pending);
   t.decompose("aten::slice_scatter", slice_scatter);
   t.decompose("aten::select_scatter", select_scatter);
   t.decompose("aten::flip", flip);

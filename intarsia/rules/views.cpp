@@ -117,6 +117,11 @@ Rule linear_view(std::function<Map(const OpCall&)> map) {
   return rule;
 }
 
+// A lazily conjugated shard does not hold the parts that it shows; a copy does.
+void view_values_as_real(LocalCall& local) {
+  local.stack = {at::view_as_real(local.stack[0].toTensor().resolve_conj())};
+}
+
 // Strides speak of the whole tensor, so the whole must be laid out in memory as they say.
 Rule as_strided() {
   return rows("view", [](const OpCall&) { return Rows(); }).with_local([](LocalCall& local) {
@@ -150,7 +155,9 @@ void add_view_rules(RuleTable& t_) {
       t_["aten::unsafe_split_with_sizes"] = view(keeps);
   t_["aten::alias"] = t_["aten::detach"] = t_["aten::lift_fresh"] = view(keep);
   t_["aten::_conj"] = t_["aten::_neg_view"] = linear_view(keep);
-  t_["aten::view_as_real"] = t_["aten::view_as_complex"] = linear_view(keep_last_pairs);
+  t_["aten::view_as_complex"] = linear_view(keep_last_pairs);
+  t_["aten::view_as_real"] = linear_view(keep_last_pairs).with_local(view_values_as_real);
+  t_["aten::view_as_real"].local_only_if_strided = true;
   t_["aten::as_strided"] = as_strided();
 }
 

@@ -72,17 +72,29 @@ void check_grad(const at::Tensor& grad, const char* where) {
                    ". Pass a distributed gradient to backward.");
 }
 
+// Where the gradient of a move goes: back to where the tensor lay. What was pending there is not asked for, but a gradient
+// that comes pending alike may stay so.
+const Layout* way_back(const Layout* from, const Layout* grad) {
+  auto placements = settled(from->placements());
+  for (size_t axis = 0; axis < placements.size(); ++axis) {
+    auto& now = grad->placements()[axis];
+    if (is_partial(now) && now == from->placements()[axis]) placements[axis] = now;
+  }
+  return from->with(placements);
+}
+
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to, bool async_op) {
     ctx->set_materialize_grads(false);  // zeros would be a plain tensor
-    ctx->saved_data["from"] = saved(settled(meta_of(tensor).layout));
+    ctx->saved_data["from"] = saved(meta_of(tensor).layout);
     return move(tensor, layout_from(to), async_op);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}};
     check_grad(grads[0], "redistribute");
     CauseScope cause("redistribute backward", false);
-    return {redistribute_with_grad(grads[0], layout_from(ctx->saved_data["from"]), false), {}, {}};
+    auto* target = way_back(layout_from(ctx->saved_data["from"]), meta_of(grads[0]).layout);
+    return {redistribute_with_grad(grads[0], target, false), {}, {}};
   }
 };
 

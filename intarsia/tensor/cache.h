@@ -33,6 +33,7 @@ struct Decision {
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
   std::vector<int64_t> agreeing;                    // axes along which ranks ask each other for errors
+  bool unsettled = false;                           // a tensor would have to be settled to be written
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
 };
 

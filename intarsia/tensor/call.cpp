@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "intarsia/comm/axis.h"
@@ -169,6 +170,13 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
+// The gradient of as_strided adds up by an index that the formula makes, the same on every rank.
+bool is_index_of_formula(const at::Tensor& tensor) {
+  if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
+  auto node = torch::autograd::get_current_node();
+  return node && node->name().rfind("AsStrided", 0) == 0;
+}
+
 void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
@@ -185,7 +193,8 @@ void admit_plain(Call& call, Operand& operand) {
               "Distribute it first, or call full_tensor on the others.");
   if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
   auto policy = plain_tensor_policy();
-  if (policy == PlainTensors::error && is_missing_gradient(tensor)) policy = PlainTensors::replicate;
+  bool same_everywhere = policy == PlainTensors::error && (is_missing_gradient(tensor) || is_index_of_formula(tensor));
+  if (same_everywhere) policy = PlainTensors::replicate;
   TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
               argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
               call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",

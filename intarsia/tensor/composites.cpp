@@ -1,5 +1,6 @@
 #include "intarsia/tensor/composites.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -7,6 +8,7 @@
 
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/kernel.h"
+#include "intarsia/tensor/policy.h"
 
 namespace intarsia {
 namespace {
@@ -170,6 +172,93 @@ at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t
   return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
 }
 
+bool is_plain(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() != 1 && !is_dtensor(tensor); }
+
+bool any_plain(const c10::IValue& arg) {
+  if (arg.isTensor()) return is_plain(arg.toTensor());
+  if (!arg.isTensorList()) return false;
+  auto tensors = arg.toTensorVector();
+  return std::any_of(tensors.begin(), tensors.end(), is_plain);
+}
+
+// LibTorch's own, which makes masks and windows on its way and writes into what it has made: the former are the same on
+// every rank, so they count as replicated, and the latter must not be pending. What the caller gives must be distributed,
+// as always.
+void with_tensors_of_its_own(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  auto first = stack->end() - static_cast<int64_t>(op.schema().arguments().size());
+  bool mixed = std::any_of(first, stack->end(), any_plain);
+  for (auto arg = first; arg != stack->end(); ++arg) {
+    if (!arg->isTensor() || !is_dtensor(arg->toTensor()) || !layout_of(arg->toTensor()).has_partial()) continue;
+    *arg = redistribute(arg->toTensor(), settled(placements_of(arg->toTensor())));
+  }
+  PlainTensorScope scope(mixed ? plain_tensor_policy() : PlainTensors::replicate);
+  op.redispatchBoxed(kComposite, stack);
+}
+
+// Its window of ones goes into the gradient, so it is made here.
+void istft(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto& schema = op.schema();
+  auto* args = stack->data() + stack->size() - schema.arguments().size();
+  auto at = [&](const char* name) -> c10::IValue& { return args[*schema.argumentIndexWithName(name)]; };
+  auto self = args[0].toTensor();
+  if (at("window").isNone() && is_dtensor(self)) {
+    auto length = at("win_length").isNone() ? at("n_fft").toInt() : at("win_length").toInt();
+    at("window") = replicated_like(at::ones({length}, at::dtype(c10::toRealValueType(self.scalar_type()))), self);
+  }
+  with_tensors_of_its_own(op, keys, stack);
+}
+
+// The places that LibTorch finds with masks, looked up.
+at::Tensor combinations(const at::Tensor& self, int64_t r, bool with_replacement) {
+  TORCH_CHECK(self.dim() == 1, "Expect a 1D vector, but got shape ", self.sizes());
+  auto places = at::combinations(at::arange(self.size(0)), r, with_replacement);
+  return at::index_select(self, 0, replicated_like(places.flatten(), self)).view(places.sizes());
+}
+
+// How many singular values are above the tolerance: the larger of a number and a fraction of the largest.
+at::Tensor rank_of(const at::Tensor& input, const at::Tensor& atol, const at::Tensor& rtol, bool hermitian) {
+  auto values = hermitian ? at::linalg_eigvalsh(input).abs() : at::linalg_svdvals(input);
+  if (values.size(-1) == 0) return at::sum(values, -1).to(at::kLong);
+  auto tolerance = at::maximum(atol, at::mul(rtol, at::amax(values, -1)));
+  return at::sum(at::gt(values, tolerance.unsqueeze(-1)), -1);
+}
+
+at::Tensor matrix_rank_above_tensors(const at::Tensor& input, const std::optional<at::Tensor>& atol,
+                                     const std::optional<at::Tensor>& rtol, bool hermitian) {
+  auto real = c10::toRealValueType(input.scalar_type());
+  auto number = [&](double value) { return replicated_like(at::scalar_tensor(value, at::dtype(real)), input); };
+  bool above_zero = atol && at::any(at::gt(*atol, 0)).item<bool>();
+  auto usual = (c10::isFloatingType(real) && real == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                                : std::numeric_limits<float>::epsilon()) *
+               static_cast<double>(std::max(input.size(-1), input.size(-2)));
+  return rank_of(input, atol ? *atol : number(0), rtol ? *rtol : number(above_zero ? 0 : usual), hermitian);
+}
+
+at::Tensor matrix_rank_above(const at::Tensor& input, std::optional<double> atol, std::optional<double> rtol, bool hermitian) {
+  auto real = c10::toRealValueType(input.scalar_type());
+  auto given = [&](std::optional<double> value) {
+    if (!value) return std::optional<at::Tensor>();
+    return std::optional(replicated_like(at::scalar_tensor(*value, at::dtype(real)), input));
+  };
+  return matrix_rank_above_tensors(input, given(atol), given(rtol), hermitian);
+}
+
+at::Tensor matrix_rank(const at::Tensor& input, double tolerance, bool hermitian) {
+  return matrix_rank_above(input, tolerance, 0.0, hermitian);
+}
+
+at::Tensor matrix_rank_by_tensor(const at::Tensor& input, const at::Tensor& tolerance, bool hermitian) {
+  return matrix_rank_above_tensors(input, tolerance, at::zeros_like(tolerance), hermitian);
+}
+
+// Where to split may be said by a tensor; its numbers are read first.
+std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& places, int64_t dim) {
+  auto numbers = numbers_in(places);
+  TORCH_CHECK(places.dim() <= 1, "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or ",
+              "one-dimensional tensor, but got a tensor with ", places.dim(), " dims");
+  return places.dim() == 0 ? at::tensor_split(self, numbers[0], dim) : at::tensor_split(self, at::IntArrayRef(numbers), dim);
+}
+
 // op(input, states, ...), then LibTorch's own.
 void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   auto* args = stack->data() + stack->size() - op.schema().arguments().size();
@@ -203,6 +292,16 @@ void register_composites(torch::Library& aten, torch::Library& aten_autograd) {
                     "rnn_relu_cell"}) {
       library->impl(op, torch::CppFunction::makeFromBoxedFunction<&recurrent>());
     }
+    library->impl("combinations", combinations);
+    library->impl("linalg_matrix_rank.atol_rtol_tensor", matrix_rank_above_tensors);
+    library->impl("linalg_matrix_rank.atol_rtol_float", matrix_rank_above);
+    library->impl("linalg_matrix_rank", matrix_rank);
+    library->impl("linalg_matrix_rank.tol_tensor", matrix_rank_by_tensor);
+    library->impl("istft", torch::CppFunction::makeFromBoxedFunction<&istft>());
+    for (auto op : {"linalg_matrix_power", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"}) {
+      library->impl(op, torch::CppFunction::makeFromBoxedFunction<&with_tensors_of_its_own>());
+    }
+    library->impl("tensor_split.tensor_indices_or_sections", tensor_split);
     library->impl("_scaled_dot_product_attention_math", attention_math);
   }
 }

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
@@ -182,12 +183,6 @@ void check_overlap(const Call& call, const TensorForm& form) {
   }
 }
 
-[[noreturn]] void refuse_in_place(const Call& call) {
-  TORCH_CHECK(false, "[", call.op.name, "] ", describe(call),
-              ": in-place operations that require placement changes are not supported. ",
-              "Use the op that returns a new tensor, or redistribute first.");
-}
-
 void choose_layouts(const Call& call, Decision& decision) {
   auto& op = call.op;
   auto* rule = decision.known_outputs ? op.rule : nullptr;
@@ -214,12 +209,32 @@ void choose_layouts(const Call& call, Decision& decision) {
     // A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is
     // pending in it would be lost. Random numbers are drawn once and copied to all.
     if (decision.in[i] == question.now[i] && !op.is_random) continue;
-    if (question.now[i]->has_partial()) refuse_in_place(call);
+    decision.unsettled = decision.unsettled || question.now[i]->has_partial();
     decision.copied.push_back(i);
   }
 }
 
+// Whether nobody else sees the tensor's body: no other handle, no view.
+bool is_alone(const at::Tensor& tensor) {
+  auto meta = shared_meta_of(tensor);
+  return meta.use_count() == 2 && &meta->memory() == meta.get();
+}
+
 }  // namespace
+
+void settle_written(const Call& call) {
+  // Autograd's formulas write into tensors that they have just made (counts of what was scattered, say).
+  bool inside_formula = torch::autograd::get_current_graph_task_id() >= 0;
+  for (auto& operand : call.operands) {
+    if (!is_written(call.op, operand) || !operand.meta || !operand.meta->layout->has_partial()) continue;
+    TORCH_CHECK(inside_formula && is_alone(operand.tensor), "[", call.op.name, "] ", describe(call),
+                ": in-place operations that require placement changes are not supported. ",
+                "Use the op that returns a new tensor, or redistribute first.");
+    at::NoGradGuard below_autograd;
+    auto value = redistribute(operand.tensor.detach(), settled(placements_of(operand.tensor)));
+    operand.tensor.unsafeGetTensorImpl()->set_backend_meta(shared_meta_of(value));
+  }
+}
 
 std::shared_ptr<const Decision> decide(const Call& call) {
   auto decision = std::make_shared<Decision>();

@@ -10,4 +10,8 @@ namespace intarsia {
 
 std::shared_ptr<const Decision> decide(const Call& call);
 
+// For an unsettled decision: carries out what is pending in a tensor that is to be written, where nobody can see it; else it
+// is an error. The call must be read again.
+void settle_written(const Call& call);
+
 }  // namespace intarsia

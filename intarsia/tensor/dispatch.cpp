@@ -29,7 +29,7 @@ std::shared_ptr<const Decision> decision_for(const Call& call) {
   if (auto known = cache.find(key)) return known;
   auto fresh = decide(call);
   // Fallbacks are announced again, for the trace.
-  if (!fresh->fallback || (call.op.rule && call.op.rule->family == "whole")) cache.insert(key, fresh);
+  if (!fresh->unsettled && (!fresh->fallback || (call.op.rule && call.op.rule->family == "whole"))) cache.insert(key, fresh);
   return fresh;
 }
 
@@ -259,6 +259,7 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
 }
 
 at::Tensor moved(const Op& op, const at::Tensor& tensor, const Layout* to, const Plan& plan) {
+  observe_implicit_move(op.name.c_str(), plan);
   CauseScope cause(op.name.c_str(), true);
   return shards_by(tensor, to, plan)[0];
 }
@@ -287,7 +288,10 @@ bool run_directly(const Op& op, Stack& stack) {
   if (!make_key(op, c10::ArrayRef<c10::IValue>(args, count), key)) return false;
   auto decision = op.cache.find(key);
   if (!decision || !decision->direct) return false;
-  if (op.rule && op.rule->local && !meta_of(args[0].toTensor()).shards()[0].is_contiguous()) return false;
+  if (op.rule && op.rule->local) {
+    auto& first = meta_of(args[0].toTensor()).shards()[0];
+    if (!first.is_contiguous() || first.is_conj()) return false;
+  }
 
   at::Tensor kept;  // what an in-place op returns, or what a view shows
   auto keep = !op.written.empty() ? op.written[0] : op.views_arg.empty() ? -1 : op.views_arg[0];
@@ -340,6 +344,7 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   auto count = op.handle.schema().arguments().size();
   // Autograd and autocast have had their turn.
   static constexpr auto above = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  LazyValuesScope lazy;
   c10::impl::ExcludeDispatchKeyGuard guard(above);
   if (may_be_direct && run_directly(op, stack)) return;
   if (op.is_out && !op.decomposition) return run_out_op(op, stack);
@@ -356,6 +361,11 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   stack.erase(stack.end() - count, stack.end());
   auto call = read_call(op, arguments);
   auto decision = decision_for(call);
+  if (C10_UNLIKELY(decision->unsettled)) {
+    settle_written(call);
+    call.operands = read_call(op, arguments).operands;
+    decision = decision_for(call);
+  }
   auto inputs = redistribute_inputs(call, *decision);
   auto results = call_on_all_slots(call, *decision, inputs);
   write_back(call, *decision, inputs);

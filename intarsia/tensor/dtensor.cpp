@@ -99,8 +99,6 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
                              std::optional<int64_t> src_data_rank) {
   TORCH_CHECK_VALUE(tensor.defined(), "[distribute_tensor] the tensor is undefined. Give it a value first.");
   auto* layout = checked_layout(mesh, placements, tensor.dim(), "distribute_tensor");
-  TORCH_CHECK(!layout->has_partial(), "[distribute_tensor] ", str(placements),
-              ": only Shard and Replicate placements are supported. Use from_local for pending reductions.");
   if (is_dtensor(tensor)) {
     TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[distribute_tensor] the tensor is already distributed, on ",
                       mesh_of(tensor).text(), ", not on ", mesh.text(), ". Call full_tensor first.");
@@ -109,6 +107,11 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
     return tensor;
   }
   check_device(tensor, mesh, "distribute_tensor");
+  if (layout->has_partial()) {
+    auto dealt = distribute_tensor(tensor.detach(), mesh, settled(layout->placements()), src_data_rank);
+    auto result = redistribute(dealt, layout->placements());
+    return tensor.requires_grad() ? result.set_requires_grad(true) : result;
+  }
   auto data = tensor.detach();
   at::NoGradGuard no_grad;
   CauseScope cause("distribute_tensor", false);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/per_rank.h"
 #include "intarsia/tensor/per_rank_number.h"
@@ -185,6 +186,7 @@ Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack)
 }
 
 static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  LazyValuesScope lazy;
   at::AutoDispatchBelowADInplaceOrView guard;
   auto args = pop_arguments(op, *stack);
   auto written = written_arguments(op, args);

@@ -1,7 +1,10 @@
 #pragma once
 // The steps of dispatch that have files of their own.
 
+#include <optional>
 #include <vector>
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/tensor/op.h"
 
@@ -9,6 +12,22 @@ namespace intarsia {
 
 // Nobody has kernels for this key, so redispatching with it leads to an op's composite.
 inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
+
+// Note [Lazy values under Python modes]
+// A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with all
+// keys above its own left out, those included; for the ops on shards they are let in again.
+class LazyValuesScope {
+ public:
+  LazyValuesScope() {
+    static constexpr c10::DispatchKeySet keys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                               c10::DispatchKey::ZeroTensor});
+    auto now = c10::impl::tls_local_dispatch_key_set();
+    if (C10_UNLIKELY(now.excluded_.has_any(keys))) guard_.emplace(now.included_, now.excluded_ - keys);
+  }
+
+ private:
+  std::optional<c10::impl::ForceDispatchKeyGuard> guard_;
+};
 
 // Runs an op whose arguments are the last on the stack; leaves its results there.
 void run_op(const Op& op, std::vector<c10::IValue>& stack);

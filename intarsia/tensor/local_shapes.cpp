@@ -47,13 +47,20 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
   }
 }
 
-void check_same_ndim(int64_t ndim, const Layout& layout) {
+// The ranks must agree on what a shard is: the number of its dims, its dtype, and whether it needs a gradient.
+void check_same_kind(const at::Tensor& local, const Layout& layout) {
   auto& everyone = Axis::whole(layout.mesh());
-  Shards dims(everyone.slot_count(), at::tensor({ndim, -ndim}, at::kLong));
-  auto most = everyone.all_reduce(dims, ReduceOp::max)[0];
-  auto upper = most[0].item<int64_t>(), lower = -most[1].item<int64_t>();
-  TORCH_CHECK_VALUE(lower == upper, "[from_local] the ranks of ", layout.mesh().text(), " hold tensors of ", lower,
-                    " to ", upper, " dims. All shards need the same number.");
+  auto own = at::tensor({local.dim(), static_cast<int64_t>(local.scalar_type()), int64_t(local.requires_grad())}, at::kLong);
+  Shards kinds(everyone.slot_count(), at::stack({own, -own}));
+  auto most = everyone.all_reduce(kinds, ReduceOp::max)[0];
+  auto upper = most[0], lower = -most[1];
+  auto number = [](const at::Tensor& numbers, int64_t i) { return numbers[i].item<int64_t>(); };
+  TORCH_CHECK_VALUE(number(lower, 0) == number(upper, 0), "[from_local] the ranks of ", layout.mesh().text(),
+                    " hold tensors of ", number(lower, 0), " to ", number(upper, 0), " dims. All shards need the same number.");
+  TORCH_CHECK_VALUE(number(lower, 1) == number(upper, 1), "[from_local] the ranks of ", layout.mesh().text(),
+                    " hold tensors of different dtypes; this one's is ", local.scalar_type(), ". All shards need the same.");
+  TORCH_CHECK_VALUE(number(lower, 2) == number(upper, 2), "[from_local] some ranks of ", layout.mesh().text(),
+                    " hold a tensor that requires grad and some one that does not. All or none must.");
 }
 
 // The shape that the mesh's first rank sees, for all to compare theirs with.
@@ -104,7 +111,7 @@ std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& l
   TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
   CauseScope cause("from_local", false);
   if (layout->mesh().slots().empty()) return {local, options.shape.value_or(even_shape(local, *layout))};
-  if (options.run_check) check_same_ndim(local.dim(), *layout);
+  if (options.run_check) check_same_kind(local, *layout);
   auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
   TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),
                     " has ", shape.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");

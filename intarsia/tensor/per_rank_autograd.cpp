@@ -311,12 +311,21 @@ class RecordedCall {
   variable_list recorded_;  // the results that have gradients
 };
 
+bool meet_plain(c10::ArrayRef<c10::IValue> args) {
+  for (auto& arg : args) {
+    for (auto& tensor : tensors_in(arg)) {
+      if (tensor.defined() && tensor.dim() > 0 && !is_per_rank(tensor)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 void RankByRank::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto count = op.schema().arguments().size();
   c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
-  if (!differ_by_rank(args)) return usual_.callBoxed(op, keys, stack);
+  if (!differ_by_rank(args) && !(composite_ && meet_plain(args))) return usual_.callBoxed(op, keys, stack);
   auto run = [&] { RecordedCall(op, pop_arguments(op, *stack)).run(*stack); };
   if (C10_LIKELY(!OpWatch::open())) return run();
   OpWatch::run(op.schema(), *stack, run);

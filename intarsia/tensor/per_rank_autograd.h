@@ -11,15 +11,17 @@ namespace intarsia {
 // goes another way than a full one. So where ranks differ, an op is recorded rank by rank: each rank calls the plain op
 // on leaves of its own, and one node in the graph of the per-rank tensors holds these small graphs. Going back, it
 // hands each rank its gradient and runs that rank's own graph. The numbers are those of the rank alone, by construction.
-// Where all ranks have the same sizes, LibTorch's own kernel does it all at once.
+// Where all ranks have the same sizes, LibTorch's own kernel does it all at once, unless it is made of other ops and meets
+// plain tensors, too: it may make values of these alone and write the results of others into them (isclose does).
 class RankByRank final : public c10::OperatorKernel {
  public:
   // `usual` is LibTorch's kernel.
-  explicit RankByRank(c10::SafeKernelFunction usual) : usual_(std::move(usual)) {}
+  RankByRank(c10::SafeKernelFunction usual, bool composite) : usual_(std::move(usual)), composite_(composite) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
   c10::SafeKernelFunction usual_;
+  bool composite_;
 };
 
 }  // namespace intarsia

@@ -43,7 +43,7 @@ void register_all() {
     auto text = c10::toString(name).substr(6);
     if (!composite || by_rank) aten->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
     if (!by_rank) continue;
-    auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(kUsualAutogradKey));
+    auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(kUsualAutogradKey), composite);
     autograd->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);

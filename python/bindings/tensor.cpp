@@ -43,6 +43,8 @@ void bind_doors(py::module_& m) {
         py::arg("shape") = py::none(), py::arg("stride") = py::none(), Unlocked());
   m.def("to_local",
         [](const at::Tensor& tensor, const std::optional<GivenPlacements>& grad_placements) {
+          // Where nothing is recorded it is the shard itself, as PyTorch's own gives it.
+          if (!at::GradMode::is_enabled() && is_dtensor(tensor) && shards_of(tensor).size() == 1) return shards_of(tensor)[0];
           return to_local(tensor, value_of(grad_placements));
         },
         py::arg("tensor"), py::arg("grad_placements") = py::none(), Unlocked());
@@ -77,6 +79,8 @@ void bind_factories(py::module_& m) {
 
 void bind_queries(py::module_& m) {
   m.def("is_dtensor", &is_dtensor, "Whether a tensor is distributed.");
+  m.def("same_placement", [](const py::object& a, const py::object& b) { return placement_from(a) == placement_from(b); },
+        "Whether two placements mean the same.");
   m.def("is_per_rank", &is_per_rank, "Whether a tensor stands for one per simulated rank.");
   m.def("mesh_of", &mesh_of);
   m.def("placements_of", [](const at::Tensor& tensor) { return placements_of_layout(layout_of(tensor)); });

@@ -122,6 +122,7 @@ def install() -> None:
         ours_by_theirs |= _shown_copy(name)
     for module in _modules_of_programs():
         _rebind(module, ours_by_theirs)
+    _show_to_optimizers()
     _teach_children()
 
 
@@ -185,6 +186,16 @@ def _rebind(module: Any, pairs: dict[int, tuple[Any, Any]]) -> None:
         if theirs is value and theirs is not None:
             names[name] = ours
             _undo.append(lambda names=names, name=name, theirs=theirs: names.__setitem__(name, theirs))
+
+
+def _show_to_optimizers() -> None:
+    """Programs ask whether DTensor is among the types that optimizers take in lists."""
+    from torch.optim.optimizer import _foreach_supported_types as known
+
+    from ._tensor import DTensor
+
+    known.append(DTensor)
+    _undo.append(lambda: known.remove(DTensor))
 
 
 class _InstallsOnArrival:

@@ -27,7 +27,7 @@ def _nothing_of(tensor: torch.Tensor) -> torch.Tensor:
     """What a rank that is not on the mesh holds. Other ranks have had an error, which goes on."""
     if _core.shards_of(tensor):
         raise
-    return torch.empty(0, dtype=tensor.dtype)
+    return torch.empty(0, dtype=tensor.dtype) if tensor.ndim else torch.zeros((), dtype=tensor.dtype)
 
 
 def full_tensor(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
@@ -52,8 +52,8 @@ def redistribute(
         raise RuntimeError("[redistribute] placements is needed for redistribute!")
     if device_mesh is not None and device_mesh is not self.device_mesh and device_mesh != self.device_mesh:
         raise NotImplementedError("[redistribute] Cross device mesh comm not supported yet!")
-    for placement in placements:
-        if placement.is_partial() and placement not in self.placements:
+    for placement, now in zip(placements, self.placements):
+        if placement.is_partial() and not _core.same_placement(placement, now):
             raise RuntimeError(
                 "[redistribute] Can not redistribute to Partial, redistributing to Partial is for internal use only!"
             )

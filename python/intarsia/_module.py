@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from . import _core
@@ -55,10 +56,12 @@ def replicate_rest(module: nn.Module, mesh: Any) -> None:
 def distribute_parameter(
     module: nn.Module, name: str, mesh: Any, placements: Any, src_data_rank: "int | None" = 0
 ) -> None:
-    """Lays a parameter on the mesh in place: whoever holds it sees the change. One without data is replaced."""
+    """Lays a parameter on the mesh in place: whoever holds it sees the change. One without data, or that inference mode
+    has frozen, is replaced."""
     parameter = module._parameters[name]
-    if parameter.is_meta:
-        made = _core.distribute_tensor(parameter.detach(), core_mesh(mesh), placements, None)
+    if parameter.is_meta or parameter.is_inference() or torch.is_inference_mode_enabled():
+        source = None if parameter.is_meta else src_data_rank
+        made = _core.distribute_tensor(parameter.detach(), core_mesh(mesh), placements, source)
         module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
     else:
         _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)

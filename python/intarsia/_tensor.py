@@ -6,6 +6,7 @@ attributes of DTensor therefore live on ``torch.Tensor``; see _methods.py.
 
 import functools
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,6 +59,9 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
     """A tensor of global shape that is cut over a mesh. Made by :func:`distribute_tensor`, :meth:`from_local` and ops."""
 
     def __new__(cls, local_tensor: torch.Tensor, spec: Any, *, requires_grad: bool = False) -> "DTensor":
+        if local_tensor.requires_grad and not requires_grad:
+            text = "To construct DTensor from a tensor that requires grad, use DTensor.from_local: gradients do not pass here."
+            warnings.warn(text, UserWarning, stacklevel=2)
         meta = spec.tensor_meta
         made = DTensor.from_local(
             local_tensor.detach(), spec.mesh, spec.placements, run_check=False, shape=meta.shape, stride=meta.stride
@@ -83,7 +87,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         if not isinstance(local_tensor, torch.Tensor):
             raise TypeError(f"[from_local] needs a tensor, but got {type(local_tensor).__name__}.")
         if (shape is None) != (stride is None):
-            raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride.")
+            raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride at the same time.")
         mesh = _given_mesh(device_mesh, "from_local")
         if placements is None:
             placements = _replicated(mesh)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intarsia import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor, init_device_mesh, simulate
+from intarsia.debug import CommDebugMode
 from support import same
 
 MESH = None
@@ -102,12 +103,27 @@ SMOOTH = {
     "sort": lambda x: x.sort(0)[0],
     "median": lambda x: x.median(),
     "quantile": lambda x: x.quantile(0.3),
+    "quantiles": lambda x: x.quantile(beside(x, torch.tensor([0.3, 0.7])), dim=1),
+    "quantiles without nan": lambda x: x.nanquantile(beside(x, torch.tensor([0.3, 0.7])), dim=0),
+    "combinations": lambda x: torch.combinations(x[:, 1]),
+    "as strided": lambda x: x.as_strided((5, 4), (7, 3), 2),
+    "cat with nothing": lambda x: torch.cat([x.new_empty(0), x, x], 1),
+    "scattered mean": lambda x: x.scatter_reduce(0, beside(x, INDEX.view(1, 3)), x[:1, :3], "mean"),
+    "index mean": lambda x: x.index_reduce(0, beside(x, INDEX), x[:3] * 2, "mean"),
+    "matrix power of nought": lambda x: torch.linalg.matrix_power(x[:, :8], 0) * x[:, :8],
+    "split by a tensor": lambda x: x.tensor_split(beside(x, torch.tensor([3, 5])).cpu(), 1)[1],
+    "stft": lambda x: torch.stft(x.flatten(), 16, window=beside(x, torch.ones(16)), return_complex=True).abs(),
+    "inverse stft": lambda x: torch.istft(torch.stft(x.flatten(), 16, return_complex=True), 16),
+    "real part of an inverse fft": lambda x: torch.fft.ifft(x).real,
     "fft": lambda x: torch.fft.fft(x).abs(),
+    "logsumexp of complex numbers": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(8, 6, 2)).logsumexp(0)),
     "complex": lambda x: torch.view_as_complex(x.reshape(8, 6, 2)).abs(),
 }
 EXACT = {
     "argmax": lambda x: x.argmax(1),
     "sorted places": lambda x: x.argsort(1),
+    "matrix rank": lambda x: torch.linalg.matrix_rank(x @ x.t()),
+    "matrix rank above": lambda x: torch.linalg.matrix_rank(x, atol=3.0),
     "any": lambda x: (x > 2).any(0),
     "count": lambda x: x.count_nonzero(),
     "nonzero": lambda x: (x > 0).nonzero(),
@@ -184,6 +200,36 @@ class Ops(unittest.TestCase):
         cut = distribute_tensor(image, self.mesh, [Shard(0)])
         self.assertTrue(cut.is_contiguous(memory_format=torch.channels_last))
         same(cut, image)
+
+    def test_a_tensor_is_dealt_out_as_a_pending_reduction(self):
+        for op in ("sum", "avg", "max"):
+            x = distribute_tensor(self.x, self.mesh, [Partial(op)])
+            self.assertEqual(x.placements, (Partial(op),))
+            same(x, self.x, rtol=0, atol=0)
+        whole = distribute_tensor(torch.arange(5), self.mesh, [Partial()])
+        same(whole, torch.arange(5))
+
+    def test_a_pending_sum_is_filled_with_one_value(self):
+        x = distribute_tensor(self.x, self.mesh, [Partial()])
+        same(x.fill_(8), torch.full((8, 12), 8.0))
+        same(x[:1].expand(3, 12).fill_(2), torch.full((3, 12), 2.0))
+        self.assertEqual(x.placements, (Partial(),))
+
+    def test_lazy_conjugates_are_carried_out_under_a_dispatch_mode(self):
+        z = torch.randn(4, 3, dtype=torch.complex64)
+        for values in (self.cut(z, Shard(0)), self.cut(z, Shard(0)).to_local()):
+            with CommDebugMode():
+                result = values.conj() + 1
+            expected = values.conj() + 1
+            self.assertTrue(torch.equal(result, expected))
+            self.assertFalse(torch.equal(result, values + 1))
+
+    def test_values_of_all_ranks_are_compared_with_a_plain_tensor(self):
+        ones = torch.ones_like(self.cut(self.x, Shard(0))).to_local()
+        for pair in ((torch.ones(2, 12), ones), (ones, torch.ones(2, 12))):
+            torch.testing.assert_close(*pair)
+            with self.assertRaises(AssertionError):
+                torch.testing.assert_close(pair[0], pair[1] + torch.eye(2, 12))
 
     def test_autocast_casts_as_for_plain_tensors(self):
         linear, x = nn.Linear(12, 3), self.cut(self.x, Shard(0))

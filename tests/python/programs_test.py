@@ -60,6 +60,12 @@ def the_constructor_takes_a_spec():
     assert x._spec.num_shards == 4 and x._spec.dim_map == [0, -1] and hash(x._spec) == hash((x * 1)._spec)
     x._local_tensor.add_(1)
     same(DTensor.full_tensor(x), torch.full((12, 3), 2.0))
+    with torch.no_grad():
+        assert x.to_local() is x._local_tensor
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        DTensor(torch.ones(3, 3, requires_grad=True), x._spec, requires_grad=False)
+    assert any("To construct" in str(warning.message) for warning in found)
 
 
 def tensors_without_data_are_filled_later():
@@ -132,6 +138,7 @@ def ranks_off_the_mesh_hold_nothing():
     x = DTensor.from_local(torch.ones(3, 4), mesh, [Shard(0)])
     assert x.shape == (6, 4) and (x + x).shape == (6, 4)
     assert x.to_local().numel() == (0 if outside else 12) and x.full_tensor().numel() == (0 if outside else 24)
+    assert x.equal(x + 0) and x.sum().to_local() == (0 if outside else 12)
 
 
 def errors_are_those_of_pytorch():
@@ -144,6 +151,16 @@ def errors_are_those_of_pytorch():
     raises(RuntimeError, "both shape and stride", DTensor.from_local, torch.ones(2), line(), [Shard(0)], shape=(8,))
     raises(RuntimeError, "placements is needed", x.redistribute, mesh)
     raises(RuntimeError, "Can not redistribute", x.redistribute, mesh, [Partial(), Replicate()])
+    pending = DTensor.from_local(torch.ones(4, 4), mesh, [Partial(), Shard(0)])
+    assert pending.redistribute(mesh, [Partial(), Shard(1)]).placements == (Partial(), Shard(1))
+    raises(RuntimeError, "Can not redistribute", pending.redistribute, mesh, [Replicate(), Partial()])
+    leaf = distribute_tensor(torch.ones(4), line(), [Partial()]).requires_grad_()
+    leaf.redistribute(line(), [Partial()]).backward(DTensor.from_local(torch.ones(4), line(), [Partial()]))
+    assert leaf.grad.placements == (Partial(),)
+    same(leaf.grad, torch.full((4,), 4.0))
+    some = torch.ones(2, requires_grad=dist.get_rank() == 0)
+    raises(ValueError, "requires grad", DTensor.from_local, some, line(), [Shard(0)], run_check=True)
+    raises(ValueError, "dtypes", DTensor.from_local, some.detach().to(torch.half if dist.get_rank() else torch.float), line(), [Shard(0)], run_check=True)
     raises(NotImplementedError, "Cross device mesh", x.redistribute, line(), [Replicate()])
     raises(RuntimeError, "mixed torch.Tensor and DTensor", lambda: x + torch.ones(4, 4))
     raises(RuntimeError, "different meshes", lambda: x + distribute_tensor(torch.ones(4, 4), mesh["tp"], [Shard(0)]))
@@ -152,6 +169,7 @@ def errors_are_those_of_pytorch():
     raises(NotImplementedError, "only support nn.Linear", parallelize_module, nn.ReLU(), line(), ColwiseParallel())
     raises(TypeError, "nonsense", dt.zeros, 3, device_mesh=mesh, nonsense=1)
     raises(RuntimeError, "to_local().numpy()", x.numpy)
+    torch.matmul(x, x)  # a call that is known already is refused as well
     with ExplicitRedistributionContext():
         raises(RuntimeError, "redistribut", torch.matmul, x, x)
         with ExplicitRedistributionContext(enable=False):

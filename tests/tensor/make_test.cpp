@@ -68,9 +68,6 @@ TEST(DistributeTensor, RefusesWhatItCannotDo) {
   auto x = distribute_tensor(ramp({4}), mesh, {Shard(0)});
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(ramp({4}), mesh, {}); }),
             "[distribute_tensor] 0 placements given, but DeviceMesh(cpu, tp=2) has 1 axis. Give one placement per axis.");
-  EXPECT_EQ(error_text<c10::Error>([&] { distribute_tensor(ramp({4}), mesh, {Partial()}); }),
-            "[distribute_tensor] [P(sum)]: only Shard and Replicate placements are supported. Use from_local for "
-            "pending reductions.");
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(ramp({4}), mesh, {Shard(0)}, 2); }),
             "[distribute_tensor] src_data_rank 2 is not on axis \"tp\" of DeviceMesh(cpu, tp=2). It must be below 2.");
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(x, mesh, {Replicate()}); }),
