@@ -23,9 +23,14 @@ void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args)
   if (mesh.world().simulated() || mesh.size() == 1 || mesh.slots().empty()) return;
   CauseScope cause("generator", true);
   auto generator = generator_of(mesh, args);
-  std::lock_guard lock(generator.mutex());
-  auto state = generator.get_state();
-  Axis::whole(mesh).broadcast({state}, 0);
+  auto locked = [&] { return std::lock_guard(generator.mutex()); };
+  at::Tensor state;
+  {
+    auto lock = locked();
+    state = generator.get_state();
+  }
+  Axis::whole(mesh).broadcast({state}, 0);  // not under the lock: ranks may be threads of one process
+  auto lock = locked();
   generator.set_state(state);
 }
 

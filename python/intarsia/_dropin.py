@@ -1,5 +1,6 @@
 """Puts Intarsia in the place of torch.distributed.tensor, for programs that do not know of it."""
 
+import functools
 import importlib
 import multiprocessing.spawn as _spawn
 import sys
@@ -123,6 +124,7 @@ def install() -> None:
     for module in _modules_of_programs():
         _rebind(module, ours_by_theirs)
     _show_to_optimizers()
+    _refuse_dropout_of_pending()
     _teach_children()
 
 
@@ -186,6 +188,34 @@ def _rebind(module: Any, pairs: dict[int, tuple[Any, Any]]) -> None:
         if theirs is value and theirs is not None:
             names[name] = ours
             _undo.append(lambda names=names, name=name, theirs=theirs: names.__setitem__(name, theirs))
+
+
+_DROPOUTS = ("alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+
+
+def _refuse_dropout_of_pending() -> None:
+    """PyTorch's DTensor takes no pending reduction into dropout, and programs count on the error. Ours would."""
+    import torch.nn.functional as functional
+
+    for name in _DROPOUTS:
+        theirs = getattr(functional, name)
+        setattr(functional, name, _settled_only(theirs))
+        _undo.append(lambda name=name, theirs=theirs: setattr(functional, name, theirs))
+
+
+def _settled_only(dropout: Callable[..., Any]) -> Callable[..., Any]:
+    from ._tensor import DTensor
+
+    @functools.wraps(dropout)
+    def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(input, DTensor) and any(p.is_partial() for p in input.placements):
+            raise RuntimeError(
+                f"[{dropout.__name__}] {input.placements}: dropout of a pending reduction is not supported. "
+                "Redistribute to Replicate or Shard first."
+            )
+        return dropout(input, *args, **kwargs)
+
+    return checked
 
 
 def _show_to_optimizers() -> None:

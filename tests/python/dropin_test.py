@@ -43,6 +43,9 @@ THREADS = """
             with CommDebugMode() as comms:
                 self.assertEqual(x.full_tensor(), torch.full((2,), 1111.0))
             self.assertEqual(comms.get_total_counts(), 1)
+            self.assertEqual(torch.rand_like(x).shape, x.shape)  # threads share a generator
+            with self.assertRaisesRegex(RuntimeError, "pending reduction is not supported"):
+                torch.nn.functional.dropout(x)
             grid = init_device_mesh("cpu", (2, 2))
             self.assertEqual(distribute_tensor(torch.arange(7.0), grid, [Shard(0), Shard(0)]).full_tensor(), torch.arange(7.0))
 
