@@ -177,12 +177,14 @@ bool is_nothing(const at::Tensor& tensor) { return tensor.dim() == 1 && tensor.n
 
 bool cat(Stack& stack) {
   auto tensors = stack[0].toTensorVector();
-  std::vector<at::Tensor> some;
-  std::remove_copy_if(tensors.begin(), tensors.end(), std::back_inserter(some), is_nothing);
-  if (!some.empty() && some.size() < tensors.size() && is_dtensor(some[0])) {
-    auto dtype = at::native::result_type(at::TensorList(tensors));
-    stack = {at::cat(some, stack[1].toInt()).to(dtype)};
-    return true;
+  if (std::any_of(tensors.begin(), tensors.end(), is_nothing)) {
+    std::vector<at::Tensor> some;
+    std::remove_copy_if(tensors.begin(), tensors.end(), std::back_inserter(some), is_nothing);
+    if (!some.empty() && is_dtensor(some[0])) {
+      auto dtype = at::native::result_type(at::TensorList(tensors));
+      stack = {at::cat(some, stack[1].toInt()).to(dtype)};
+      return true;
+    }
   }
   if (tensors.empty() || tensors[0].dim() == 0) return false;
   auto dim = c10::maybe_wrap_dim(stack[1].toInt(), tensors[0].dim());

@@ -344,7 +344,6 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   auto count = op.handle.schema().arguments().size();
   // Autograd and autocast have had their turn.
   static constexpr auto above = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-  LazyValuesScope lazy;
   c10::impl::ExcludeDispatchKeyGuard guard(above);
   if (may_be_direct && run_directly(op, stack)) return;
   if (op.is_out && !op.decomposition) return run_out_op(op, stack);
@@ -379,6 +378,10 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
 }  // namespace
 
 void run_op(const Op& op, Stack& stack) {
+  if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Conjugate))) {
+    LazyValuesScope lazy;
+    return run_op(op, stack);
+  }
   if (C10_LIKELY(!OpWatch::open())) return run_unwatched(op, stack, op.may_be_direct);
   OpWatch::run(op.handle.schema(), stack, [&] { run_unwatched(op, stack, false); });
 }
