@@ -52,7 +52,7 @@ int64_t halos(const CommDebugMode& comms) {
   return count;
 }
 
-void compare(const Form& f, const DeviceMesh& mesh, const Placements& cut, int64_t wanted) {
+[[maybe_unused]] void compare(const Form& f, const DeviceMesh& mesh, const Placements& cut, int64_t wanted) {
   SCOPED_TRACE(c10::str(f.name, " ", str(cut), " asked for ", wanted));
   std::vector<at::Tensor> t, asked;
   for (auto& shape : {f.input, f.weight, Ints{f.weight[0]}}) {
@@ -70,6 +70,8 @@ void compare(const Form& f, const DeviceMesh& mesh, const Placements& cut, int64
   EXPECT_EQ(halos(comms), fetched + returned) << comms.text();
 }
 
+// Without NDEBUG, as under a sanitizer, LibTorch's header looks at a member of RecordFunction that its release library leaves unset.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ConvolutionGradients, AreComputedOnlyIfAskedFor) {
   for_each_world({4}, [](int64_t n) {
     auto line = init_device_mesh(at::kCPU, {n}), square = init_device_mesh(at::kCPU, {2, 2});
@@ -83,6 +85,7 @@ TEST(ConvolutionGradients, AreComputedOnlyIfAskedFor) {
     }
   });
 }
+#endif
 
 }  // namespace
 }  // namespace intarsia
