@@ -27,4 +27,14 @@ std::optional<int64_t> Alarm::raised() {
   return std::nullopt;
 }
 
+int64_t Alarm::first_gone(int64_t rank) {
+  std::lock_guard lock(mutex_);
+  try {
+    if (store_) return std::stoll(store_->compareSet("gone", std::string(), std::to_string(rank)));
+  } catch (const std::exception&) {
+    store_.reset();
+  }
+  return rank;
+}
+
 }  // namespace intarsia

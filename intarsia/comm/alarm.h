@@ -1,5 +1,5 @@
 #pragma once
-// How the members of a line hear that one of them was interrupted, also those who do not wait for that one.
+// How ranks hear that one of them was interrupted or is gone, also those who do not wait for that one.
 
 #include <cstdint>
 #include <mutex>
@@ -14,7 +14,7 @@ class Store;
 
 namespace intarsia {
 
-// A note in the store of the job. A store that does not answer is no news: its server may have ended well before us.
+// Notes in the store of the job. A store that does not answer is no news: its server may have ended well before us.
 class Alarm {
  public:
   // `store` is a connection of its own: a shared one may be held by a thread that waits in it.
@@ -22,6 +22,10 @@ class Alarm {
   ~Alarm();
   void raise(int64_t rank);
   std::optional<int64_t> raised();  // the rank that did
+
+  // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that was
+  // reported.
+  int64_t first_gone(int64_t rank);
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;  // null: there is none, or it does not answer

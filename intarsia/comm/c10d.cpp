@@ -9,7 +9,6 @@
 
 #include "intarsia/comm/gloo.h"
 #include "intarsia/comm/group.h"
-#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/rendezvous.h"
 
 namespace intarsia {
@@ -37,7 +36,7 @@ struct C10dEngine::Entry {
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
     : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {
-  if (store_ && interruptible()) alarm_store_ = store_->clone();
+  if (store_) alarm_store_ = store_->clone();
 }
 
 C10dEngine::~C10dEngine() = default;

@@ -117,7 +117,11 @@ class Messages {
 
   [[noreturn]] void gone(int64_t peer, const std::exception& error) {
     check_alarm();
-    state_->fail(list({members().ranks[peer]}) + " is gone (" + plain_text(error) + "). See why it ended.");
+    auto me = members().ranks[members().position], rank = members().ranks[peer];
+    auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
+    if (first == me) first = rank;
+    auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
+    state_->fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
   }
 
   // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.

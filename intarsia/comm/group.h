@@ -29,7 +29,7 @@ struct Members {
   std::vector<int> peers;      // the same, as the backend numbers them
   int64_t position;            // our own place in both
   std::chrono::milliseconds timeout;
-  std::shared_ptr<Alarm> alarm = nullptr;  // null where nothing interrupts
+  std::shared_ptr<Alarm> alarm = nullptr;  // null where there is no store
 
   int64_t size() const { return ranks.size(); }
   bool whole() const;  // whether these are all ranks of the backend, in its order

@@ -98,7 +98,7 @@ std::shared_ptr<const Decision> decide(const SpreadOp& op, const c10::OperatorHa
 
 // Note [Kept choices]
 // As with all ops, the same call on tensors of the same form and layout is decided once. What steers the decision is what
-// steers it elsewhere (tensor/call.h); numbers with a fraction do not.
+// steers it elsewhere (tensor/call_key.h); numbers with a fraction do not.
 class SpreadKernel {
  public:
   explicit SpreadKernel(SpreadOp op)

@@ -86,7 +86,7 @@ bool embedding_bag(Stack& stack) {
   }
   auto tables = shards_in(weight, Layout::get(*mesh, for_weight));
   auto ids = everywhere(indices, *mesh), starts = everywhere(offsets, *mesh), scales = everywhere(sample_weights, *mesh);
-  for (size_t slot = 0; slot < ids.size(); ++slot) check_places(stack, weight, ids[slot], starts[slot]);
+  if (!ids.empty()) check_places(stack, weight, ids[0], starts[0]);
   auto* layout = Layout::get(*mesh, for_bags);
   std::vector<int64_t> sizes = {bags, weight.size(1)};
   auto counts_at = for_bags;

@@ -13,11 +13,9 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/rules/rule.h"
+#include "intarsia/tensor/call_key.h"
 
 namespace intarsia {
-
-// Everything that steers a decision, as numbers. Compared in full: a hash alone could mistake one call for another.
-using CallKey = c10::SmallVector<int64_t, 48>;
 
 // What to do with one call.
 struct Decision {
@@ -31,6 +29,7 @@ struct Decision {
   std::vector<int> copied;                          // tensors written in a copy, which is then cut and copied back
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
+  c10::SmallVector<int64_t, 5> local_shape;         // the same, of output 0, where there is one slot
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
   std::vector<int64_t> agreeing;                    // axes along which ranks ask each other for errors
   bool unsettled = false;                           // a tensor would have to be settled to be written

@@ -1,7 +1,6 @@
 #include "intarsia/tensor/call.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
@@ -16,60 +15,7 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kUndefined = -1, kNone = -4, kEnd = -5, kPlain = -6;
-
 const at::Tensor kNoTensor;
-
-void push_double(CallKey& key, double value) {
-  int64_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  key.push_back(bits);
-}
-
-// Numbers enter by type only: their type steers promotion, their value steers nothing.
-bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
-  if (value.isNone()) return key.push_back(kNone), true;
-  if (kind == ArgKind::number) return key.push_back(value.isInt() ? 1 : value.isDouble() ? 2 : value.isBool() ? 3 : 4), true;
-  if (value.isInt()) return key.push_back(value.toInt()), true;
-  if (value.isBool()) return key.push_back(value.toBool()), true;
-  if (value.isDouble()) return push_double(key, value.toDouble()), true;
-  if (value.isIntList()) {
-    auto list = value.toIntList();
-    key.push_back(list.size());  // before the items, which may be any number: no list runs into the next
-    for (auto item : list) key.push_back(item);
-    return true;
-  }
-  if (value.isBoolList()) {
-    key.push_back(value.toBoolList().size());
-    for (bool item : value.toBoolList()) key.push_back(item);
-    return true;
-  }
-  if (value.isDoubleList()) {
-    key.push_back(value.toDoubleList().size());
-    for (double item : value.toDoubleList()) push_double(key, item);
-    return true;
-  }
-  if (value.isDevice()) return key.push_back(static_cast<int64_t>(value.toDevice().type())), true;
-  if (value.isString()) {
-    for (auto c : value.toStringRef()) key.push_back(c);
-    return key.push_back(kEnd), true;
-  }
-  return false;
-}
-
-void push_tensor(CallKey& key, const at::Tensor& tensor) {
-  if (!tensor.defined()) return key.push_back(kUndefined);
-  auto& impl = *tensor.unsafeGetTensorImpl();
-  if (impl.key_set().has(kDTensorKey)) {
-    key.push_back(reinterpret_cast<int64_t>(meta_of(tensor).layout));
-  } else {
-    key.push_back(kPlain - impl.is_wrapped_number());
-  }
-  auto sizes = impl.sizes(), strides = impl.strides();
-  key.push_back(static_cast<int64_t>(c10::typeMetaToScalarType(impl.dtype())) | static_cast<int64_t>(sizes.size() << 8));
-  key.append(sizes.begin(), sizes.end());
-  key.append(strides.begin(), strides.end());
-}
 
 // Whether a tensor leads: the first one of more than one element, or the first of all.
 void find_mesh(Call& call, const at::Tensor& tensor, bool& found) {
@@ -217,24 +163,6 @@ Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
     if (!operand.meta && operand.tensor.defined()) admit_plain(call, operand);
   }
   return call;
-}
-
-bool make_key(const Op& op, c10::ArrayRef<c10::IValue> args, CallKey& key) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    auto& value = args[i];
-    if (op.kinds[i] == ArgKind::tensor) {
-      push_tensor(key, value.isTensor() ? value.toTensor() : kNoTensor);
-    } else if (op.kinds[i] != ArgKind::tensor_list) {
-      if (!push_value(key, value, op.kinds[i])) return false;
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorList()) push_tensor(key, tensor);
-      key.push_back(kEnd);
-    } else if (value.isList()) {
-      for (const c10::IValue& item : value.toListRef()) push_tensor(key, item.isTensor() ? item.toTensor() : kNoTensor);
-      key.push_back(kEnd);
-    }
-  }
-  return true;
 }
 
 }  // namespace intarsia

@@ -28,7 +28,4 @@ struct Call {
 // Finds the operands, applies the policy for plain tensors, and checks that all distributed ones share a mesh.
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 
-// Everything about a call that steers the decision. False if some argument cannot be a key: then nothing is cached.
-bool make_key(const Op& op, c10::ArrayRef<c10::IValue> args, CallKey& key);
-
 }  // namespace intarsia

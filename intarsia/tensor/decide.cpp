@@ -258,6 +258,7 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   if (decision->known_outputs && !op.size_args.empty()) {
     for (auto& slot : call.mesh.slots()) {
       auto shape = local_shape(*decision->out[0], decision->outputs[0].sizes, slot.coordinate);
+      decision->local_shape.assign(shape.begin(), shape.end());
       auto& sizes = decision->local_sizes.emplace_back();
       for (auto arg : op.size_args) sizes.push_back(local_size(op.functional.schema().arguments()[arg], shape));
     }
@@ -271,14 +272,11 @@ std::shared_ptr<const Decision> decide(const Call& call) {
       strides.assign(dense.begin(), dense.end());
     }
   }
-  if (decision->known_outputs && op.rule) {
-    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
-    decision->agreeing = agreeing_axes(*op.rule, seen, decision->in, call.mesh);
-  }
+  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
+  if (decision->known_outputs && op.rule) decision->agreeing = agreeing_axes(*op.rule, seen, decision->in, call.mesh);
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
   bool needs_local = op.rule && op.rule->local && !op.rule->local_only_if_strided;
   if (needs_local && op.rule->plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
-    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
     needs_local = !op.rule->plain_does(seen, decision->in, decision->out, call.mesh.slots()[0]);
   }
   decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&

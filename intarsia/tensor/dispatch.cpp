@@ -8,12 +8,13 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/call.h"
-#include "intarsia/tensor/slot_errors.h"
 #include "intarsia/tensor/decide.h"
+#include "intarsia/tensor/direct.h"
 #include "intarsia/tensor/implicit_moves.h"
 #include "intarsia/tensor/kernel.h"
 #include "intarsia/tensor/op_watch.h"
 #include "intarsia/tensor/random.h"
+#include "intarsia/tensor/slot_errors.h"
 #include "intarsia/tensor/strides.h"
 #include "intarsia/tensor/without_data.h"
 
@@ -258,93 +259,35 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
   }
 }
 
-at::Tensor moved(const Op& op, const at::Tensor& tensor, const Layout* to, const Plan& plan) {
-  observe_implicit_move(op.name.c_str(), plan);
-  CauseScope cause(op.name.c_str(), true);
-  return shards_by(tensor, to, plan)[0];
-}
-
-// Note [The direct path]
-// In a real process most calls find their tensors where the op wants them: then the arguments are exchanged for local
-// ones where they stand, the op is called, and its results are wrapped. Whatever is not that simple is left to the
-// caller, with the stack untouched.
+// Exchanges the arguments on the stack for local ones, where they stand, and the results for distributed ones.
 bool run_directly(const Op& op, Stack& stack) {
   auto count = op.kinds.size();
   auto* args = stack.data() + stack.size() - count;
-  CallKey key;
-  const DeviceMesh* mesh = nullptr;
+  DirectCall call(op);
   for (size_t i = 0; i < count; ++i) {
-    if (op.kinds[i] == ArgKind::tensor_list) return false;
-    if (op.kinds[i] != ArgKind::tensor || !args[i].isTensor()) continue;
-    auto& tensor = args[i].toTensor();
-    if (is_dtensor(tensor)) {
-      auto& own = meta_of(tensor).layout->mesh();
-      if (mesh && *mesh != own) return false;
-      mesh = &own;
-    } else if (tensor.defined() && (tensor.numel() != 1 || !tensor.is_cpu())) {
-      return false;
-    }
+    if (op.kinds[i] == ArgKind::tensor && args[i].isTensor() && !call.admits(args[i].toTensor())) return false;
   }
-  if (!make_key(op, c10::ArrayRef<c10::IValue>(args, count), key)) return false;
-  auto decision = op.cache.find(key);
-  if (!decision || !decision->direct) return false;
-  if (op.rule && op.rule->local) {
-    auto& first = meta_of(args[0].toTensor()).shards()[0];
-    if (!first.is_contiguous() || first.is_conj()) return false;
-  }
-
-  at::Tensor kept;  // what an in-place op returns, or what a view shows
-  auto keep = !op.written.empty() ? op.written[0] : op.views_arg.empty() ? -1 : op.views_arg[0];
-  c10::DispatchKeySet keys;
-  int operand = -1;
+  if (!make_key(op, c10::ArrayRef<c10::IValue>(args, count), call.key) || !call.is_known()) return false;
   for (size_t i = 0; i < count; ++i) {
     if (op.kinds[i] != ArgKind::tensor) continue;
-    ++operand;
-    if (!args[i].isTensor() || !args[i].toTensor().defined()) continue;
-    auto& tensor = args[i].toTensor();
-    if (static_cast<int>(i) == keep) kept = tensor;
-    if (is_dtensor(tensor)) {
-      auto& plan = decision->plans[operand];
-      at::Tensor local = plan.steps.empty() ? meta_of(tensor).shards()[0] : moved(op, tensor, decision->in[operand], plan);
-      keys = keys | local.key_set();
-      args[i] = std::move(local);
-    } else {
-      keys = keys | tensor.key_set();
-    }
+    auto local = call.next_local(args[i].isTensor() ? args[i].toTensor() : at::Tensor());
+    if (local.defined()) args[i] = std::move(local);
   }
-  for (size_t i = 0; i < op.size_args.size(); ++i) args[op.size_args[i]] = decision->local_sizes[0][i];
-  // Ordinary CPU tensors go straight to the CPU kernel; conjugate views and other devices take the whole way.
-  keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView - c10::autocast_dispatch_keyset;
-  if (keys == c10::DispatchKeySet(c10::DispatchKey::CPU)) {
-    op.handle.redispatchBoxed(keys, &stack);
+  auto& sizes = call.decision().local_sizes;
+  for (size_t i = 0; i < op.size_args.size(); ++i) args[op.size_args[i]] = sizes[0][i];
+  if (call.goes_to_cpu()) {
+    op.handle.redispatchBoxed(kCpu, &stack);
   } else {
     op.handle.callBoxed(stack);
   }
   auto* results = stack.data() + stack.size() - op.returns_arg.size();
-  if (!op.written.empty()) {
-    meta_of(kept).written();
-    results[0] = std::move(kept);
-    return true;
-  }
-  for (size_t r = 0; r < op.returns_arg.size(); ++r) {
-    auto& form = decision->outputs[r];
-    if (!form.defined) continue;
-    at::Tensor local = std::move(results[r]).toTensor();
-    if (op.views_arg[r] < 0 && local.strides() != at::IntArrayRef(decision->local_strides[r])) {
-      follow_strides(local, form.strides, decision->contiguous[r]);
-    }
-    auto meta = c10::make_intrusive<DTensorMeta>(Shards{std::move(local)}, decision->out[r]);
-    if (op.views_arg[r] >= 0) meta->view_memory_of(shared_meta_of(kept));
-    results[r] = wrap(std::move(meta), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
-  }
+  for (size_t r = 0; r < op.returns_arg.size(); ++r) results[r] = call.next_result(std::move(results[r]).toTensor());
   return true;
 }
 
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct) {
   auto count = op.handle.schema().arguments().size();
-  // Autograd and autocast have had their turn.
-  static constexpr auto above = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-  c10::impl::ExcludeDispatchKeyGuard guard(above);
+  c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
   if (may_be_direct && run_directly(op, stack)) return;
   if (op.is_out && !op.decomposition) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);

@@ -13,6 +13,12 @@ namespace intarsia {
 // Nobody has kernels for this key, so redispatching with it leads to an op's composite.
 inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
 
+// Autograd and autocast have had their turn when a kernel runs.
+inline constexpr auto kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+// An ordinary CPU kernel, straight away.
+inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
 // Note [Lazy values under Python modes]
 // A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with all
 // keys above its own left out, those included; for the ops on shards they are let in again.

@@ -82,15 +82,31 @@ struct Matmul : torch::autograd::Function<Matmul> {
   }
 };
 
+// Nobody will ask for a gradient, backward or forward: then a node of the graph would be made for nothing.
+template <class... Tensors>
+bool without_gradient(const Tensors&... tensors) {
+  auto followed = [](const at::Tensor& t) {
+    return t.defined() && ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined());
+  };
+  return !(followed(tensors) || ...);
+}
+
 at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (weight.dim() == 2 && x.dim() > 0) return Linear::apply(x, weight, bias);
+  if (weight.dim() == 2 && x.dim() > 0) {
+    if (!without_gradient(x, weight, bias ? *bias : at::Tensor())) return Linear::apply(x, weight, bias);
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return at::linear(x, weight, bias);
+  }
   auto y = at::matmul(x, weight.t());
   return bias && bias->defined() ? at::add(y, *bias) : y;
 }
 
 at::Tensor matmul_with_grad(const at::Tensor& a, const at::Tensor& b) {
   auto small = small_matmul(a, b);
-  return small.defined() ? small : Matmul::apply(a, b);
+  if (small.defined()) return small;
+  if (!without_gradient(a, b)) return Matmul::apply(a, b);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return at::matmul(a, b);
 }
 
 at::Tensor contract_with_grad(const at::Tensor& a, const at::Tensor& b) { return Contract::apply(a, b); }

@@ -1,5 +1,7 @@
 #include "intarsia/tensor/op.h"
 
+#include <algorithm>
+
 #include <ATen/core/enum_tag.h>
 
 namespace intarsia {
@@ -66,11 +68,15 @@ Op::Op(const c10::OperatorHandle& handle)
     returns_arg.push_back(is);
     views_arg.push_back(views);
   }
+  if (auto arg = written.empty() ? views_arg.empty() ? -1 : views_arg[0] : written[0]; arg >= 0) {
+    shown = std::count(kinds.begin(), kinds.begin() + arg, ArgKind::tensor);
+  }
   is_out = schema.arguments().size() > 0 && !written.empty() && schema.arguments()[written[0]].is_out();
   functional_args = is_out ? written[0] : schema.arguments().size();
   keeps_note = name == "aten::clone" || name == "aten::_to_copy";
   changes_form = handle.hasTag(at::Tag::inplace_view);
-  may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1;
+  may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1 && !schema.returns().empty() &&
+                  std::count(kinds.begin(), kinds.end(), ArgKind::tensor_list) == 0;
   for (size_t r = 0; r < schema.returns().size(); ++r) {
     may_be_direct = may_be_direct && schema.returns()[r].type()->kind() == c10::TypeKind::TensorType &&
                     (written.empty() || returns_arg[r] == written[0]);

@@ -26,6 +26,7 @@ struct Op {
   std::vector<int> written;        // arguments that are written: self of an in-place op, out of an out= op
   std::vector<int> returns_arg;    // per return: the written argument that it is, or -1
   std::vector<int> views_arg;      // per return: the argument that it views, or -1
+  int shown = -1;                  // the tensor, counted among tensors, that return 0 is or views
   std::vector<int> size_args;      // arguments that become the local shape of output 0
   bool is_out = false;             // out=: the written arguments come last and are not read
   bool is_random = false;

@@ -14,6 +14,7 @@
 #include "intarsia/tensor/linear.h"
 #include "intarsia/tensor/meta.h"
 #include "intarsia/tensor/rms_norm.h"
+#include "intarsia/tensor/typed.h"
 #include "intarsia/tensor/zero_gradients.h"
 
 namespace intarsia {
@@ -68,9 +69,10 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 // the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
-  if (name == "aten::detach" || has_alike_kernel(c10::toString(handle.operator_name()))) return false;
+  auto overload = c10::toString(handle.operator_name());
+  if (name == "aten::detach" || has_alike_kernel(overload) || has_typed_kernel(overload)) return false;
   for (auto op : {"aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::randint_like.low_dtype"}) {
-    if (c10::toString(handle.operator_name()) == op) return false;  // see register_composites
+    if (overload == op) return false;  // see register_composites
   }
   if (name.rfind("aten::_foreach", 0) == 0) return rule_table().find_decomposition(handle.operator_name()) != nullptr;
   for (auto op : {"aten::linear", "aten::matmul", "aten::one_hot", "aten::affine_grid_generator_backward"}) {
@@ -110,6 +112,7 @@ void register_all() {
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   register_alike(*aten);
+  register_typed(*aten);
   register_linear(*autograd);
   register_embedding(*autograd);
   register_rms_norm(*aten, *autograd);

@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "intarsia/core/pending.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
@@ -109,7 +110,7 @@ Placements Builder::placements(int64_t ndim, at::ScalarType dtype, bool pending)
     if (kind >= 75 && pending) p = Partial(pick({ReduceOp::sum, ReduceOp::sum, ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}));
     result.push_back(can_hold(p, dtype) ? p : Replicate());
   }
-  return reductions_commute(result) ? result : placements(ndim, dtype, pending);
+  return have_one_value(result) ? result : placements(ndim, dtype, pending);
 }
 
 size_t Builder::leaf(std::vector<int64_t> shape, at::ScalarType dtype) {

@@ -242,18 +242,6 @@ bool can_hold(const Placement& placement, at::ScalarType dtype) {
   }
 }
 
-bool reductions_commute(const Placements& placements) {
-  const Partial* first = nullptr;
-  auto additive = [](const Partial& p) { return p.op == ReduceOp::sum || p.op == ReduceOp::avg; };
-  for (auto& p : placements) {
-    auto* partial = std::get_if<Partial>(&p);
-    if (!partial) continue;
-    if (first && *first != *partial && !(additive(*first) && additive(*partial))) return false;
-    first = partial;
-  }
-  return true;
-}
-
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
   if (actual.sizes() != expected.sizes()) return c10::str("shape ", actual.sizes(), ", not ", expected.sizes());
   if (actual.scalar_type() != expected.scalar_type()) {

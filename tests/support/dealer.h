@@ -24,9 +24,6 @@ at::Tensor put_together(const Pieces& pieces, const Placements& placements, cons
 // Whether values of this type can be pending under the placement: no average of whole numbers, no largest complex number.
 bool can_hold(const Placement& placement, at::ScalarType dtype);
 
-// Whether pending reductions of several axes may be done in any order.
-bool reductions_commute(const Placements& placements);
-
 // Empty if the tensors agree in shape, dtype and values (exact for whole numbers); else what differs.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance = 0);
 
