@@ -35,6 +35,9 @@ class AKilledRank(unittest.TestCase):
     def test_ends_a_large_reduction_of_the_others_with_an_error(self):
         self.check("kill_large")
 
+    def test_is_named_by_those_who_see_another_leave_because_of_it(self):
+        self.check("kill_unseen")
+
     def test_ends_the_wait_for_what_is_under_way(self):
         self.check("kill_then_wait", r'error: \[all_gather\] failed on rank {rank} along axis "tp" '
                                      r"\(ranks \[0, 1, 2\]\) for a direct call: rank 1 is gone \(")

@@ -3,10 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -31,8 +33,8 @@ void sum_of_ranks() {
               sum[0].item<double>());
 }
 
-// Works until `strike` happens to rank 1 in the middle of it.
-void reduce_until(const std::function<void()>& strike, int64_t numel) {
+// Works until `strike` happens to rank 1 in the middle of it, of which rank 0 may take note late.
+void reduce_until(const std::function<void()>& strike, int64_t numel, std::chrono::seconds late = {}) {
   init();
   auto& axis = whole_axis();
   CauseScope cause("aten::mm", true);
@@ -41,6 +43,7 @@ void reduce_until(const std::function<void()>& strike, int64_t numel) {
       std::printf("step 5 reached\n");
       std::fflush(stdout);
       if (rank() == 1) strike();
+      if (rank() == 0) std::this_thread::sleep_for(late);
     }
     axis.all_reduce({at::ones({numel})}, ReduceOp::sum);
   }
@@ -128,6 +131,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"sum", sum_of_ranks},
     {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
     {"kill_large", [] { reduce_until([] { raise(SIGKILL); }, 3000000); }},
+    {"kill_unseen", [] { reduce_until([] { raise(SIGKILL); }, 1000, std::chrono::seconds(1)); }},
     {"stop", [] { reduce_until([] { raise(SIGSTOP); }, 1000); }},
     {"stop_large", [] { reduce_until([] { raise(SIGSTOP); }, 3000000); }},
     {"exit", [] { reduce_until([] { exit(7); }, 1000); }},

@@ -1,4 +1,4 @@
-// The samples once more, now through dispatch: values and gradients for every row's placements, in-place variants.
+// The samples once more, now through dispatch: values and gradients for every row's placements.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -93,13 +93,16 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
       if (!plain.runs()) continue;
       auto& rule = rule_table().rules().at(sample.op);
       for (auto& row : rule.rows(plain.seen())) {
-        for_each_world({2, 3}, [&](int64_t n) {
-          if (dtype != at::kDouble && n != 2) return;
+        for_each_world({1, 2, 3, 4}, [&](int64_t n) {
+          if (dtype != at::kDouble && n > 2) return;
           Trial trial{{row}, {n}};
           if (!possible(plain, rule, trial)) return;
           SCOPED_TRACE(plain.text() + "  " + text_of(trial));
           CommDebugMode comms;
           EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
+          if (n == 1 || process_world()) {  // again, now that it is known: see Note [The direct path]
+            EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
+          }
           for (auto& event : comms.fallbacks()) {
             EXPECT_NE(event.op, sample.op) << "has a rule, but ran on whole tensors: it lacks the shapes of its results";
           }
