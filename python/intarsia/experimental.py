@@ -1,4 +1,4 @@
-"""What torch.distributed.tensor.experimental offers."""
+"""What torch.distributed.tensor.experimental offers, and scopes that say how ops go about their work."""
 
 import contextlib
 import functools
@@ -11,13 +11,37 @@ import torch.utils._pytree as pytree
 from . import _core
 from ._tensor import DTensor
 
-__all__ = ["ExplicitRedistributionContext", "implicit_replication", "local_map", "register_sharding"]
+__all__ = [
+    "ExplicitRedistributionContext",
+    "implicit_replication",
+    "local_errors",
+    "local_map",
+    "register_sharding",
+    "strict_rules",
+]
 
 
 @contextlib.contextmanager
 def implicit_replication() -> Iterator[None]:
     """Inside, plain tensors that meet distributed ones are taken as replicated."""
     with _core.PlainTensorScope(_core.PlainTensors.replicate):
+        yield
+
+
+@contextlib.contextmanager
+def strict_rules() -> Iterator[None]:
+    """Inside, an op without a rule is an error; else it runs on whole tensors and is warned about once."""
+    with _core.StrictScope(True):
+        yield
+
+
+@contextlib.contextmanager
+def local_errors() -> Iterator[None]:
+    """Inside, a wrong value in a shard (an index out of range) is an error on the rank that holds it only.
+
+    No op waits for word from the others then: for loops that count microseconds and whose values are known to be right.
+    """
+    with _core.LocalErrorScope(True):
         yield
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import intarsia
 from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
 from intarsia.debug import CommDebugMode, describe, picture
-from intarsia.experimental import implicit_replication, local_map, register_sharding
+from intarsia.experimental import implicit_replication, local_errors, local_map, register_sharding, strict_rules
 from intarsia.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -314,6 +314,20 @@ class Experimental(Simulated):
         with implicit_replication():
             same(x + torch.ones(4, 4), torch.full((4, 4), 2.0))
         self.assertRaises(RuntimeError, lambda: x + torch.ones(4, 4))
+
+    def test_an_op_without_a_rule_is_an_error_on_request(self):
+        x = self.cut(torch.rand(4, 4), Shard(0))
+        same(torch.linalg.lstsq(x, x).solution, torch.eye(4))
+        with strict_rules(), self.assertRaisesRegex(NotImplementedError, "has no sharding rule"):
+            torch.linalg.lstsq(x, x)
+
+    def test_a_wrong_index_stays_with_its_rank_on_request(self):
+        x, wrong = self.cut(torch.rand(4, 4), Replicate()), self.cut(torch.tensor([0, 1, 2, 9]), Shard(0))
+        with self.assertRaisesRegex(IndexError, "out of range") as told:
+            torch.nn.functional.embedding(wrong, x)
+        self.assertNotIn("would go on", str(told.exception))
+        with local_errors(), self.assertRaisesRegex(IndexError, "would go on"):
+            torch.nn.functional.embedding(wrong, x)
 
     def test_an_op_of_ones_own_is_split_as_registered(self):
         @torch.library.custom_op("intarsia_test::times", mutates_args=())
