@@ -78,13 +78,13 @@ template <class AtenOp, class Result, class... Args>
 struct Typed<AtenOp, Result(Args...)> {
   static Result run(Args... args) {
     static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow(AtenOp::name, AtenOp::overload_name));
-    static const auto boxed = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(*op));
+    static const auto* boxed = new auto(c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(*op)));
     bool all_keys = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Conjugate);
     if (DirectCall call(*op); C10_LIKELY(!OpWatch::open() && all_keys) && (admits(call, args) && ...) &&
                               (keys::push(call.key, args) && ...) && call.is_known()) {
       return run_locally(call, std::index_sequence_for<Args...>(), args...);
     }
-    return boxed.call<Result, Args...>(op->handle, c10::DispatchKeySet(kDTensorKey), args...);
+    return boxed->call<Result, Args...>(op->handle, c10::DispatchKeySet(kDTensorKey), args...);
   }
 
  private:

@@ -36,7 +36,7 @@ bool is_inner(const std::string& op) { return op.find("backward") != std::string
 // The bits of a number, vectors of which any multiple is one, degrees that are cut to whole numbers: not the same after a sum
 // in another order. And a view that does not call itself one, so that nobody knows what a write to it changes.
 bool is_brittle(const std::string& op) {
-  return op == "aten::_unsafe_view" || op.ends_with(".dtype") || op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
+  return op == "aten::_unsafe_view" || op.starts_with("aten::unsafe_") || op.ends_with(".dtype") || op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
 }
 
 }  // namespace

@@ -257,7 +257,10 @@ std::string verdict(const SampleCall& call, const std::vector<std::vector<at::Te
       if (!can_hold(p, expected.scalar_type())) return "no " + str(p) + " of this dtype";
     }
     Pieces pieces;
-    for (auto& mine : results) pieces.push_back(mine[i]);
+    for (auto& mine : results) {
+      if (mine.size() != call.expected().size()) return c10::str("a rank has ", mine.size(), " results");
+      pieces.push_back(mine[i]);
+    }
     if (!values) {
       for (auto& piece : pieces) piece = at::zeros_like(piece);
     }
