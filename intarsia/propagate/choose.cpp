@@ -147,7 +147,8 @@ bool legal(const Question& q, const Choice& choice) {
   if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
   if (!std::all_of(choice.out.begin(), choice.out.end(), has_one_value)) return false;
   if (!q.rule || !q.rule->legal) return true;
-  return q.rule->legal(q.call, *choice.in[0], *choice.out[0]);
+  auto& first = choice.in[0] ? *choice.in[0] : *Layout::replicated(q.mesh);  // a plain number is whole everywhere
+  return q.rule->legal(q.call, first, *choice.out[0]);
 }
 
 // The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is

@@ -9,9 +9,11 @@ namespace intarsia {
 namespace {
 
 // Along `dim` every element depends on every other; all other dims may be cut.
+// Gradients are linear in the one that comes in, the first tensor.
 Rule along_dim(int tensors) {
   Rule rule = rows("along dim", [tensors](const OpCall& call) {
     Rows rows;
+    if (tensors == 2) rows = {{{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
     auto ndim = call.inputs[0].dim();
     auto dims = call.dims_arg("dim", ndim);
     for (int64_t d = 0; d < ndim; ++d) {
@@ -47,7 +49,9 @@ Rule elementwise_loss_backward() {
   auto elementwise = pointwise();
   Rule rule = rows("loss", [elementwise](const OpCall& call) {
     if (call.int_arg("reduction", kMean) == kMean) return Rows();
-    return elementwise.rows(call);
+    auto rows = elementwise.rows(call);
+    for (auto& pending : {P_sum, P_avg}) rows.push_back({{pending, R, R}, {pending}});  // linear in the gradient
+    return rows;
   });
   rule.shapes = elementwise.shapes;
   rule.aligned = true;

@@ -76,6 +76,21 @@ Rule batched(int64_t core = 2) {
   return rule;
 }
 
+// Right-hand sides, input `b`, are solved for one by one: columns, or rows where the matrix stands on the other side.
+Rule solve(size_t b) {
+  auto rule = batched();
+  rule.rows = [b, batches = rule.rows](const OpCall& call) {
+    auto rows = batches(call);
+    auto dims = call.inputs[b].dim();
+    if (call.inputs[b ? 0 : 1].dim() != dims || call.outputs[0].dim() != dims) return rows;
+    Row row{Placements(call.inputs.size(), R), Placements(call.outputs.size(), R)};
+    row.in[b] = row.out[0] = S(dims - (call.bool_arg("left", true) ? 1 : 2));
+    rows.push_back(std::move(row));
+    return rows;
+  };
+  return rule;
+}
+
 // The error of a matrix names its number in the batch: the plain op speaks, on a batch as long as the whole whose other
 // matrices are without fault.
 void name_batch_element(LocalCall& local) {
@@ -203,18 +218,19 @@ void add_order_rules(RuleTable& t) {
   for (auto op : {"median", "nanmedian", "masked_select", "nonzero", "bincount", "histc", "unique_consecutive", "_unique2",
                   "unique_dim", "nonzero_static", "_unique", "unique_dim_consecutive", "_pdist_forward", "_pdist_backward",
                   "masked_scatter", "masked_scatter_backward", "put", "repeat_interleave.Tensor", "histogram.bins_tensor",
-                  "histogram.bin_ct"}) {
+                  "histogram.bin_ct", "_linalg_check_errors"}) {
     t[std::string("aten::") + op] = whole();
   }
 
   for (auto op : {"linalg_cholesky_ex", "linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet",
                   "linalg_ldl_factor_ex", "linalg_matrix_exp", "linalg_eig", "_linalg_eigvals", "_linalg_eigh",
                   "linalg_inv_ex", "_linalg_svd", "linalg_qr", "cholesky", "cholesky_inverse", "geqrf",
-                  "_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve", "linalg_ldl_solve",
-                  "cholesky_solve", "triangular_solve", "linalg_householder_product", "lu_unpack", "ormqr",
-                  "linalg_pinv.atol_rtol_tensor"}) {
+                  "linalg_householder_product", "lu_unpack", "linalg_pinv.atol_rtol_tensor"}) {
     t[std::string("aten::") + op] = batched();
   }
+  for (auto op : {"cholesky_solve", "triangular_solve"}) t[std::string("aten::") + op] = solve(0);
+  for (auto op : {"_linalg_solve_ex", "linalg_solve_triangular"}) t[std::string("aten::") + op] = solve(1);
+  for (auto op : {"linalg_lu_solve", "linalg_ldl_solve", "ormqr"}) t[std::string("aten::") + op] = solve(2);
   for (auto op : {"cholesky", "cholesky_inverse", "_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_pinv.atol_rtol_tensor"}) {
     t[std::string("aten::") + op].local = name_batch_element;
   }

@@ -150,6 +150,7 @@ RuleTable& rule_table() {
     add_resample_rules(*t);
     add_special_rules(*t);
     add_structure_rules(*t);
+    add_pixel_rules(*t);
     add_indexing_rules(*t);
     add_order_rules(*t);
     add_structure_ops(*t);

@@ -71,6 +71,7 @@ void add_adaptive_max_pool_rules(RuleTable& table);
 void add_unfold_rules(RuleTable& table);
 void add_sample_rules(RuleTable& table);
 void add_pad_rules(RuleTable& table);
+void add_pixel_rules(RuleTable& table);
 void add_resample_rules(RuleTable& table);
 void add_special_rules(RuleTable& table);
 void add_structure_rules(RuleTable& table);

@@ -124,7 +124,12 @@ void view_values_as_real(LocalCall& local) {
 
 // Strides speak of the whole tensor, so the whole must be laid out in memory as they say.
 Rule as_strided() {
-  return rows("view", [](const OpCall&) { return Rows(); }).with_local([](LocalCall& local) {
+  auto pending = [](const OpCall&) {
+    Rows rows;
+    for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
+    return rows;
+  };
+  return rows("view", pending).with_local([](LocalCall& local) {
     auto self = local.stack[0].toTensor();
     auto& form = local.call.inputs[0];
     if (self.strides() != c10::IntArrayRef(form.strides) || self.storage_offset() != 0) {

@@ -21,6 +21,7 @@ namespace intarsia {
 struct Decision {
   std::vector<const Layout*> in;  // per tensor; null where it is plain or undefined
   std::vector<const Layout*> out;
+  std::vector<const Layout*> seen_in;  // as rules see them: a plain number is whole everywhere, and null is undefined
   std::vector<TensorForm> inputs, outputs;
   std::vector<char> contiguous;                     // per output
   std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already

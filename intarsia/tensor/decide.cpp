@@ -272,12 +272,16 @@ std::shared_ptr<const Decision> decide(const Call& call) {
       strides.assign(dense.begin(), dense.end());
     }
   }
+  for (size_t i = 0; i < decision->in.size(); ++i) {
+    bool number = !decision->in[i] && decision->inputs[i].defined;
+    decision->seen_in.push_back(number ? Layout::replicated(call.mesh) : decision->in[i]);
+  }
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
-  if (decision->known_outputs && op.rule) decision->agreeing = agreeing_axes(*op.rule, seen, decision->in, call.mesh);
+  if (decision->known_outputs && op.rule) decision->agreeing = agreeing_axes(*op.rule, seen, decision->seen_in, call.mesh);
   bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
   bool needs_local = op.rule && op.rule->local && !op.rule->local_only_if_strided;
   if (needs_local && op.rule->plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
-    needs_local = !op.rule->plain_does(seen, decision->in, decision->out, call.mesh.slots()[0]);
+    needs_local = !op.rule->plain_does(seen, decision->seen_in, decision->out, call.mesh.slots()[0]);
   }
   decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
                      decision->known_outputs && !op.is_random && !op.is_out && !needs_local &&

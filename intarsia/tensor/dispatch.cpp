@@ -98,7 +98,7 @@ void call_local(const Call& call, const Decision& decision, const Slot& slot, St
   auto& op = call.op;
   if (op.rule && op.rule->local && decision.known_outputs) {
     OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
-    LocalCall local{seen, decision.in, decision.out, slot, stack, op.functional};
+    LocalCall local{seen, decision.seen_in, decision.out, slot, stack, op.functional};
     if (op.written.empty() || op.is_out) return op.rule->local(local);
     auto targets = stack;  // in place: what the rule's own kernel returns is written into the shard
     op.rule->local(local);

@@ -135,6 +135,13 @@ inline void add_interpolations(std::vector<Member>& all) {
   add("bicubic, antialiased", 2, Options().mode(torch::kBicubic).align_corners(false).antialias(true));
 }
 
+inline void add_pixels(std::vector<Member>& all) {
+  all.push_back({"pixel_shuffle", 2, [](const at::Tensor& x) -> Results { return {at::pixel_shuffle(x, 2)}; }});
+  all.push_back({"pixel_unshuffle", 2, [](const at::Tensor& x) -> Results {
+    return {at::pixel_unshuffle(F::interpolate(x, F::InterpolateFuncOptions().size(Ints{6, 9})), 3)};
+  }});
+}
+
 inline void add_unfolding(std::vector<Member>& all) {
   all.push_back({"unfold", 2, [](const at::Tensor& x) -> Results { return {at::im2col(x, {3, 2}, {1, 1}, {1, 1}, {1, 2})}; }, 1, false});
   all.push_back({"unfold and fold", 2, [](const at::Tensor& x) -> Results {
@@ -157,7 +164,7 @@ inline void add_unfolding(std::vector<Member>& all) {
 
 inline std::vector<Member> members() {
   std::vector<Member> all;
-  add_convolutions(all), add_pools(all), add_pads(all), add_interpolations(all), add_unfolding(all);
+  add_convolutions(all), add_pools(all), add_pads(all), add_interpolations(all), add_unfolding(all), add_pixels(all);
   return all;
 }
 

@@ -114,5 +114,46 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
   std::cout << tried << " calls compared\n";
 }
 
+// Every tensor of every sample in turn is one number and plain; the others are distributed.
+TEST(Rules, TakePlainNumbersInTheirStride) {
+  int64_t tried = 0;
+  auto one_of = [](const at::Tensor& t) { return t.reshape({-1})[0].reshape(std::vector<int64_t>(t.dim(), 1)).clone(); };
+  for (auto& sample : samples()) {
+    SampleCall plain(sample, at::kDouble);
+    // Ops that others call do not check whether their tensors fit together, nor does this one.
+    bool trusts = sample.op.find("backward") != std::string::npos || sample.op.find("::_") != std::string::npos ||
+                  sample.op == "aten::binary_cross_entropy";
+    if (!plain.runs() || !sample.values || trusts) continue;
+    for (size_t i = 0; i < plain.tensors().size() && plain.tensors().size() > 1; ++i) {
+      auto tensors = plain.tensors();
+      if (!tensors[i].defined() || tensors[i].numel() == 0) continue;
+      tensors[i] = one_of(tensors[i]);
+      std::vector<at::Tensor> expected;
+      try {
+        expected = call(plain, tensors);
+      } catch (const std::exception&) {
+        continue;
+      }
+      for_each_world({1, 2, 4}, [&](int64_t n) {
+        auto mesh = init_device_mesh(at::kCPU, {n});
+        auto inputs = tensors;
+        for (size_t j = 0; j < inputs.size(); ++j) {
+          if (j != i && inputs[j].defined()) inputs[j] = lay_out(inputs[j], mesh, {inputs[j].dim() ? Placement(Shard(0)) : Placement(Replicate())});
+        }
+        if (std::none_of(inputs.begin(), inputs.end(), is_dtensor)) return;
+        SCOPED_TRACE(c10::str(plain.text(), " with number ", i, " on ", n));
+        for (int time = 0; time < 2; ++time, ++tried) {
+          std::vector<at::Tensor> outputs;
+          EXPECT_NO_THROW(outputs = call(plain, inputs));
+          for (size_t o = 0; o < outputs.size(); ++o) {
+            EXPECT_EQ(scaled_difference(full_tensor(outputs[o]).detach(), expected[o]), "") << "output " << o;
+          }
+        }
+      });
+    }
+  }
+  std::cout << tried << " calls compared\n";
+}
+
 }  // namespace
 }  // namespace intarsia

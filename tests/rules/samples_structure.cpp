@@ -116,6 +116,7 @@ void add_structure_samples(std::vector<Sample>& list) {
   each({"_linalg_det", "_linalg_slogdet", "linalg_eig", "_linalg_eigvals", "linalg_matrix_exp"}, {square(5, 3)});
   each({"_linalg_eigh"}, {symmetric(5, 3), "L", true});
   each({"linalg_inv_ex"}, {square(5, 3), false});
+  each({"_linalg_check_errors"}, {at::zeros({5}, at::kInt), "linalg.inv", true});
   each({"_linalg_svd"}, {square(5, 3), false, true, none});
   each({"linalg_qr"}, {square(5, 3), "reduced"});
   each({"cholesky"}, {symmetric(5, 3), false});
