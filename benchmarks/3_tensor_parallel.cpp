@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "benchmarks/processes.h"
+#include "benchmarks/steps.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
@@ -24,12 +25,7 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
-struct Measured {
-  double microseconds;
-  int64_t collectives, bytes;
-};
-
-Measured train(const DeviceMesh& mesh, int64_t features, int64_t hidden, int64_t batch, int steps) {
+bench::Measured train(const DeviceMesh& mesh, int64_t features, int64_t hidden, int64_t batch, int steps) {
   torch::manual_seed(0);
   Mlp model(features, hidden);
   parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}});
@@ -40,22 +36,10 @@ Measured train(const DeviceMesh& mesh, int64_t features, int64_t hidden, int64_t
     model(input).sum().backward();
     optimizer.step();
   };
-  step();
-  CommDebugMode comms;
-  step();
-  comms.exit();
-  std::vector<double> times;
-  for (int i = 0; i < steps; ++i) {
-    barrier();
-    auto start = bench::wall_us();
-    step();
-    times.push_back(bench::wall_us() - start);
-  }
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], comms.get_total_counts(), comms.total_bytes()};
+  return bench::measure_step(step, steps);
 }
 
-void print(const char* what, const Measured& ours, double peer, double goal) {
+void print(const char* what, const bench::Measured& ours, double peer, double goal) {
   if (rank() != 0) return;
   printf("%-44s %10.1f us   %d collectives, %d bytes", what, ours.microseconds, int(ours.collectives), int(ours.bytes));
   if (peer > 0) printf("   %.2fx of torch.distributed.tensor (%.1f us; goal %.1fx)", ours.microseconds / peer, peer, goal);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "benchmarks/processes.h"
+#include "benchmarks/steps.h"
 #include "examples/llama.h"
 
 using namespace intarsia;
@@ -67,26 +68,14 @@ int main(int argc, char** argv) {
     model(input).square().mean().backward();
     optimizer.step();
   };
-  step();
-  CommDebugMode comms;
-  step();
-  comms.exit();
-  std::vector<double> times;
-  for (int i = 0; i < kSteps; ++i) {
-    barrier();
-    auto start = bench::wall_us();
-    step();
-    times.push_back(bench::wall_us() - start);
-  }
-  std::sort(times.begin(), times.end());
-  auto median = times[times.size() / 2];
+  auto ours = bench::measure_step(step, kSteps);
   if (rank() == 0) {
     printf("4 Llama-style blocks, 4x128x256, training step\n");
-    printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", median / 1000, int(comms.get_total_counts()),
-           int(comms.total_bytes()));
+    printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", ours.microseconds / 1000, int(ours.collectives),
+           int(ours.bytes));
     if (peer.count("time")) {
       printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n", "torch.distributed.tensor",
-             peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), median / peer["time"]);
+             peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), ours.microseconds / peer["time"]);
     }
     fflush(stdout);
   }

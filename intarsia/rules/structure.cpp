@@ -131,81 +131,40 @@ Rule diagonal() {
   });
 }
 
-// The reverse: the dims of the whole that are neither dim1 nor dim2, in order, are the leading dims of the gradient.
-Rule diagonal_backward() {
-  Rule rule = rows("view backward", [](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim1 = dim_of(call, ndim, "dim1"), dim2 = dim_of(call, ndim, "dim2");
-    int64_t own = 0;
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim1 && d != dim2) rows.push_back({{S(own++)}, {S(d)}});
-    }
-    pass_pending(call, rows, kKeepsZero);
-    return rows;
-  });
-  rule.aligned = true;
-  return std::move(rule).with_size_args({"input_sizes"});
+// A part goes into a whole: every dim of the whole but the named ones may be cut. The part has these dims, too, or lacks them.
+Rows put_rows(const OpCall& call, const std::vector<const char*>& names, bool lacks) {
+  Rows rows;
+  auto ndim = call.outputs[0].dim();
+  std::vector<int64_t> dims;
+  for (auto name : names) dims.push_back(dim_of(call, ndim, name));
+  int64_t kept = 0;
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (std::find(dims.begin(), dims.end(), d) != dims.end()) continue;
+    auto own = lacks ? kept++ : d;
+    rows.push_back({call.inputs.size() == 1 ? Placements{S(own)} : Placements{S(d), S(own)}, {S(d)}});
+  }
+  return rows;
 }
 
-// diag_embed puts the last dim on the diagonal of two new ones; the others keep their order.
-Rule diag_embed() {
-  Rule rule = rows("rearrange", [](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim1 = dim_of(call, ndim, "dim1"), dim2 = dim_of(call, ndim, "dim2");
-    int64_t own = 0;
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim1 && d != dim2) rows.push_back({{S(own++)}, {S(d)}});
-    }
-    pass_pending(call, rows, kKeepsZero);
+// diag_embed, and gradients of views that show a part.
+Rule put_into_zeros(const char* family, std::vector<const char*> dims, bool lacks, std::vector<ReduceOp> pending = kKeepsZero) {
+  Rule rule = rows(family, [=](const OpCall& call) {
+    auto rows = put_rows(call, dims, lacks);
+    pass_pending(call, rows, pending);
     return rows;
   });
   rule.aligned = true;
   return rule;
 }
 
-// select_backward and slice_backward put the gradient into zeros; `removed` says whether the dim is gone in it.
-Rule put_into_zeros(bool removed) {
-  Rule rule = rows("view backward", [removed](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim = dim_of(call, ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim) rows.push_back({{S(removed && d > dim ? d - 1 : d)}, {S(d)}});
-    }
-    pass_pending(call, rows, kKeepsZero);
-    return rows;
-  });
-  rule.aligned = true;
-  return std::move(rule).with_size_args({"input_sizes"});
+Rule part_gradient(std::vector<const char*> dims, bool lacks, std::vector<ReduceOp> pending = kKeepsZero) {
+  return put_into_zeros("view backward", std::move(dims), lacks, std::move(pending)).with_size_args({"input_sizes"});
 }
 
-// select_scatter and slice_scatter: the second tensor overwrites a part of the first.
-Rule put_into(bool removed) {
-  Rule rule = rows("put", [removed](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim = dim_of(call, ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim) rows.push_back({{S(d), S(removed && d > dim ? d - 1 : d)}, {S(d)}});
-    }
-    if (call.inputs[0].dtype == call.inputs[1].dtype) pass_pending(call, rows);
-    return rows;
-  });
-  rule.aligned = true;
-  return rule;
-}
-
-Rule diagonal_scatter() {
-  Rule rule = rows("put", [](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim1 = dim_of(call, ndim, "dim1"), dim2 = dim_of(call, ndim, "dim2");
-    int64_t own = 0;
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim1 && d != dim2) rows.push_back({{S(d), S(own++)}, {S(d)}});
-    }
+// select_scatter and its like: the second tensor overwrites a part of the first.
+Rule put_into(std::vector<const char*> dims, bool lacks) {
+  Rule rule = rows("put", [=](const OpCall& call) {
+    auto rows = put_rows(call, dims, lacks);
     if (call.inputs[0].dtype == call.inputs[1].dtype) pass_pending(call, rows);
     return rows;
   });
@@ -223,21 +182,6 @@ Rule unfold() {
     map.push_back(-1);
     return map;
   });
-}
-
-Rule unfold_backward() {
-  Rule rule = rows("view backward", [](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.outputs[0].dim();
-    auto dim = dim_of(call, ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim) rows.push_back({{S(d)}, {S(d)}});
-    }
-    pass_pending(call, rows, {ReduceOp::sum, ReduceOp::avg});
-    return rows;
-  });
-  rule.aligned = true;
-  return std::move(rule).with_size_args({"input_sizes"});
 }
 
 // Channels and pixels change places; what lies before them does not.
@@ -278,15 +222,15 @@ void add_structure_rules(RuleTable& t) {
   t["aten::tril"] = triangle(true);
   t["aten::triu"] = triangle(false);
   t["aten::diagonal"] = diagonal();
-  t["aten::diagonal_backward"] = diagonal_backward();
-  t["aten::diagonal_scatter"] = diagonal_scatter();
-  t["aten::diag_embed"] = diag_embed();
-  t["aten::select_backward"] = put_into_zeros(true);
-  t["aten::slice_backward"] = put_into_zeros(false);
-  t["aten::select_scatter"] = put_into(true);
-  t["aten::slice_scatter"] = put_into(false);
+  t["aten::diagonal_backward"] = part_gradient({"dim1", "dim2"}, true);
+  t["aten::diagonal_scatter"] = put_into({"dim1", "dim2"}, true);
+  t["aten::diag_embed"] = put_into_zeros("rearrange", {"dim1", "dim2"}, true);
+  t["aten::select_backward"] = part_gradient({"dim"}, true);
+  t["aten::slice_backward"] = part_gradient({"dim"}, false);
+  t["aten::select_scatter"] = put_into({"dim"}, true);
+  t["aten::slice_scatter"] = put_into({"dim"}, false);
   t["aten::unfold"] = unfold();
-  t["aten::unfold_backward"] = unfold_backward();
+  t["aten::unfold_backward"] = part_gradient({"dim"}, false, {ReduceOp::sum, ReduceOp::avg});
   t["aten::pixel_shuffle"] = leading(3);
   t["aten::pixel_unshuffle"] = unless_empty(leading(3));  // the plain op gets the shape wrong
   t["aten::narrow_copy"] = all_but_dim([](const OpCall& call) { return dim_of(call, call.inputs[0].dim()); });
