@@ -220,6 +220,14 @@ bool is_alone(const at::Tensor& tensor) {
   return meta.use_count() == 2 && &meta->memory() == meta.get();
 }
 
+// Whether the reductions that a layout leaves pending are over axes of one rank.
+bool pends_over_nobody(const Layout& layout) {
+  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (is_partial(layout.placements()[axis]) && layout.mesh().size(axis) > 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void settle_written(const Call& call) {
@@ -227,6 +235,10 @@ void settle_written(const Call& call) {
   bool inside_formula = torch::autograd::get_current_graph_task_id() >= 0;
   for (auto& operand : call.operands) {
     if (!is_written(call.op, operand) || !operand.meta || !operand.meta->layout->has_partial()) continue;
+    if (inside_formula && pends_over_nobody(*operand.meta->layout)) {  // then it is its own sum, for all who see it
+      operand.meta->layout = Layout::get(call.mesh, settled(operand.meta->layout->placements()));
+      continue;
+    }
     TORCH_CHECK(inside_formula && is_alone(operand.tensor), "[", call.op.name, "] ", describe(call),
                 ": in-place operations that require placement changes are not supported. ",
                 "Use the op that returns a new tensor, or redistribute first.");

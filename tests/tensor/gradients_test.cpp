@@ -98,5 +98,19 @@ TEST(Gradients, OfAnEmptyEntryOfCatFlowOn) {
   });
 }
 
+// The formula of ormqr's gradient writes into parts of what it has computed, which may be pending: on one rank, over nobody.
+TEST(Gradients, OfFormulasThatWriteIntoPendingValuesAreRightOnOneRankToo) {
+  in_every_world([] {
+    auto values = at::sin(ramp({5, 5}) * 0.7), scales = at::cos(ramp({5}));
+    for (auto placement : {Placement(Shard(0)), Placement(Shard(1)), Placement(Replicate()), Placement(Partial())}) {
+      auto matrix = values.clone().requires_grad_();
+      auto cut = lay_out(values, line(), {placement}).requires_grad_(), cut_scales = lay_out(scales, line(), {Shard(0)});
+      at::ormqr(matrix, scales, matrix).sum().backward();
+      at::ormqr(cut, cut_scales, cut).sum().backward();
+      EXPECT_EQ(difference(full_tensor(cut.grad()), matrix.grad(), 1e-9), "") << str(placement);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace intarsia
