@@ -1,4 +1,4 @@
-// Variances and norms over cut dims: sums of the shards travel, never the values.
+// Means, variances and norms over cut dims: sums of the shards travel, never the values.
 
 #include <cmath>
 
@@ -19,6 +19,16 @@ std::vector<int64_t> dims_of(const c10::IValue& value, int64_t ndim) {
 
 std::optional<at::ScalarType> dtype_of(const c10::IValue& value) {
   return value.isNone() ? std::nullopt : std::optional(value.toScalarType());
+}
+
+// mean = sum / count, so that shards of unequal size weigh right. Half types are summed in float, as the plain op does.
+bool mean(Stack& stack, const std::vector<int64_t>& dims, bool keep, std::optional<at::ScalarType> dtype) {
+  auto self = stack[0].toTensor();
+  auto type = dtype.value_or(self.scalar_type());
+  if (!is_cut(self, dims) || !(at::isFloatingType(type) || at::isComplexType(type))) return false;
+  auto sum = at::sum(self, dims, keep, sum_type(type));
+  stack = {sum.div_(extent(self, dims)).to(type)};
+  return true;
 }
 
 // var(self, dim, correction, keepdim): the mean first, then the squares of what is left. This is exact for shards of any
@@ -69,6 +79,12 @@ at::Scalar ord_of(const c10::IValue& value) { return value.isNone() ? at::Scalar
 }  // namespace
 
 void add_statistics_ops(RuleTable& t) {
+  t.decompose("aten::mean", [](auto& stack) {
+    return mean(stack, wrapped_dims({}, stack[0].toTensor().dim()), false, dtype_of(stack[1]));
+  });
+  t.decompose("aten::mean.dim", [](auto& stack) {
+    return mean(stack, dims_of(stack[1], stack[0].toTensor().dim()), stack[2].toBool(), dtype_of(stack[3]));
+  });
   t.decompose("aten::var.correction", [](auto& stack) { return variance(stack, false, false); });
   t.decompose("aten::std.correction", [](auto& stack) { return variance(stack, true, false); });
   t.decompose("aten::var_mean.correction", [](auto& stack) { return variance(stack, false, true); });

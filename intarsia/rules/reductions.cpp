@@ -39,23 +39,15 @@ Rule extremum(ReduceOp op) {
   });
 }
 
-// mean = sum / count, so that shards of unequal size weigh right. Half types are summed in float, as the plain op does.
-bool mean(std::vector<c10::IValue>& stack, c10::OptionalArrayRef<int64_t> dims, bool keep,
-          std::optional<c10::ScalarType> dtype) {
-  auto self = stack[0].toTensor();
-  auto result_type = dtype.value_or(self.scalar_type());
-  TORCH_CHECK(at::isFloatingType(result_type) || at::isComplexType(result_type),
-              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: ",
-              self.scalar_type());
-  auto sum_type = result_type == at::kHalf || result_type == at::kBFloat16 ? at::kFloat : result_type;
-  auto sum = at::sum(self, dims, keep, sum_type);
-  double count = sum.numel() == 0 ? 1.0 : static_cast<double>(self.numel()) / static_cast<double>(sum.numel());
-  stack = {sum.div_(count).to(result_type)};
-  return true;
-}
-
-std::optional<c10::ScalarType> dtype_of(const c10::IValue& value) {
-  return value.isNone() ? std::nullopt : std::optional(value.toScalarType());
+// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones see ops/statistics.cpp.
+Rule mean_over_whole_dims() {
+  auto rule = reduce(ReduceOp::sum, {ReduceOp::sum, ReduceOp::avg});
+  rule.rows = [sums = rule.rows](const OpCall& call) {
+    auto rows = sums(call);
+    std::erase_if(rows, [](auto& row) { return !is_partial(row.in[0]) && is_partial(row.out[0]); });
+    return rows;
+  };
+  return rule;
 }
 
 }  // namespace
@@ -72,11 +64,7 @@ void add_reduction_rules(RuleTable& t) {
   t["aten::_is_any_true"] = reduce(ReduceOp::bor, {});
   t["aten::count_nonzero"] = t["aten::count_nonzero.dim_IntList"] = reduce(ReduceOp::sum, {});
 
-  t.decompose("aten::mean", [](auto& stack) { return mean(stack, std::nullopt, false, dtype_of(stack[1])); });
-  t.decompose("aten::mean.dim", [](auto& stack) {
-    auto dims = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();
-    return mean(stack, dims, stack[2].toBool(), dtype_of(stack[3]));
-  });
+  t["aten::mean"] = t["aten::mean.dim"] = mean_over_whole_dims();
 }
 
 }  // namespace intarsia

@@ -109,7 +109,7 @@ using All = KernelList<
     ops::linear, ops::matmul, ops::mm, ops::bmm, ops::addmm, ops::_scaled_dot_product_flash_attention_for_cpu,
     ops::_scaled_dot_product_flash_attention_for_cpu_backward,
     // reductions and norms
-    ops::sum, ops::sum_dim_IntList, ops::var_correction, ops::_softmax, ops::_softmax_backward_data, ops::_log_softmax,
+    ops::sum, ops::sum_dim_IntList, ops::mean, ops::mean_dim, ops::var_correction, ops::_softmax, ops::_softmax_backward_data, ops::_log_softmax,
     ops::_log_softmax_backward_data, ops::native_layer_norm, ops::native_layer_norm_backward, ops::native_group_norm,
     ops::native_group_norm_backward,
     // images

@@ -39,7 +39,7 @@ bool fits_the_world(const Program& program) {
 class RandomPrograms : public testing::TestWithParam<int64_t> {};
 
 TEST_P(RandomPrograms, GiveTheValuesAndGradientsOfPlainTensors) {
-  auto count = number_from("INTARSIA_PROGRAMS", process_world() ? 12000 : 20800) / kShards, first = GetParam() * count;
+  auto count = number_from("INTARSIA_PROGRAMS", process_world() ? 8000 : 20800) / kShards, first = GetParam() * count;
   if (std::getenv("INTARSIA_SEED")) first = number_from("INTARSIA_SEED", 0), count = GetParam() == 0;
   [[maybe_unused]] WithoutLeakCheck graphs_of_autograd;
   int64_t run = 0, refused = 0, failures = 0;

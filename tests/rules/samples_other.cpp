@@ -26,10 +26,10 @@ void add_other_samples(std::vector<Sample>& list) {
   each({"addr"}, {x({5, 3}), x({5}), x({3}), 2, 1});
 
   // reductions
-  each({"sum", "prod"}, {x({5, 3}), none});
-  each({"sum.dim_IntList", "nansum"}, {x({5, 3, 2}), Ints{0, -1}, false, none});
-  each({"sum.dim_IntList", "nansum"}, {x({5, 3, 2}), Ints{1}, true, none});
-  each({"sum.dim_IntList", "nansum"}, {x({5, 3}), none, true, none});
+  each({"sum", "prod", "mean"}, {x({5, 3}), none});
+  each({"sum.dim_IntList", "nansum", "mean.dim"}, {x({5, 3, 2}), Ints{0, -1}, false, none});
+  each({"sum.dim_IntList", "nansum", "mean.dim"}, {x({5, 3, 2}), Ints{1}, true, none});
+  each({"sum.dim_IntList", "nansum", "mean.dim"}, {x({5, 3}), none, true, none});
   each({"sum.dim_IntList"}, {x({5, 3}), Ints{0}, false, at::kLong});
   each({"prod"}, {x({5, 3}), at::kLong});
   each({"prod.dim_int"}, {x({5, 3}), 0, false, none});
