@@ -77,6 +77,16 @@ TEST(RmsNorm, IsExactOnEveryLayout) {
   }
 }
 
+TEST(RmsNorm, AddsTheSmallestNumberOfItsTypeIfNoneIsGiven) {
+  auto world = simulate(3);
+  auto norm = [](const at::Tensor& x) { return at::rms_norm(x, {5}); };
+  for (auto dtype : {at::kDouble, at::kFloat, at::kComplexDouble, at::kComplexFloat, at::kBFloat16}) {
+    auto small = (waves({4, 5}) * 1e-4).to(dtype);
+    auto expected = norm(small), actual = full_tensor(norm(distribute_tensor(small, line(3), {Shard(0)})));
+    EXPECT_TRUE(at::allclose(actual, expected, 1e-6, 0)) << dtype << "\n" << actual << "\nnot\n" << expected;
+  }
+}
+
 TEST(GroupNorm, IsExactOnEveryLayout) {
   for (int64_t n : {2, 3}) {
     auto world = simulate(n);
