@@ -15,7 +15,7 @@ at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const std::o
   std::vector<int64_t> dims;
   for (auto d = first; d < input.dim(); ++d) dims.push_back(d);
   bool half = input.scalar_type() == at::kHalf || input.scalar_type() == at::kBFloat16;
-  auto x = half ? input.to(at::kFloat) : input;
+  auto x = (half ? input.to(at::kFloat) : input).contiguous();  // so that the result is, as the plain op's
   bool is_double = c10::toRealValueType(x.scalar_type()) == at::kDouble;
   auto smallest = is_double ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
   auto mean = at::mean(at::mul(x, x), dims, true);

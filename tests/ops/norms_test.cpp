@@ -87,6 +87,14 @@ TEST(RmsNorm, AddsTheSmallestNumberOfItsTypeIfNoneIsGiven) {
   }
 }
 
+TEST(RmsNorm, OfATransposedTensorIsContiguous) {
+  auto world = simulate(3);
+  for (auto& placement : {Placement(Shard(0)), Placement(Shard(1)), Placement(Replicate())}) {
+    auto x = distribute_tensor(waves({5, 4, 3}), line(3), {placement}).transpose(0, 2);
+    EXPECT_EQ(at::rms_norm(x, {5}).strides(), at::rms_norm(waves({5, 4, 3}).transpose(0, 2), {5}).strides());
+  }
+}
+
 TEST(GroupNorm, IsExactOnEveryLayout) {
   for (int64_t n : {2, 3}) {
     auto world = simulate(n);
