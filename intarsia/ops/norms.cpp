@@ -51,7 +51,7 @@ bool layer_norm(Stack& stack) {
   if (first < 0 || input.sizes().slice(first) != at::IntArrayRef(shape)) return false;  // the plain op's error
   auto dims = dims_from(first, input.dim());
   if (!is_cut(input, dims) || input.numel() == 0) return false;
-  auto x = settle(input).to(sum_type(input.scalar_type()));
+  auto x = settle(input).to(sum_type(input.scalar_type())).contiguous();  // so that the result is, as the plain op's
   auto count = extent(x, dims);
   auto mean = settle(at::div(at::sum(x, dims, true), count));
   auto centered = at::sub(x, mean);

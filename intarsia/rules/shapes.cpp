@@ -182,7 +182,7 @@ void add_shapes(RuleTable& t) {
   for (auto op : {"aten::_fft_c2c", "aten::_fft_r2c"}) t[op].dtypes = complex_of;
   t["aten::_fft_c2r"].dtypes = real_of;
   for (auto op : {"aten::roll", "aten::channel_shuffle", "aten::logcumsumexp", "aten::_logcumsumexp", "aten::cummax",
-                  "aten::cummin"}) {
+                  "aten::cummin", "aten::log_sigmoid_forward", "aten::mvlgamma"}) {
     contiguous(t[op]);
   }
   t["aten::_cdist_forward"].shapes = distances;
@@ -192,6 +192,7 @@ void add_shapes(RuleTable& t) {
     if (call.inputs[1].dim() != 3 || call.inputs[2].dim() != 3) return {};
     return {{call.inputs[1].sizes[1], call.inputs[2].sizes[2]}};
   };
+  contiguous(t["aten::addbmm"]);
   t["aten::geqrf"].shapes = [](const OpCall& call) -> Shapes {
     return are_matrices(call, {0}) ? Shapes{shape_of(call, 0), spectrum(call)} : Shapes();
   };

@@ -152,8 +152,9 @@ at::Tensor affine_grid_backward(const at::Tensor& grad, at::IntArrayRef size, bo
 // log of the multivariate gamma function: a product of gamma functions, half a step apart.
 at::Tensor mvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
-  auto result = at::lgamma(self);
-  for (int64_t j = 1; j < p; ++j) result = at::add(result, at::lgamma(at::sub(self, 0.5 * static_cast<double>(j))));
+  auto x = self.contiguous();  // so that the result is, as the plain op's
+  auto result = at::lgamma(x);
+  for (int64_t j = 1; j < p; ++j) result = at::add(result, at::lgamma(at::sub(x, 0.5 * static_cast<double>(j))));
   return at::add(result, static_cast<double>(p * (p - 1)) * std::log(M_PI) / 4);
 }
 

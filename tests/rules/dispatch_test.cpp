@@ -114,6 +114,38 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
   std::cout << tried << " calls compared\n";
 }
 
+// Inputs are not contiguous here. Code behind an op may view what it can view of a plain one.
+TEST(Rules, LeaveResultsContiguousWhereThePlainOpDoes) {
+  auto world = simulate(2);
+  auto mesh = init_device_mesh(at::kCPU, {2});
+  for (auto& sample : samples()) {
+    SampleCall plain(sample, at::kDouble);
+    bool inner = sample.op.find("backward") != std::string::npos || sample.op.find("::_") != std::string::npos;
+    if (!plain.runs() || inner) continue;
+    auto tensors = plain.tensors();
+    for (auto& t : tensors) {
+      if (t.defined() && t.dim() > 1) t = t.transpose(0, -1).contiguous().transpose(0, -1);
+    }
+    std::vector<at::Tensor> expected;
+    try {
+      expected = call(plain, tensors);
+    } catch (const std::exception&) {
+      continue;  // a view of what is not contiguous
+    }
+    for (auto placement : {Placement(Replicate()), Placement(Shard(0)), Placement(Shard(1))}) {
+      auto inputs = tensors;
+      for (auto& t : inputs) {
+        if (t.defined()) t = distribute_tensor(t, mesh, {cut_dim(placement) < t.dim() ? placement : Placement(Replicate())});
+      }
+      auto outputs = call(plain, inputs);
+      for (size_t o = 0; o < outputs.size(); ++o) {
+        EXPECT_TRUE(outputs[o].is_contiguous() || !expected[o].is_contiguous())
+            << plain.text() << " " << str(placement) << ", output " << o << " has strides " << outputs[o].strides();
+      }
+    }
+  }
+}
+
 // Every tensor of every sample in turn is one number and plain; the others are distributed.
 TEST(Rules, TakePlainNumbersInTheirStride) {
   int64_t tried = 0;
