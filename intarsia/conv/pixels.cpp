@@ -42,7 +42,8 @@ void rearrange_pixels(Spread& run) {
       run.outputs[0].push_back(at::empty(shape, fetched[slot].options()));
       continue;
     }
-    auto result = window.transposed ? at::pixel_shuffle(fetched[slot], window.kernel) : at::pixel_unshuffle(fetched[slot], window.kernel);
+    auto result = window.transposed ? at::pixel_shuffle(fetched[slot], window.kernel)
+                                    : at::pixel_unshuffle(fetched[slot], window.kernel);
     run.outputs[0].push_back(own_rows(result, sides, slot));
   }
 }

@@ -12,7 +12,8 @@ namespace intarsia {
 
 // Note [The direct path]
 // In a real process most calls find their tensors where the op wants them: then the arguments are exchanged for local
-// ones, the op is called, and its results are wrapped. Whatever is not that simple is left to the caller, with nothing done.
+// ones, the op is called, and its results are wrapped. Whatever is not that simple is left to the caller, with nothing
+// done.
 class DirectCall {
  public:
   explicit DirectCall(const Op& op) : op_(op) {}
@@ -31,15 +32,17 @@ class DirectCall {
   c10::SymIntArrayRef local_sizes(c10::SymIntArrayRef sizes, int arg) const;
   c10::SymInt local_size(c10::SymInt size, int arg) const;
 
-  // Whether the local tensors are ordinary CPU tensors, whose kernel may be called straight away. Conjugate views and other
-  // devices take the whole way.
+  // Whether the local tensors are ordinary CPU tensors, whose kernel may be called straight away. Conjugate views and
+  // other devices take the whole way.
   bool goes_to_cpu() const;
 
   // A result as a distributed tensor. To be asked of all in order.
   at::Tensor next_result(at::Tensor local);
 
  private:
-  bool is_size(int arg) const { return std::find(op_.size_args.begin(), op_.size_args.end(), arg) != op_.size_args.end(); }
+  bool is_size(int arg) const {
+    return std::find(op_.size_args.begin(), op_.size_args.end(), arg) != op_.size_args.end();
+  }
 
   const Op& op_;
   const at::Tensor* first_ = nullptr;

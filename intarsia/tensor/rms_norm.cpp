@@ -17,7 +17,7 @@ at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const std::o
   bool half = input.scalar_type() == at::kHalf || input.scalar_type() == at::kBFloat16;
   auto x = (half ? input.to(at::kFloat) : input).contiguous();  // so that the result is, as the plain op's
   bool is_double = c10::toRealValueType(x.scalar_type()) == at::kDouble;
-  auto smallest = is_double ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
+  double smallest = is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   auto mean = at::mean(at::mul(x, x), dims, true);
   auto y = at::mul(x, at::rsqrt(at::add(mean, eps.value_or(smallest)))).to(input.scalar_type());
   return weight && weight->defined() ? at::mul(y, *weight) : y;

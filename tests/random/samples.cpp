@@ -16,12 +16,22 @@ at::Tensor fitted(const at::Tensor& value, at::IntArrayRef sizes) {
   return flat.repeat({count / flat.numel() + 1}).narrow(0, 0, count).view(sizes);
 }
 
+// Samples have the same few numbers again and again. Here no two are equal: which one is the larger must not hang on how a
+// pending sum is rounded.
+at::Tensor without_ties(Builder& b, const at::Tensor& input) {
+  auto values = input.clone();
+  if (input.scalar_type() != at::kDouble) return values;
+  auto factors = at::empty({input.numel()}, at::kDouble);
+  for (int64_t i = 0; i < input.numel(); ++i) factors[i] = 1 - 1e-3 * static_cast<double>(b.below(1 << 30)) / (1 << 30);
+  return values.mul_(factors.view(input.sizes()));
+}
+
 // An input of the sample, touched by a value of the program so that gradients flow through both. Only a little, for some ops
 // take no number below zero or above one.
 size_t touched(Builder& b, const at::Tensor& input, bool may_be_jumbled) {
   auto i = b.any();
   bool fits = b.at(i).scalar_type() == at::kDouble && b.at(i).numel() > 0 && at::isfinite(b.at(i)).all().item<bool>();
-  auto own = b.leaf(input.clone(), may_be_jumbled);
+  auto own = b.leaf(without_ties(b, input), may_be_jumbled);
   if (!fits || input.scalar_type() != at::kDouble || input.numel() == 0 || !b.chance(0.5)) return own;
   auto sizes = input.sizes().vec();
   b.emit("v" + std::to_string(own) + " + a little of v" + std::to_string(i), [=](const Values& v) {
@@ -36,7 +46,8 @@ bool is_inner(const std::string& op) { return op.find("backward") != std::string
 // The bits of a number, vectors of which any multiple is one, degrees that are cut to whole numbers: not the same after a sum
 // in another order. And a view that does not call itself one, so that nobody knows what a write to it changes.
 bool is_brittle(const std::string& op) {
-  return op == "aten::_unsafe_view" || op.starts_with("aten::unsafe_") || op.ends_with(".dtype") || op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
+  return op == "aten::_unsafe_view" || op.starts_with("aten::unsafe_") || op.ends_with(".dtype") ||
+         op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
 }
 
 }  // namespace

@@ -170,7 +170,8 @@ TEST(Rules, TakePlainNumbersInTheirStride) {
         auto mesh = init_device_mesh(at::kCPU, {n});
         auto inputs = tensors;
         for (size_t j = 0; j < inputs.size(); ++j) {
-          if (j != i && inputs[j].defined()) inputs[j] = lay_out(inputs[j], mesh, {inputs[j].dim() ? Placement(Shard(0)) : Placement(Replicate())});
+          if (j == i || !inputs[j].defined()) continue;
+          inputs[j] = lay_out(inputs[j], mesh, {inputs[j].dim() ? Placement(Shard(0)) : Placement(Replicate())});
         }
         if (std::none_of(inputs.begin(), inputs.end(), is_dtensor)) return;
         SCOPED_TRACE(c10::str(plain.text(), " with number ", i, " on ", n));

@@ -32,7 +32,8 @@ TEST(CallKey, IsTheSameForBoxedAndTypedArguments) {
   for_each_world({2, 4}, [](int64_t n) {
     namespace ops = at::_ops;
     auto mesh = init_device_mesh(at::kCPU, {n});
-    auto x = distribute_tensor(at::rand({4, 2, 4, 4}), mesh, {Shard(0)}), w = distribute_tensor(at::rand({2, 2, 3, 3}), mesh, {Replicate()});
+    auto x = distribute_tensor(at::rand({4, 2, 4, 4}), mesh, {Shard(0)});
+    auto w = distribute_tensor(at::rand({2, 2, 3, 3}), mesh, {Replicate()});
     std::vector<c10::SymInt> pair = {1, 2}, wide = {1, 1, 1, 1};
     std::vector<int64_t> dims = {0, -1};
     Keys<ops::convolution>::compare(x, w, {}, pair, pair, pair, false, pair, 1);
