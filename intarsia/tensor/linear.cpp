@@ -82,18 +82,18 @@ struct Matmul : torch::autograd::Function<Matmul> {
   }
 };
 
-// Nobody will ask for a gradient, backward or forward: then a node of the graph would be made for nothing.
+// Whether somebody may ask for a gradient, backward or forward: else a node of the graph would be made for nothing.
 template <class... Tensors>
-bool without_gradient(const Tensors&... tensors) {
+bool needs_node(const Tensors&... tensors) {
   auto followed = [](const at::Tensor& t) {
     return t.defined() && ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined());
   };
-  return !(followed(tensors) || ...);
+  return (followed(tensors) || ...);
 }
 
 at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   if (weight.dim() == 2 && x.dim() > 0) {
-    if (!without_gradient(x, weight, bias ? *bias : at::Tensor())) return Linear::apply(x, weight, bias);
+    if (needs_node(x, weight, bias ? *bias : at::Tensor())) return Linear::apply(x, weight, bias);
     at::AutoDispatchBelowADInplaceOrView guard;
     return at::linear(x, weight, bias);
   }
@@ -104,7 +104,7 @@ at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const
 at::Tensor matmul_with_grad(const at::Tensor& a, const at::Tensor& b) {
   auto small = small_matmul(a, b);
   if (small.defined()) return small;
-  if (!without_gradient(a, b)) return Matmul::apply(a, b);
+  if (needs_node(a, b)) return Matmul::apply(a, b);
   at::AutoDispatchBelowADInplaceOrView guard;
   return at::matmul(a, b);
 }

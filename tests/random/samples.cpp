@@ -40,9 +40,6 @@ size_t touched(Builder& b, const at::Tensor& input, bool may_be_jumbled) {
   return own + 1;
 }
 
-// Ops that only other ops call take their tensors as those leave them: contiguous.
-bool is_inner(const std::string& op) { return op.find("backward") != std::string::npos || op.find("::_") != std::string::npos; }
-
 // The bits of a number, vectors of which any multiple is one, degrees that are cut to whole numbers: not the same after a sum
 // in another order. And a view that does not call itself one, so that nobody knows what a write to it changes.
 bool is_brittle(const std::string& op) {

@@ -106,6 +106,8 @@ const std::vector<Sample>& samples() {
   return *all;
 }
 
+bool is_inner(const std::string& op) { return op.find("backward") != std::string::npos || op.find("::_") != std::string::npos; }
+
 std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& values) {
   std::vector<at::Tensor> tensors;
   for (auto& value : values) {

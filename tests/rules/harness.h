@@ -31,6 +31,9 @@ void add_structure_samples(std::vector<Sample>& list);
 void add_special_samples(std::vector<Sample>& list);
 void add_module_samples(std::vector<Sample>& list);
 
+// Whether only other ops call it: its kernel may take on trust that its tensors fit together and lie as those leave them.
+bool is_inner(const std::string& op);
+
 // Tensors of values that differ from each other: around zero, above zero, between -1 and 1; and whole numbers below n.
 at::Tensor x(std::vector<int64_t> sizes);
 at::Tensor pos(std::vector<int64_t> sizes);
