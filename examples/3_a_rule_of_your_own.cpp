@@ -40,8 +40,8 @@ void report(const char* what, const char* op, const at::Tensor& x) {
 int main() {
   // The rule: elementwise, so every dim may be cut. Rows can also be written out, as in the second one, which is wrong:
   // swish(a + b) is not swish(a) + swish(b).
-  rule_table()["mylib::swish"] = pointwise();
-  rule_table()["mylib::misruled"] = rows("mine", [](const OpCall&) { return Rows{{{P_sum}, {P_sum}}}; });
+  rule_table().add("mylib::swish", pointwise());
+  rule_table().add("mylib::misruled", rows("mine", [](const OpCall&) { return Rows{{{P_sum}, {P_sum}}}; }));
 
   auto world = simulate(4);
   auto x = distribute_tensor(torch::randn({8, 3}), init_device_mesh(torch::kCPU, {4}), {Shard(0)});

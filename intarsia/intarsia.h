@@ -1,7 +1,8 @@
 #pragma once
 // Distributed tensors for LibTorch: everything a program needs.
 
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/implicit_moves.h"
+#include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/simulation.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/mesh.h"
@@ -19,3 +20,4 @@
 #include "intarsia/redistribute/cost.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/printing.h"

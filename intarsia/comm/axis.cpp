@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/around_waits.h"
+#include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
 
@@ -76,6 +77,9 @@ void attempt(const Line& line, const std::string& kind, Wait* wait, Start start)
 // The same, timed and recorded.
 template <class Start>
 void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
+  if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
+    judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), sent > 0 || received > 0);
+  }
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(line, kind, wait, start);
   if (!recording()) return;

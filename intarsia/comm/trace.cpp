@@ -30,7 +30,7 @@ const auto kStart = std::chrono::steady_clock::now();
 }  // namespace
 
 std::string str(const CommEvent& event) {
-  return event.kind + " " + event.axis + " " + std::to_string(std::max(event.sent, event.received)) + "B";
+  return event.kind + " " + event.axis + " " + std::to_string(event.bytes()) + "B";
 }
 
 void add_recorder(Recorder* recorder) {

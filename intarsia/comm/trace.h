@@ -1,6 +1,7 @@
 #pragma once
 // What moved: one event per collective, seen by every recorder that is open.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -15,6 +16,8 @@ struct CommEvent {
   bool implicit;      // chosen by dispatch, not asked for by the caller
   double start = 0;   // seconds since the process began
   double seconds = 0; // how long this rank spent in it
+
+  int64_t bytes() const { return std::max(sent, received); }
 };
 
 std::string str(const CommEvent& event);  // reduce_scatter(sum) tp 192B

@@ -14,8 +14,6 @@
 namespace intarsia {
 namespace {
 
-int64_t bytes_of(const CommEvent& event) { return std::max(event.sent, event.received); }
-
 std::string number(double value, const char* form) {
   char text[32];
   std::snprintf(text, sizeof text, form, value);
@@ -75,7 +73,7 @@ std::string chrome_trace(const std::vector<CommEvent>& events) {
 struct Sum {
   int64_t count = 0, bytes = 0;
   double seconds = 0;
-  void add(const CommEvent& event) { ++count, bytes += bytes_of(event), seconds += event.seconds; }
+  void add(const CommEvent& event) { ++count, bytes += event.bytes(), seconds += event.seconds; }
 };
 
 }  // namespace
@@ -145,7 +143,7 @@ std::map<std::string, int64_t> CommDebugMode::get_comm_counts() const {
 
 int64_t CommDebugMode::total_bytes() const {
   int64_t bytes = 0;
-  for (auto& event : events()) bytes += bytes_of(event);
+  for (auto& event : events()) bytes += event.bytes();
   return bytes;
 }
 

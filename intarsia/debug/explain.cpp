@@ -6,10 +6,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "intarsia/debug/rehearsed_call.h"
+#include "intarsia/dispatch/decide.h"
 #include "intarsia/propagate/choose.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/redistribute/plan.h"
-#include "intarsia/rules/table.h"
-#include "intarsia/tensor/op.h"
+#include "intarsia/start.h"
 
 namespace intarsia {
 namespace {
@@ -68,35 +70,13 @@ ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const Dev
   return call;
 }
 
-std::vector<TensorForm> outputs_of(const Op& op, const ImaginedCall& call, const std::vector<TensorForm>& inputs) {
-  auto stack = call.args;
-  std::vector<TensorForm> outputs;
-  try {
-    op.functional.callBoxed(stack);
-  } catch (const c10::NotImplementedError&) {
-    TORCH_CHECK(op.rule && op.rule->shapes, "[explain] ", op.name, " cannot tell its result's shape without data.");
-    OpCall seen{op.functional.schema(), call.args, inputs, outputs};
-    for (auto& shape : op.rule->shapes(seen)) {
-      outputs.push_back(form_of(at::empty(shape, at::TensorOptions().device(at::kMeta).dtype(inputs[0].dtype))));
-    }
-    return outputs;
-  }
-  for (auto& value : stack) {
-    if (value.isTensor()) outputs.push_back(form_of(value.toTensor()));
-    if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorList()) outputs.push_back(form_of(tensor));
-    }
-  }
-  return outputs;
-}
-
-std::string text_of(const Choice& choice) {
+std::string text_of(const std::vector<const Layout*>& in, const std::vector<const Layout*>& out) {
   auto list = [](const std::vector<const Layout*>& layouts) {
     std::string text;
     for (auto* layout : layouts) text += (text.empty() ? "" : ", ") + (layout ? str(layout->placements()) : "none");
     return text;
   };
-  return list(choice.in) + " -> " + list(choice.out);
+  return list(in) + " -> " + list(out);
 }
 
 std::string plans_of(const Choice& choice, const ImaginedCall& call) {
@@ -127,41 +107,66 @@ Imagined parse_imagined(std::string_view text) {
   return result;
 }
 
+namespace {
+
+// What the op itself moves along a cut: dispatch runs the call without data.
+std::string moves_along(const RehearsedCall& rehearsed) {
+  std::string text;
+  for (auto& event : rehearsed.moves) text += "along the cut: " + str(event) + "\n";
+  return text;
+}
+
+void explain_rows(const Question& question, const ImaginedCall& call, Explanation& result, std::ostream& text) {
+  text << "\n        cost  inputs -> outputs\n";
+  size_t shown = 0;
+  for (auto& choice : choices(question)) {
+    bool legal = is_legal(question, choice);
+    bool chosen = legal && result.chosen.empty();
+    if (chosen) {
+      result.chosen = text_of(choice.in, choice.out);
+      result.cost = choice.cost;
+      result.collectives = plans_of(choice, call);
+      result.along = choice.along;
+    }
+    if (shown++ >= kRowsShown && !chosen) continue;
+    char cost[32];
+    std::snprintf(cost, sizeof cost, "%10.0f", choice.cost);
+    text << (chosen ? "=>" : "  ") << cost << "  " << text_of(choice.in, choice.out)
+         << (choice.along ? "  (along the cut)" : "") << (legal ? "" : "  (the parts would not match)") << "\n";
+  }
+  if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
+}
+
+}  // namespace
+
 Explanation explain(const std::string& name, const std::vector<Imagined>& given, const DeviceMesh& mesh,
                     const std::map<std::string, c10::IValue>& arguments) {
   Op op(find_op(name));
   auto call = imagine(op, given, mesh, arguments);
   std::vector<TensorForm> inputs;
   for (auto& tensor : call.tensors) inputs.push_back(form_of(tensor));
-  auto outputs = outputs_of(op, call, inputs);
-  OpCall seen{op.functional.schema(), call.args, inputs, outputs};
-  auto all = choices({op.rule, seen, mesh, call.layouts, -1});
-
   Explanation result;
   std::ostringstream text;
-  text << op.name << "  " << (op.rule ? "[" + op.rule->family + "]" : "has no rule: it runs on whole tensors") << " on "
-       << mesh.text() << "\n";
+  text << op.name << "  " << (op.rule ? "[" + op.rule->family + "]" : op.planner || op.way ? "" : "has no rule: it runs on whole tensors")
+       << " on " << mesh.text() << "\n";
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined) continue;
     text << "  input " << i << ": " << at::IntArrayRef(inputs[i].sizes) << " " << str(call.layouts[i]->placements()) << "\n";
   }
-  if (op.decomposition) text << "  Where a dim that it works along is cut it is done by other ops; these are its other choices.\n";
-  text << "\n        cost  inputs -> outputs\n";
-  size_t shown = 0;
-  for (auto& choice : all) {
-    bool legal = !op.rule || !op.rule->legal || op.rule->legal(seen, *choice.in[0], *choice.out[0]);
-    bool chosen = legal && result.chosen.empty();
-    if (chosen) {
-      result.chosen = text_of(choice);
-      result.cost = choice.cost;
-      result.collectives = plans_of(choice, call);
-    }
-    if (shown++ >= kRowsShown && !chosen) continue;
-    char cost[32];
-    std::snprintf(cost, sizeof cost, "%10.0f", choice.cost);
-    text << (chosen ? "=>" : "  ") << cost << "  " << text_of(choice) << (legal ? "" : "  (the parts would not match)") << "\n";
+  if (op.way || way_for(op, call.args, call.layouts)) {
+    result.along = true;
+    text << "  It runs along the cut, by other ops and collectives of its own.\n";
+  } else {
+    auto outputs = forms_of_results({op.functional, op.functional, op.rule, call.args, inputs});
+    TORCH_CHECK(outputs, "[explain] ", op.name, " cannot tell its result's shape without data.");
+    OpCall seen{op.functional.schema(), call.args, inputs, *outputs};
+    explain_rows({op.rule, seen, mesh, call.layouts, -1}, call, result, text);
   }
-  if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
+  if (result.along) {
+    auto rehearsed = rehearse(op.functional, call.args, call.layouts, mesh);
+    if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
+    result.collectives = moves_along(rehearsed);
+  }
   text << "\n" << (result.collectives.empty() ? "Nothing moves.\n" : result.collectives);
   result.text = text.str();
   return result;

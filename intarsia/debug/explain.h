@@ -24,8 +24,9 @@ Imagined parse_imagined(std::string_view text);
 struct Explanation {
   std::string text;         // the whole story
   std::string chosen;       // [S(0)], [R] -> [S(0)]
-  std::string collectives;  // one plan per input that moves; empty if none does
+  std::string collectives;  // what moves: a plan per input, or what the op moves along a cut; empty if nothing does
   double cost = 0;
+  bool along = false;       // the op runs along a cut, and moves parts by itself
 };
 
 // `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are other

@@ -9,11 +9,11 @@
 
 #include "intarsia/comm/simulation.h"
 #include "intarsia/debug/text_table.h"
+#include "intarsia/dispatch/watch.h"
 #include "intarsia/nn/rollback.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/op_watch.h"
-#include "intarsia/tensor/per_rank.h"
-#include "intarsia/tensor/without_data.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -153,8 +153,6 @@ class Rehearsal {
   std::map<c10::TensorImpl*, std::string> names_;
 };
 
-int64_t bytes_of(const CommEvent& event) { return std::max(event.sent, event.received); }
-
 }  // namespace
 
 at::Tensor sum_of(const Values& results) {
@@ -199,7 +197,7 @@ int64_t StepExplanation::count(Phase phase) const {
 
 int64_t StepExplanation::bytes(Phase phase) const {
   int64_t sum = 0;
-  for (auto& entry : collectives) sum += entry.phase == phase ? bytes_of(entry.event) : 0;
+  for (auto& entry : collectives) sum += entry.phase == phase ? entry.event.bytes() : 0;
   return sum;
 }
 
@@ -215,7 +213,7 @@ std::string StepExplanation::text() const {
   auto send = [&] {
     auto& entry = collectives[next++];
     auto& event = entry.event;
-    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(bytes_of(event))});
+    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(event.bytes())});
   };
   for (size_t i = 0; i < activations.size(); ++i) {
     while (next < collectives.size() && before[next] <= i && collectives[next].phase == Phase::forward) send();

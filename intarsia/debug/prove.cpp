@@ -4,10 +4,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "intarsia/comm/simulation.h"
+#include "intarsia/dispatch/op.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/rules/table.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/op.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
@@ -76,9 +76,9 @@ std::string verdict(const Proof& proof, const Row& row, int64_t n) {
       stack[arg] = local_size(proof.op.handle.schema().arguments()[arg],
                               local_shape(*out[0], proof.expected[0].sizes(), slot.coordinate));
     }
-    if (proof.op.rule->local) {
+    if (proof.op.rule->local.run) {
       LocalCall local{seen, in, out, slot, stack, proof.op.handle};
-      proof.op.rule->local(local);
+      proof.op.rule->local.run(local);
     } else {
       proof.op.handle.callBoxed(stack);
     }

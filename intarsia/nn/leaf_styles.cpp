@@ -6,8 +6,8 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "intarsia/nn/distribute_module.h"
-#include "intarsia/nn/hooks.h"
 #include "intarsia/nn/forwards.h"
+#include "intarsia/nn/hooks.h"
 #include "intarsia/nn/op_style.h"
 #include "intarsia/nn/styles.h"
 #include "intarsia/tensor/dtensor.h"

@@ -5,9 +5,9 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
 
 namespace intarsia {
 namespace {
@@ -18,7 +18,7 @@ struct StyleNote final : c10::intrusive_ptr_target {
 };
 
 const StyleNote* note_of(const at::Tensor& tensor) {
-  return is_dtensor(tensor) ? dynamic_cast<const StyleNote*>(meta_of(tensor).note.get()) : nullptr;
+  return is_dtensor(tensor) ? dynamic_cast<const StyleNote*>(body_of(tensor).note.get()) : nullptr;
 }
 
 at::Tensor moved(const at::Tensor& tensor, const std::optional<Placement>& to, const char* where) {

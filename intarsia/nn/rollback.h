@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/nn/hooks.h"
-#include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 

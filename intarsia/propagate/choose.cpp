@@ -16,6 +16,15 @@ struct PricedRow {
   double cost;
 };
 
+// All rows worth trying on one axis. Those of Rule::along come last.
+struct AxisRows {
+  Rows rows;
+  size_t whole;  // the row all-Replicate
+  size_t along;  // the first of Rule::along
+
+  bool is_along(const Row* row) const { return static_cast<size_t>(row - rows.data()) >= along; }
+};
+
 int64_t split_of(const Placement& placement) {
   auto* strided = std::get_if<StridedShard>(&placement);
   return strided ? strided->split : 1;
@@ -30,12 +39,8 @@ Row all_replicate(const Question& q) {
   return {Placements(q.call.inputs.size(), Replicate()), Placements(q.call.outputs.size(), Replicate())};
 }
 
-// All rows worth trying on one axis: the rule's, all-Replicate, and for aligned rules the strided forms of rows whose
-// shards meet an input that is strided on this axis.
-Rows rows_for_axis(const Question& q, const Rows& base, int64_t axis) {
-  Rows rows = base;
-  rows.push_back(all_replicate(q));
-  if (!q.rule || !q.rule->aligned) return rows;
+// The strided forms of rows whose shards meet an input that is strided on this axis.
+void add_strided_rows(const Question& q, const Rows& base, int64_t axis, Rows& rows) {
   for (auto* layout : q.now) {
     auto split = layout ? split_of(layout->placements()[axis]) : 1;
     if (split == 1) continue;
@@ -45,7 +50,26 @@ Rows rows_for_axis(const Question& q, const Rows& base, int64_t axis) {
       if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(std::move(row));
     }
   }
-  return rows;
+}
+
+// Whether an input is cut on this axis as the row cuts it.
+bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    if (q.now[i] && cut_dim(row.in[i]) >= 0 && q.now[i]->placements()[axis] == row.in[i]) return true;
+  }
+  return false;
+}
+
+// The rule's rows, all-Replicate, for aligned rules strided forms, and rows along a cut that is there.
+AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& along, int64_t axis) {
+  AxisRows result{base, base.size(), 0};
+  result.rows.push_back(all_replicate(q));
+  if (q.rule && q.rule->aligned) add_strided_rows(q, base, axis, result.rows);
+  result.along = result.rows.size();
+  for (auto& row : along) {
+    if (follows_a_cut(q, row, axis)) result.rows.push_back(row);
+  }
+  return result;
 }
 
 bool reachable(const Placement& from, const Placement& to) {
@@ -140,15 +164,13 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
   return choice;
 }
 
-// Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
-// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any more.
-bool legal(const Question& q, const Choice& choice) {
-  auto has_one_value = [](const Layout* layout) { return !layout || have_one_value(layout->placements()); };
-  if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
-  if (!std::all_of(choice.out.begin(), choice.out.end(), has_one_value)) return false;
-  if (!q.rule || !q.rule->legal) return true;
-  auto& first = choice.in[0] ? *choice.in[0] : *Layout::replicated(q.mesh);  // a plain number is whole everywhere
-  return q.rule->legal(q.call, first, *choice.out[0]);
+// What is plain lies with no rank alone, so rows that exchange parts do not know it.
+Rows along_rows(const Question& q) {
+  if (!q.rule || !q.rule->along.rows) return {};
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    if (q.call.inputs[i].defined && !q.now[i]) return {};
+  }
+  return q.rule->along.rows(q.call);
 }
 
 // The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is
@@ -157,9 +179,13 @@ std::optional<Choice> free_choice(const Question& q) {
   if (!q.rule) return std::nullopt;
   auto rows = q.rule->rows(q.call);
   rows.push_back(all_replicate(q));
+  auto ordinary = rows.size();
+  for (auto& row : along_rows(q)) rows.push_back(std::move(row));
+  bool along = false;
   std::vector<const Row*> picked;
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto found = std::find_if(rows.begin(), rows.end(), [&](auto& row) {
+      if (static_cast<size_t>(&row - rows.data()) >= ordinary && !follows_a_cut(q, row, axis)) return false;
       for (size_t i = 0; i < q.now.size(); ++i) {
         if (q.now[i] && q.now[i]->placements()[axis] != row.in[i]) return false;
       }
@@ -167,26 +193,39 @@ std::optional<Choice> free_choice(const Question& q) {
     });
     if (found == rows.end()) return std::nullopt;
     picked.push_back(&*found);
+    along = along || static_cast<size_t>(found - rows.begin()) >= ordinary;
   }
   InputCosts input_cost(q);
   auto choice = assemble(q, picked, input_cost);
-  return legal(q, choice) ? std::optional(choice) : std::nullopt;
+  choice.along = along;
+  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
 }
 
 }  // namespace
 
+// Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
+// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any more.
+bool is_legal(const Question& q, const Choice& choice) {
+  auto has_one_value = [](const Layout* layout) { return !layout || have_one_value(layout->placements()); };
+  if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
+  if (!std::all_of(choice.out.begin(), choice.out.end(), has_one_value)) return false;
+  if (!q.rule || !q.rule->legal) return true;
+  auto& first = choice.in[0] ? *choice.in[0] : *Layout::replicated(q.mesh);  // a plain number is whole everywhere
+  return q.rule->legal(q.call, first, *choice.out[0]);
+}
+
 std::vector<Choice> choices(const Question& q) {
-  Rows base;
+  Rows base, along = along_rows(q);
   if (q.rule) base = q.rule->rows(q.call);
-  std::vector<Rows> rows;
+  std::vector<AxisRows> rows;
   std::vector<std::vector<PricedRow>> priced;
   InputCosts input_cost(q);
-  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, axis));
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, along, axis));
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
-    auto& best = priced.emplace_back(price(q, rows[axis], axis, input_cost));
+    auto& best = priced.emplace_back(price(q, rows[axis].rows, axis, input_cost));
     if (best.empty()) return {};
     // All-Replicate is always legal, so it stays in the running when the list is cut short.
-    auto whole = std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis][base.size()]; });
+    auto whole = std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis].rows[rows[axis].whole]; });
     if (q.mesh.ndim() > 1 && best.size() > kRowsPerAxis) {
       auto last = whole == best.end() ? best[kRowsPerAxis - 1] : *whole;
       if (whole - best.begin() >= static_cast<int64_t>(kRowsPerAxis)) best[kRowsPerAxis - 1] = last;
@@ -199,6 +238,7 @@ std::vector<Choice> choices(const Question& q) {
     std::vector<const Row*> picked;
     for (size_t axis = 0; axis < at.size(); ++axis) picked.push_back(priced[axis][at[axis]].row);
     all.push_back(assemble(q, picked, input_cost));
+    for (size_t axis = 0; axis < at.size(); ++axis) all.back().along |= rows[axis].is_along(picked[axis]);
     size_t axis = at.size();
     while (axis > 0 && ++at[axis - 1] == priced[axis - 1].size()) at[--axis] = 0;
     if (axis == 0) break;
@@ -210,7 +250,7 @@ std::vector<Choice> choices(const Question& q) {
 std::optional<Choice> choose(const Question& q) {
   if (auto free = free_choice(q)) return free;
   for (auto& choice : choices(q)) {
-    if (legal(q, choice)) return choice;
+    if (is_legal(q, choice)) return choice;
   }
   return std::nullopt;
 }

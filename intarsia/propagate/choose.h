@@ -13,6 +13,7 @@ struct Choice {
   std::vector<const Layout*> in;   // null where the input is plain or undefined
   std::vector<const Layout*> out;
   double cost = 0;
+  bool along = false;  // by a row of Rule::along, on some axis
 };
 
 struct Question {
@@ -23,10 +24,13 @@ struct Question {
   int written = -1;                // the input that is written in place: it and output 0 keep its layout
 };
 
-// All legal choices, cheapest first; equal costs keep the order of the rows. Deterministic across ranks.
+// All choices that the rows allow, cheapest first; equal costs keep the order of the rows. Deterministic across ranks.
 std::vector<Choice> choices(const Question& question);
 
-// The cheapest, or none if an input written in place would have to change its layout.
+// Whether a choice has one value and its layouts fit together, which rows for single axes cannot tell.
+bool is_legal(const Question& question, const Choice& choice);
+
+// The cheapest legal one, or none if an input written in place would have to change its layout.
 std::optional<Choice> choose(const Question& question);
 
 }  // namespace intarsia

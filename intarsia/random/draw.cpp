@@ -1,31 +1,30 @@
-// Random numbers for tensors that are cut: those that one device would draw, in the order of its memory. Every rank runs through
-// the numbers of the whole tensor, a chunk at a time, and keeps its own.
+#include "intarsia/random/draw.h"
+
+#include <memory>
 
 #include <ATen/ATen.h>
+#include <ATen/TensorGeometry.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "intarsia/rules/families.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/random.h"
+#include "intarsia/dispatch/generator.h"
+#include "intarsia/rules/table.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
-
-using Stack = std::vector<c10::IValue>;
 
 constexpr int64_t kGroup = 16;  // normal_ draws groups of this size
 constexpr int64_t kChunk = 4096 * kGroup;
 
 // What a shard holds of a contiguous whole.
 struct Held {
-  at::IntArrayRef sizes;            // of the whole
+  std::vector<int64_t> sizes;        // of the whole
   std::vector<Intervals> positions;  // per dim
 };
 
-Held held_by(const at::Tensor& tensor, const Slot& slot) {
-  Held held{tensor.sizes(), {}};
-  auto& layout = *meta_of(tensor).layout;
-  for (int64_t d = 0; d < tensor.dim(); ++d) held.positions.push_back(intervals_of(layout, d, tensor.size(d), slot.coordinate));
+Held held_at(const Layout& layout, const TensorForm& form, const Slot& slot) {
+  Held held{{form.sizes.begin(), form.sizes.end()}, {}};
+  for (int64_t d = 0; d < form.dim(); ++d) held.positions.push_back(intervals_of(layout, d, form.sizes[d], slot.coordinate));
   return held;
 }
 
@@ -42,7 +41,8 @@ void put_rows(const at::Tensor& shard, const Held& held, size_t dim, at::Tensor 
   int64_t local = 0, last = first + block.size(0);
   for (auto& interval : held.positions[dim]) {
     auto begin = std::max(interval.begin, first), end = std::min(interval.end, last);
-    if (begin < end) shard.narrow(0, local + begin - interval.begin, end - begin).copy_(block.narrow(0, begin - first, end - begin));
+    auto count = end - begin;
+    if (count > 0) shard.narrow(0, local + begin - interval.begin, count).copy_(block.narrow(0, begin - first, count));
     local += interval.size();
   }
 }
@@ -51,7 +51,7 @@ void put_rows(const at::Tensor& shard, const Held& held, size_t dim, at::Tensor 
 void put(const at::Tensor& shard, const Held& held, size_t dim, const at::Tensor& numbers, int64_t begin) {
   auto count = numbers.size(0);
   if (count == 0 || shard.numel() == 0) return;
-  auto inner = held.sizes.slice(dim + 1);
+  auto inner = at::IntArrayRef(held.sizes).slice(dim + 1);
   auto row = c10::multiply_integers(inner), first = begin / row, offset = begin % row;
   auto done = offset != 0 || count < row ? std::min(count, row - offset) : count / row * row;
   auto part = numbers.narrow(0, 0, done);
@@ -70,40 +70,53 @@ void put(const at::Tensor& shard, const Held& held, size_t dim, const at::Tensor
   put(shard, held, dim, numbers.narrow(0, done, count - done), begin + done);
 }
 
-bool draw(Stack& stack, const c10::OperatorHandle& op) {
+// Nothing is drawn on the meta device, but the plain op checks its arguments.
+void draw_without_data(const c10::OperatorHandle& op, Stack arguments, const at::Tensor& shard) {
+  arguments[0] = shard;
+  op.callBoxed(arguments);
+}
+
+void draw(const c10::OperatorHandle& op, const std::vector<Held>& held, Stack& stack) {
   auto self = stack[0].toTensor();
-  if (!is_dtensor(self) || self.dim() == 0 || !self.is_contiguous()) return false;
-  auto& body = meta_of(self);
-  if (body.layout->has_partial()) return false;
+  auto& body = body_of(self);
   auto& shards = body.shards();
-  if (!shards.empty() && shards[0].is_meta()) return false;
-  auto& slots = body.layout->mesh().slots();
-  std::vector<Held> held;
-  for (auto& slot : slots) held.push_back(held_by(self, slot));
   agree_on_generator(body.layout->mesh(), stack);
-  for (int64_t begin = 0, total = shards.empty() ? 0 : self.numel(); begin < total;) {
-    auto count = total - begin < kChunk + kGroup ? total - begin : kChunk;  // a last group may not be a short one
-    auto numbers = at::empty({count}, shards[0].options());
-    auto arguments = stack;
-    arguments[0] = numbers;
-    op.callBoxed(arguments);
-    for (size_t slot = 0; slot < slots.size(); ++slot) put(shards[slot], held[slot], 0, numbers, begin);
-    begin += count;
+  if (!shards.empty() && shards[0].is_meta()) {
+    draw_without_data(op, stack, shards[0]);
+  } else {
+    for (int64_t begin = 0, total = shards.empty() ? 0 : self.numel(); begin < total;) {
+      auto count = total - begin < kChunk + kGroup ? total - begin : kChunk;  // a last group may not be a short one
+      auto numbers = at::empty({count}, shards[0].options());
+      auto arguments = stack;
+      arguments[0] = numbers;
+      op.callBoxed(arguments);
+      for (size_t slot = 0; slot < held.size(); ++slot) put(shards[slot], held[slot], 0, numbers, begin);
+      begin += count;
+    }
   }
   body.written();
   stack = {self};
-  return true;
+}
+
+Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
+  auto& self = c.input(0);
+  if (!c.is_distributed(0) || self.dim() == 0 || !at::geometry_is_contiguous(self.sizes, self.strides)) return {};
+  if (c.has_partial(0)) return {};
+  std::vector<Held> held;
+  for (auto& slot : c.now[0]->mesh().slots()) held.push_back(held_at(*c.now[0], self, slot));
+  return [op, held = std::make_shared<const std::vector<Held>>(std::move(held))](Stack& stack) { draw(op, *held, stack); };
 }
 
 }  // namespace
 
 // Of these, LibTorch draws one number after the other; bernoulli_ and exponential_ are drawn in one piece.
 void add_draws(RuleTable& t) {
-  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "random_", "random_.from", "random_.to"}) {
+  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "random_", "random_.from",
+                           "random_.to"}) {
     auto dot = name.find('.');
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                              dot == name.npos ? "" : name.substr(dot + 1).c_str());
-    t.decompose("aten::" + name, [op](Stack& stack) { return draw(stack, op); });
+    t.along("aten::" + name, [op](const CutCall& c) { return draw_along(op, c); });
   }
 }
 

@@ -87,6 +87,12 @@ Rule rows(std::string family, std::function<Rows(const OpCall&)> make) {
   return rule;
 }
 
+Rule on_whole_tensors() {
+  Rule rule = rows("whole", [](const OpCall&) { return Rows(); });
+  rule.asks_for_all = true;
+  return rule;
+}
+
 Rule einsum(const std::string& text) {
   auto equation = parse(text);
   Rule rule = rows("einsum " + text, [equation](const OpCall& call) {
@@ -123,7 +129,7 @@ Rule einsum(const std::string& text) {
     return rows;
   });
   if (equation.out.empty()) {
-    rule.shapes = [](const OpCall& call) {  // of two vectors that do not fit, the plain op speaks
+    rule.form.shapes = [](const OpCall& call) {  // of two vectors that do not fit, the plain op speaks
       return std::vector<std::vector<int64_t>>(call.inputs[0].sizes == call.inputs[1].sizes ? 1 : 0);
     };
   }
@@ -157,9 +163,10 @@ Rule pointwise(Rows pending) {
     }
     return rows;
   });
-  rule.shapes = [](const OpCall& call) {
+  rule.form.shapes = [](const OpCall& call) {
     return std::vector<std::vector<int64_t>>(call.schema.returns().size(), broadcast_shape(call));
   };
+  rule.form.from_ones = true;
   rule.aligned = true;
   return rule;
 }
@@ -183,7 +190,7 @@ Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims) {
     }
     return rows;
   });
-  rule.shapes = [dims](const OpCall& call) {
+  rule.form.shapes = [dims](const OpCall& call) {
     auto& sizes = call.inputs[0].sizes;
     auto reduced = call.dims_arg(dims, sizes.size());
     std::vector<int64_t> shape;

@@ -1,5 +1,5 @@
 #pragma once
-// Rules are built, not written out: einsum, pointwise, reduce, view, rows.
+// Rules are built, not written out: einsum, pointwise, reduce, rows; see view_builders.h for views.
 
 #include <string>
 #include <vector>
@@ -28,12 +28,6 @@ Rule pointwise(Rows pending = {});
 // P(result), cutting a kept dim leaves a cut. `pending` are the reductions that pass through.
 Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims = "dim");
 
-// A view whose output dims are input dims in another order. `map` gives the input dim of each output dim, or -1.
-Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
-
-// A view that flattens and splits dims, keeping the order of elements.
-Rule reshape();
-
 // Whether a pending sum (average, product) of one dtype is still that sum after every share is cast to another.
 // Whole numbers wrap at the width of their type (bool sums are "or"), and halves overflow, so only widening will do.
 bool sums_survive(c10::ScalarType from, c10::ScalarType to);
@@ -49,6 +43,9 @@ inline std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.size
 
 // The shape that the inputs broadcast to.
 std::vector<int64_t> broadcast_shape(const OpCall& call);
+
+// No rows: the op asks for all of its tensor by nature.
+Rule on_whole_tensors();
 
 // Rows written out by hand.
 Rule rows(std::string family, std::function<Rows(const OpCall&)> make);

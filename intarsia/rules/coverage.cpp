@@ -14,7 +14,7 @@ namespace {
 // What serves an op that is no foreach op: itself or the op that it is a variant of.
 bool served_by_rule(const RuleTable& table, const std::string& op, std::string& family) {
   if (auto rule = table.rules().find(op); rule != table.rules().end()) return family = rule->second.family, true;
-  if (table.decompositions().count(op)) return family = "other ops", true;
+  if (table.has_way(op)) return family = "other ops", true;
   return false;
 }
 
@@ -27,7 +27,9 @@ Coverage coverage_of(const RuleTable& table, const c10::OperatorHandle& handle) 
   auto op = c10::toString(name);
   std::string family;
   if (served_by_rule(table, op, family)) {
-    return {op, family.rfind("copy of ", 0) == 0 ? Served::derived : Served::rule, family};
+    auto rule = table.rules().find(op);
+    bool copies = rule != table.rules().end() && !rule->second.copies.empty();
+    return {op, copies ? Served::derived : Served::rule, family};
   }
   for (auto& base : {base_op_of(name), foreach_base_of(name)}) {
     if (!base.empty() && served_by_rule(table, base, family)) return {op, Served::derived, base};

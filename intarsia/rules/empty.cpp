@@ -38,8 +38,8 @@ bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::A
 }
 
 Rule&& unless_empty(Rule&& rule) {
-  rule.local = zeros_if_empty;
-  rule.plain_does = holds_something;
+  rule.local.run = zeros_if_empty;
+  rule.local.plain_does = holds_something;
   return std::move(rule);
 }
 

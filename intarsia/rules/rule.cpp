@@ -65,13 +65,69 @@ std::string str(const Row& row) {
   return text;
 }
 
+std::vector<int64_t> JointCall::output_shape(size_t i, size_t slot) const {
+  auto shape = local_shape(*out[i], call.outputs[i].sizes, mesh.slots()[slot].coordinate);
+  return {shape.begin(), shape.end()};
+}
+
 Rule&& Rule::with_size_args(std::vector<std::string> names) && {
-  size_args = std::move(names);
+  local.size_args = std::move(names);
   return std::move(*this);
 }
 
-Rule&& Rule::with_local(std::function<void(LocalCall&)> function) && {
-  local = std::move(function);
+Rule&& Rule::with_local(std::function<void(LocalCall&)> run) && {
+  local.run = std::move(run);
+  return std::move(*this);
+}
+
+Rule&& Rule::with_shapes(std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes) && {
+  form.shapes = std::move(shapes);
+  return std::move(*this);
+}
+
+Rule&& Rule::with_dtypes(std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes) && {
+  form.dtypes = std::move(dtypes);
+  return std::move(*this);
+}
+
+Rule&& Rule::with_forms(std::function<std::vector<TensorForm>(const OpCall&)> forms) && {
+  form.whole = std::move(forms);
+  return std::move(*this);
+}
+
+Rule&& Rule::contiguous() && {
+  form.strides = [shapes = form.shapes](const OpCall& call) {
+    auto strides = shapes(call);
+    for (auto& result : strides) {
+      auto dense = c10::contiguous_strides(result);
+      result.assign(dense.begin(), dense.end());
+    }
+    return strides;
+  };
+  return std::move(*this);
+}
+
+Rule&& Rule::like_input(size_t input) && {
+  form.shapes = [input](const OpCall& call) {
+    auto& sizes = call.inputs[input].sizes;
+    return std::vector<std::vector<int64_t>>{{sizes.begin(), sizes.end()}};
+  };
+  form.dtypes = [input](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[input].dtype}; };
+  return std::move(*this);
+}
+
+Rule&& Rule::refusing(std::vector<size_t> inputs) && {
+  local.refusable = [inputs = std::move(inputs)](const OpCall&) { return inputs; };
+  return std::move(*this);
+}
+
+Rule&& Rule::refusing_where(std::function<std::vector<size_t>(const OpCall&)> inputs) && {
+  local.refusable = std::move(inputs);
+  return std::move(*this);
+}
+
+Rule&& Rule::with_along(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) && {
+  along = {std::move(rows), std::move(run)};
   return std::move(*this);
 }
 

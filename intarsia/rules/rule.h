@@ -14,6 +14,7 @@
 
 #include "intarsia/core/layout.h"
 #include "intarsia/core/placement.h"
+#include "intarsia/core/shards.h"
 
 namespace c10 {
 class OperatorHandle;
@@ -66,40 +67,82 @@ struct LocalCall {
   void call_plain();  // the op itself, with the arguments on the stack
 };
 
-struct Rule {
-  std::string family;
-  std::function<Rows(const OpCall&)> rows;
+// What runs on all hosted ranks together in place of the plain op, where they exchange parts of their tensors.
+struct JointCall {
+  const OpCall& call;
+  const DeviceMesh& mesh;
+  std::vector<const Layout*> in, out;  // the chosen layouts; null where a tensor is undefined
+  std::vector<Shards> inputs;          // per tensor argument, in those layouts; empty where it is undefined
+  std::vector<Shards> outputs;         // to be filled, one per result
 
-  // Dims line up: a Shard in a row may as well be a StridedShard of the same split wherever it stands in that row.
-  bool aligned = false;
+  at::Tensor input(size_t i, size_t slot) const { return inputs[i].empty() ? at::Tensor() : inputs[i][slot]; }
+  size_t slots() const { return mesh.slots().size(); }
+  std::vector<int64_t> output_shape(size_t i, size_t slot) const;  // the local shape of result `i`
+};
+
+// What the plain op would return, for ops that cannot tell without data (LibTorch has no meta kernel for relu). A rule gives
+// shapes, or whole forms; shapes without dtypes leave the dtypes to the op itself, run on tensors of one element.
+struct Form {
+  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;  // empty: the plain op speaks for itself
+  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;       // Undefined for an output that is not asked for
+  // If they are not those of an input of the same shape (where dims line up) or contiguous.
+  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> strides;
+  // In place of all of these. Also checks the call, in the plain op's words.
+  std::function<std::vector<TensorForm>(const OpCall&)> whole;
+  bool from_ones = false;     // that one element is a one, not a zero, which is nothing to divide by
+  bool keeps_format = false;  // results have their channels last in memory if the first input has
+};
+
+// How the op runs on a rank, where that is not just the plain op.
+struct Local {
+  std::function<void(LocalCall&)> run;  // in place of the plain op
+  bool only_if_strided = false;         // the plain op does as well where the first tensor is contiguous
+  // Whether the plain op does as well on a rank, for given layouts. It is the shorter way.
+  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
 
   // Names of arguments that hold a size and must become the local shape of output 0, or its batch size if it is one number.
   std::vector<std::string> size_args;
 
-  // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
-  std::function<bool(const OpCall&, const Layout& in, const Layout& out)> legal;
-
-  // The shapes of the outputs, for ops that cannot tell them without data (LibTorch has no meta kernel for relu).
-  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;
-
-  // Their dtypes; Undefined for an output that is not asked for. Without it, the op tells them from tensors of one
-  // element, which some ops refuse.
-  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;
-
-  // Their strides, if they are not those of an input of the same shape (where dims line up) or contiguous.
-  std::function<std::vector<std::vector<int64_t>>(const OpCall&)> strides;
-
-  // Runs in place of the plain op on each rank.
-  std::function<void(LocalCall&)> local;
-  bool local_only_if_strided = false;  // the plain op does as well where the first tensor is contiguous
-  // Whether the plain op does as well as `local` on a rank, for given layouts. It is the shorter way.
-  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
-
   // Inputs whose values the op may refuse (a place out of range, a zero to divide by): see Note [Errors that one rank sees].
   std::function<std::vector<size_t>(const OpCall&)> refusable;
+};
+
+// Rows that no rank can follow alone: along a cut of an image, ranks fetch the rows under their windows. An op runs along a
+// cut that is there and makes none: such a row counts on an axis that cuts an input as the row does.
+struct Along {
+  std::function<Rows(const OpCall&)> rows;
+  std::function<void(JointCall&)> run;  // also follows the ordinary rows, on other axes of the mesh
+};
+
+struct Rule {
+  std::string family;  // for listings alone
+
+  // How the op may be cut.
+  std::function<Rows(const OpCall&)> rows;
+  // Dims line up: a Shard in a row may as well be a StridedShard of the same split wherever it stands in that row.
+  bool aligned = false;
+  // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
+  std::function<bool(const OpCall&, const Layout& in, const Layout& out)> legal;
+  Along along;
+
+  Form form;
+  Local local;
+
+  bool asks_for_all = false;  // of its tensor, by nature: it runs on whole tensors, and nobody needs to be told
+  bool keeps_order = false;   // a view whose elements are those of its base, in order
+  bool draws = true;          // false: it is tagged as random, but on CPU it draws nothing
+  std::string copies;         // the view that this op copies, if it has the rule from there
 
   Rule&& with_size_args(std::vector<std::string> names) &&;
-  Rule&& with_local(std::function<void(LocalCall&)> local) &&;
+  Rule&& with_local(std::function<void(LocalCall&)> run) &&;
+  Rule&& with_shapes(std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes) &&;
+  Rule&& with_dtypes(std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes) &&;
+  Rule&& with_forms(std::function<std::vector<TensorForm>(const OpCall&)> forms) &&;
+  Rule&& contiguous() &&;                                  // results are, even where the input is not; after with_shapes
+  Rule&& like_input(size_t input) &&;                      // result 0 has the shape and the dtype of that input
+  Rule&& refusing(std::vector<size_t> inputs) &&;          // values of these inputs
+  Rule&& refusing_where(std::function<std::vector<size_t>(const OpCall&)> inputs) &&;
+  Rule&& with_along(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) &&;
 };
 
 // What an argument that holds a size becomes on a rank.

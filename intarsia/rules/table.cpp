@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "intarsia/rules/families.h"
+#include "intarsia/start.h"
 
 namespace intarsia {
 namespace {
@@ -87,15 +87,75 @@ std::string foreach_base_of(const c10::OperatorName& op) {
   return "";
 }
 
+// An op of LibTorch or of a library that is loaded.
+static void check_exists(const std::string& op) {
+  auto dot = op.find('.');
+  auto overload = dot == std::string::npos ? "" : op.substr(dot + 1);
+  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}), "[rule_table] there is no op ", op,
+                    ". Define it before its rule, and name the overload too, as in aten::add.Tensor.");
+}
+
+void RuleTable::add(const std::string& op, Rule rule) {
+  check_exists(op);
+  TORCH_CHECK_VALUE(rule.rows, "[rule_table] the rule of ", op, " has no rows. Make it with a builder: see builders.h.");
+  TORCH_CHECK_VALUE(rules_.emplace(op, std::move(rule)).second, "[rule_table] ", op, " has a rule already.");
+}
+
+void RuleTable::add(std::initializer_list<const char*> ops, const Rule& rule) {
+  for (auto* op : ops) add(op, rule);
+}
+
+void RuleTable::replace(const std::string& op, Rule rule) {
+  check_exists(op);
+  rules_[op] = std::move(rule);
+  if (auto planner = planners_.find(op); planner != planners_.end()) planner->second = [](const CutCall&) { return Way(); };
+  if (auto way = ways_.find(op); way != ways_.end()) way->second = nullptr;
+}
+
+void RuleTable::along(const std::string& op, Planner planner) {
+  check_exists(op);
+  TORCH_CHECK_VALUE(planners_.emplace(op, std::move(planner)).second, "[rule_table] ", op, " has a planner already.");
+}
+
+void RuleTable::always(const std::string& op, Way way) {
+  check_exists(op);
+  TORCH_CHECK_VALUE(ways_.emplace(op, std::move(way)).second, "[rule_table] ", op, " has a way already.");
+}
+
+void RuleTable::register_later(const std::string& op, bool composite, Register add) {
+  check_exists(op);
+  if (composite) composites_.insert(op);
+  kernels_.push_back([name = op.substr(op.find("::") + 2), composite, add = std::move(add)](auto& aten, auto& autograd) {
+    if (composite) add(aten, name.c_str());
+    add(autograd, name.c_str());
+  });
+}
+
+void RuleTable::register_kernels(torch::Library& aten, torch::Library& aten_autograd) const {
+  for (auto& kernel : kernels_) kernel(aten, aten_autograd);
+}
+
 const Rule* RuleTable::find(const c10::OperatorName& op) const {
   auto own = rules_.find(c10::toString(op));
   if (own == rules_.end()) own = rules_.find(base_op_of(op));
   return own == rules_.end() ? nullptr : &own->second;
 }
 
-const Decomposition* RuleTable::find_decomposition(const c10::OperatorName& op) const {
-  auto own = decompositions_.find(c10::toString(op));
-  return own == decompositions_.end() ? nullptr : &own->second;
+const Planner* RuleTable::find_planner(const c10::OperatorName& op) const {
+  auto own = planners_.find(c10::toString(op));
+  return own == planners_.end() ? nullptr : &own->second;
+}
+
+const Way* RuleTable::find_way(const c10::OperatorName& op) const {
+  auto own = ways_.find(c10::toString(op));
+  return own == ways_.end() ? nullptr : &own->second;
+}
+
+std::vector<std::string> RuleTable::ops_along() const {
+  std::set<std::string> names;
+  for (auto& [op, planner] : planners_) names.insert(op);
+  for (auto& [op, way] : ways_) names.insert(op);
+  return {names.begin(), names.end()};
 }
 
 // A copy of a view is cut as the view is, and has memory of its own.
@@ -110,60 +170,22 @@ void add_copy_rules(RuleTable& table) {
     if (!is_functional(copy->schema()) || !same_arguments(copy->schema(), view->schema())) continue;
     auto derived = rule->second;
     derived.family = "copy of " + c10::toString(viewed);
-    derived.local_only_if_strided = false;
-    if (auto local = rule->second.local) {
-      derived.local = [local](LocalCall& call) {
+    derived.copies = c10::toString(viewed);
+    derived.local.only_if_strided = false;
+    if (auto local = rule->second.local.run) {
+      derived.local.run = [local](LocalCall& call) {
         local(call);
         for (auto& value : call.stack) value = value.toTensor().clone();
       };
     }
-    table[c10::toString(name)] = std::move(derived);
+    table.add(c10::toString(name), std::move(derived));
   }
 }
 
 RuleTable& rule_table() {
   static auto* table = [] {
     auto* t = new RuleTable;
-    add_pointwise_rules(*t);
-    add_matmul_rules(*t);
-    add_reduction_rules(*t);
-    add_view_rules(*t);
-    add_factory_rules(*t);
-    add_loss_rules(*t);
-    add_whole_rules(*t);
-    add_norm_rules(*t);
-    add_embedding_rules(*t);
-    add_margin_rules(*t);
-    add_vision_rules(*t);
-    add_attention_rules(*t);
-    add_softmax_ops(*t);
-    add_norm_ops(*t);
-    add_statistics_ops(*t);
-    add_loss_ops(*t);
-    add_matmul_ops(*t);
-    add_convolution_rules(*t);
-    add_pool_rules(*t);
-    add_adaptive_max_pool_rules(*t);
-    add_unfold_rules(*t);
-    add_sample_rules(*t);
-    add_pad_rules(*t);
-    add_resample_rules(*t);
-    add_special_rules(*t);
-    add_structure_rules(*t);
-    add_pixel_rules(*t);
-    add_indexing_rules(*t);
-    add_order_rules(*t);
-    add_structure_ops(*t);
-    add_circular_pad(*t);
-    add_order_ops(*t);
-    add_list_ops(*t);
-    add_diagonal_ops(*t);
-    add_embedding_bag_ops(*t);
-    add_total_norm_ops(*t);
-    add_draws(*t);
-    add_copy_rules(*t);
-    add_shapes(*t);
-    add_refusals(*t);
+    add_all_ops(*t);
     return t;
   }();
   return *table;

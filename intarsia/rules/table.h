@@ -1,41 +1,89 @@
 #pragma once
-// The rules of all ops, by name. In-place and out= variants use the rule of the op they are variants of.
+// What is known of every op, by name: its rule, its way along a cut, kernels that stand above dispatch.
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
+#include "intarsia/rules/along.h"
 #include "intarsia/rules/rule.h"
 
 namespace intarsia {
 
-// An op written in terms of other ops on distributed tensors. It runs below autograd, before any rule, and puts the
-// results on the stack in place of the arguments; or it returns false and leaves the stack alone. Which of the two may
-// depend on the forms and layouts of the tensors and on whole-number arguments, not on values: the answer is kept.
-using Decomposition = std::function<bool(std::vector<c10::IValue>& stack)>;
-
+// Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not know
+// is an error, and so is a second entry for one op.
 class RuleTable {
  public:
-  // "aten::add.Tensor", or "aten::mm" for an overload without a name.
-  Rule& operator[](const std::string& op) { return rules_[op]; }
-  void decompose(const std::string& op, Decomposition body) { decompositions_[op] = std::move(body); }
+  void add(const std::string& op, Rule rule);
+  void add(std::initializer_list<const char*> ops, const Rule& rule);
+  // Puts a rule in place of whatever was known of the op: its rows serve in all cases.
+  void replace(const std::string& op, Rule rule);
+
+  // Where rows do not suffice: see along.h.
+  void along(const std::string& op, Planner planner);
+  // The same for an op whose rows never serve: nothing has to be decided.
+  void always(const std::string& op, Way way);
+
+  // A kernel that stands above dispatch and brings its gradient with it: on the autograd key.
+  template <class Function>
+  void gradient(const std::string& op, Function function) {
+    register_later(op, false, [=](torch::Library& library, const char* name) { library.impl(name, function); });
+  }
+  // A function that is made of differentiable ops on distributed tensors, in place of LibTorch's own.
+  template <class Function>
+  void composite(const std::string& op, Function function) {
+    register_later(op, true, [=](torch::Library& library, const char* name) { library.impl(name, function); });
+  }
+  // The same for functions that take their arguments boxed.
+  template <auto* function>
+  void gradient_boxed(const std::string& op) {
+    register_later(op, false, [](torch::Library& library, const char* name) {
+      library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
+    });
+  }
+  // The same for a kernel that is made when it is registered.
+  void gradient_kernel(const std::string& op, std::function<torch::CppFunction()> make) {
+    register_later(op, false, [make = std::move(make)](torch::Library& library, const char* name) { library.impl(name, make()); });
+  }
+  template <auto* function>
+  void composite_boxed(const std::string& op) {
+    register_later(op, true, [](torch::Library& library, const char* name) {
+      library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
+    });
+  }
+  // A composite op of LibTorch that is one op here: it has a rule, and is not taken apart.
+  void stays_whole(const std::string& op) { whole_.insert(op); }
 
   // The rule for an op: its own, or that of the functional op it is an in-place or out= variant of.
   // Null if there is none.
   const Rule* find(const c10::OperatorName& op) const;
-  const Decomposition* find_decomposition(const c10::OperatorName& op) const;
+  const Planner* find_planner(const c10::OperatorName& op) const;
+  const Way* find_way(const c10::OperatorName& op) const;
+  bool is_composite(const std::string& op) const { return composites_.count(op) > 0; }
+  bool stays_whole(const c10::OperatorName& op) const { return whole_.count(c10::toString(op)) > 0; }
   const std::map<std::string, Rule>& rules() const { return rules_; }
-  const std::map<std::string, Decomposition>& decompositions() const { return decompositions_; }
+  bool has_way(const std::string& op) const { return planners_.count(op) || ways_.count(op); }
+  std::vector<std::string> ops_along() const;  // those with a planner or a way, by name
+
+  void register_kernels(torch::Library& aten, torch::Library& aten_autograd) const;
 
  private:
+  using Register = std::function<void(torch::Library&, const char* name)>;
+  void register_later(const std::string& op, bool composite, Register add);
+
   std::map<std::string, Rule> rules_;
-  std::map<std::string, Decomposition> decompositions_;
+  std::map<std::string, Planner> planners_;
+  std::map<std::string, Way> ways_;
+  std::set<std::string> whole_, composites_;
+  std::vector<std::function<void(torch::Library& aten, torch::Library& autograd)>> kernels_;
 };
 
-// All rules; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen, before
+// All of it; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen, before
 // the first distributed tensor is made.
 RuleTable& rule_table();
 
@@ -46,45 +94,7 @@ std::string foreach_base_of(const c10::OperatorName& op);
 // The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is no variant.
 std::string base_op_of(const c10::OperatorName& op);
 
-// The families, one function per file.
-void add_pointwise_rules(RuleTable& table);
-void add_matmul_rules(RuleTable& table);
-void add_reduction_rules(RuleTable& table);
-void add_view_rules(RuleTable& table);
-void add_factory_rules(RuleTable& table);
-void add_loss_rules(RuleTable& table);
-void add_whole_rules(RuleTable& table);
-void add_norm_rules(RuleTable& table);
-void add_embedding_rules(RuleTable& table);
-void add_attention_rules(RuleTable& table);
-
-// Ops written in terms of others that look at layouts: intarsia/ops, one function per file.
-void add_softmax_ops(RuleTable& table);
-void add_norm_ops(RuleTable& table);
-void add_statistics_ops(RuleTable& table);
-void add_loss_ops(RuleTable& table);
-void add_matmul_ops(RuleTable& table);
-// In conv/, which lies above and exchanges rows.
-void add_convolution_rules(RuleTable& table);
-void add_pool_rules(RuleTable& table);
-void add_adaptive_max_pool_rules(RuleTable& table);
-void add_unfold_rules(RuleTable& table);
-void add_sample_rules(RuleTable& table);
-void add_pad_rules(RuleTable& table);
-void add_pixel_rules(RuleTable& table);
-void add_resample_rules(RuleTable& table);
-void add_special_rules(RuleTable& table);
-void add_structure_rules(RuleTable& table);
-void add_indexing_rules(RuleTable& table);
-void add_order_rules(RuleTable& table);
-void add_copy_rules(RuleTable& table);  // view_copy and the like, from the views that they copy: comes last
-void add_shapes(RuleTable& table);      // to rules of ops that cannot tell them: after all others
-
-// Ops written in terms of others and of collectives. They know distributed tensors, so they live above: in ops/.
-void add_structure_ops(RuleTable& table);
-void add_circular_pad(RuleTable& table);
-void add_order_ops(RuleTable& table);
-void add_diagonal_ops(RuleTable& table);
-void add_list_ops(RuleTable& table);
+// view_copy and the like get the rules of the views that they copy. To be called when those are there.
+void add_copy_rules(RuleTable& table);
 
 }  // namespace intarsia

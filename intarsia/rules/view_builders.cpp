@@ -1,9 +1,9 @@
+#include "intarsia/rules/view_builders.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include <ATen/ATen.h>
-
-#include "intarsia/rules/builders.h"
 
 namespace intarsia {
 namespace {
@@ -147,12 +147,13 @@ Rule reshape() {
     return rows;
   });
   rule.aligned = true;  // whatever split: rule.legal has the last word
+  rule.keeps_order = true;
   rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
     return empty(call.inputs[0].sizes) || same_elements(call, in, out);
   };
   // A shard may be laid out in memory otherwise than the whole would be; then this copies, and the result is kept as
   // a recipe (see Note [Views that communicate]).
-  rule.local = [](LocalCall& local) {
+  rule.local.run = [](LocalCall& local) {
     auto result = local.stack[0].toTensor().reshape(local.stack[1].toIntVector());
     local.stack.clear();
     local.stack.emplace_back(std::move(result));

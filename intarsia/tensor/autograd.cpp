@@ -6,10 +6,10 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/local_shapes.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
 
 namespace intarsia {
 namespace {
@@ -24,11 +24,11 @@ const Layout* layout_from(const c10::IValue& value) { return reinterpret_cast<co
 const Layout* settled(const Layout* layout) { return layout->with(settled(layout->placements())); }
 
 at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
-  auto& meta = meta_of(tensor);
+  auto& from = body_of(tensor);
   auto sizes = tensor.sizes();
-  if (meta.layout == to) return wrap(shared_meta_of(tensor), sizes, tensor.strides(), tensor.dtype());
-  auto steps = plan(meta.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
-  auto& shards = meta.shards();
+  if (from.layout == to) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
+  auto steps = plan(from.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
+  auto& shards = from.shards();
   auto apart = [shards](Shards result) {  // the caller may write to the result: it has memory of its own
     for (size_t slot = 0; slot < result.size(); ++slot) {
       bool shared = result[slot].is_alias_of(shards[slot]);
@@ -38,7 +38,7 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   };
   auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
   if (!async_op) return wrap(apart(run(steps, shards, sizes)), to, sizes, strides, tensor.dtype());
-  auto body = c10::make_intrusive<DTensorMeta>(Shards(), to);
+  auto body = c10::make_intrusive<DTensorBody>(Shards(), to);
   auto finish = run_async(steps, shards, sizes);
   auto result = wrap(body, sizes, strides, tensor.dtype());
   body->arrive_later([finish, apart] { return apart(finish()); });
@@ -86,14 +86,14 @@ const Layout* way_back(const Layout* from, const Layout* grad) {
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to, bool async_op) {
     ctx->set_materialize_grads(false);  // zeros would be a plain tensor
-    ctx->saved_data["from"] = saved(meta_of(tensor).layout);
+    ctx->saved_data["from"] = saved(body_of(tensor).layout);
     return move(tensor, layout_from(to), async_op);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}};
     check_grad(grads[0], "redistribute");
     CauseScope cause("redistribute backward", false);
-    auto* target = way_back(layout_from(ctx->saved_data["from"]), meta_of(grads[0]).layout);
+    auto* target = way_back(layout_from(ctx->saved_data["from"]), body_of(grads[0]).layout);
     return {redistribute_with_grad(grads[0], target, false), {}, {}};
   }
 };
@@ -103,9 +103,9 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
     ctx->set_materialize_grads(false);
     ctx->saved_data["grad_layout"] = grad_layout;
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    auto& meta = meta_of(tensor);
-    auto& shards = meta.shards();
-    auto& mesh = meta.layout->mesh();
+    auto& body = body_of(tensor);
+    auto& shards = body.shards();
+    auto& mesh = body.layout->mesh();
     if (whole && !shards.empty() && mesh.group_count() == 1) return shards[0].alias();
     return local_value(shards, mesh);
   }
@@ -129,7 +129,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
       // A plain tensor given to many simulated ranks is one copy for each.
       shards.push_back(slots > 1 && !is_per_rank(local) ? value.clone() : value.alias());
     }
-    return wrap(c10::make_intrusive<DTensorMeta>(std::move(shards), layout), shape, stride, local.dtype());
+    return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), shape, stride, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}};

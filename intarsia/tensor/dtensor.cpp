@@ -6,23 +6,23 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/pending.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/start.h"
 #include "intarsia/tensor/autograd.h"
-#include "intarsia/tensor/dispatch.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
 
-const DTensorMeta& checked_meta(const at::Tensor& tensor, const char* where) {
+const DTensorBody& checked_body(const at::Tensor& tensor, const char* where) {
   TORCH_CHECK_TYPE(is_dtensor(tensor), "[", where, "] needs a distributed tensor, but got a plain one of shape ",
                    tensor.defined() ? c10::str(tensor.sizes()) : "(undefined)", ". Make one with distribute_tensor.");
-  return meta_of(tensor);
+  return body_of(tensor);
 }
 
 const Layout* checked_layout(const DeviceMesh& mesh, const Placements& placements, int64_t ndim, const char* where) {
-  register_dispatch();
+  start();
   TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[", where, "] ", placements.size(),
                     placements.size() == 1 ? " placement" : " placements", " given, but ", mesh.text(), " has ",
                     mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes", ". Give one placement per axis.");
@@ -139,14 +139,14 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Pla
 }
 
 at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements) {
-  auto& meta = checked_meta(tensor, "to_local");
-  auto* grad_layout = meta.layout->with(settled(meta.layout->placements()));
-  if (grad_placements) grad_layout = checked_layout(meta.layout->mesh(), *grad_placements, tensor.dim(), "to_local");
+  auto& body = checked_body(tensor, "to_local");
+  auto* grad_layout = body.layout->with(settled(body.layout->placements()));
+  if (grad_placements) grad_layout = checked_layout(body.layout->mesh(), *grad_placements, tensor.dim(), "to_local");
   return to_local_with_grad(tensor, grad_layout);
 }
 
 at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements) {
-  auto& mesh = checked_meta(tensor, "full_tensor").layout->mesh();
+  auto& mesh = checked_body(tensor, "full_tensor").layout->mesh();
   CauseScope cause("full_tensor", false);
   auto whole = redistribute_with_grad(tensor, Layout::replicated(mesh), false);
   auto* grad_layout = Layout::replicated(mesh);
@@ -157,24 +157,24 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op) {
-  auto& meta = checked_meta(tensor, "redistribute");
-  auto* layout = checked_layout(meta.layout->mesh(), placements, tensor.dim(), "redistribute");
+  auto& body = checked_body(tensor, "redistribute");
+  auto* layout = checked_layout(body.layout->mesh(), placements, tensor.dim(), "redistribute");
   CauseScope cause("redistribute", false);
   return redistribute_with_grad(tensor, layout, async_op);
 }
 
-const Layout& layout_of(const at::Tensor& tensor) { return *checked_meta(tensor, "layout_of").layout; }
-const DeviceMesh& mesh_of(const at::Tensor& tensor) { return checked_meta(tensor, "mesh_of").layout->mesh(); }
+const Layout& layout_of(const at::Tensor& tensor) { return *checked_body(tensor, "layout_of").layout; }
+const DeviceMesh& mesh_of(const at::Tensor& tensor) { return checked_body(tensor, "mesh_of").layout->mesh(); }
 
 const Placements& placements_of(const at::Tensor& tensor) {
-  return checked_meta(tensor, "placements_of").layout->placements();
+  return checked_body(tensor, "placements_of").layout->placements();
 }
 
 Shards shards_of(at::Tensor&& tensor) { return shards_of(static_cast<const at::Tensor&>(tensor)); }
 
 const Shards& shards_of(const at::Tensor& tensor) {
-  checked_meta(tensor, "shards_of");
-  return meta_of(tensor).shards();
+  checked_body(tensor, "shards_of");
+  return body_of(tensor).shards();
 }
 
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {

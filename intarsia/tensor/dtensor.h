@@ -60,7 +60,4 @@ at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements&
 at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
                 at::TensorOptions options = {});
 
-// Shape, dtype, mesh, placements and the local values, as text. Also what operator<< prints.
-std::string str(const at::Tensor& tensor);
-
 }  // namespace intarsia

@@ -7,9 +7,10 @@
 #include <ATen/core/Formatting.h>
 #include <ATen/core/Tensor.h>
 
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
+#include "intarsia/tensor/printing.h"
 
 // Note [Interposed functions]
 // operator<< for tensors is inline in LibTorch's headers and calls at::print, which reads the data pointer; and the
@@ -39,35 +40,19 @@ bool is_ours(const c10::TensorImpl& impl) {
 
 // What to call instead.
 std::string advice(const c10::TensorImpl& impl) {
-  auto* meta = const_cast<c10::TensorImpl&>(impl).get_backend_meta();
-  if (!impl.key_set().has(kDTensorKey) || !meta) {
+  auto* body = const_cast<c10::TensorImpl&>(impl).get_backend_meta();
+  if (!impl.key_set().has(kDTensorKey) || !body) {
     return c10::str("a tensor that stands for one per rank, of shape ", impl.sym_sizes(),
                     ", has no memory of its own. Use values_of(tensor), which has that of every hosted rank.");
   }
-  return c10::str("a distributed tensor of shape ", impl.sizes(), ", ", str(*static_cast<DTensorMeta*>(meta)->layout),
+  return c10::str("a distributed tensor of shape ", impl.sizes(), ", ", str(*static_cast<DTensorBody*>(body)->layout),
                   ", has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, or ",
                   "full_tensor(tensor) for the whole. To save a module, use full_state_dict(module).");
 }
 
 }  // namespace
 
-bool interposed() {
-  // Ours is the first definition if it lies in the same library or program as this file.
-  static const bool ours = [] {
-    Dl_info here, print;
-    auto* known = reinterpret_cast<void*>(&is_ours);
-    auto* first = dlsym(RTLD_DEFAULT, kPrint);
-    return dladdr(known, &here) && first && dladdr(first, &print) && here.dli_fbase == print.dli_fbase;
-  }();
-  return ours;
-}
-
-void explain_missing_memory(c10::TensorImpl& impl) {
-  if (C10_LIKELY(interposed())) return;
-  impl.release_storage_and_set_meta_custom_data_ptr_error_msg_(
-      "A distributed tensor has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, "
-      "full_tensor(tensor) for the whole, or intarsia::str(tensor) to print it.");
-}
+void take_along_interposed() {}
 
 }  // namespace intarsia
 

@@ -1,16 +1,9 @@
 #pragma once
 // Functions of LibTorch whose place ours take in the process: printing, and the errors of data_ptr() and storage().
 
-#include <c10/core/TensorImpl.h>
-
 namespace intarsia {
 
-// Whether they do: `std::cout << dtensor` shows the tensor, and dtensor.data_ptr() says what to call instead. True
-// where this library, or the program it is linked into, is searched for symbols before LibTorch; that is so unless
-// LibTorch was loaded first (Python) or named first on the linker's command line.
-bool interposed();
-
-// Where they do not, stores an error text in the tensor, so that LibTorch's own error also says what to call.
-void explain_missing_memory(c10::TensorImpl& impl);
+// Does nothing. Its mention makes a linker take the file with those functions along from a static library.
+void take_along_interposed();
 
 }  // namespace intarsia

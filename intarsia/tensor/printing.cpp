@@ -1,3 +1,5 @@
+#include "intarsia/tensor/printing.h"
+
 #include <cmath>
 #include <cstdio>
 #include <sstream>
@@ -6,9 +8,9 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
 
 namespace intarsia {
 namespace {
@@ -128,15 +130,15 @@ std::string form_text(const at::Tensor& tensor) {
 }
 
 std::string dtensor_text(const at::Tensor& tensor) {
-  auto& layout = *meta_of(tensor).layout;
+  auto& layout = *body_of(tensor).layout;
   auto text = "DTensor(" + form_text(tensor) + ", placements=" + str(layout.placements()) +
               ", mesh=" + layout.mesh().text() + (tensor.requires_grad() ? ", requires_grad=true)" : ")");
   auto& slots = layout.mesh().slots();
   if (slots.empty()) return text + "\nno rank of the mesh is hosted here";
   try {
     // Waits for a collective that is under way, which may fail, but starts none: one rank may print alone.
-    bool stale = meta_of(tensor).is_stale();
-    auto& shards = stale ? meta_of(tensor).last_known_shards() : meta_of(tensor).shards();
+    bool stale = body_of(tensor).is_stale();
+    auto& shards = stale ? body_of(tensor).last_known_shards() : body_of(tensor).shards();
     if (stale) text += " as it was: its base has changed since, read it to refresh";
     return text + shards_text(shards, [&](size_t slot) { return "rank " + std::to_string(slots[slot].rank); });
   } catch (const std::exception& error) {

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "bindings.h"
-#include "intarsia/tensor/implicit_moves.h"
+#include "intarsia/comm/implicit_moves.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia::python {

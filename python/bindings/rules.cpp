@@ -4,9 +4,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings.h"
+#include "intarsia/dispatch/register.h"
 #include "intarsia/rules/table.h"
-#include "intarsia/tensor/dispatch.h"
-#include "intarsia/tensor/meta.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia::python {
 namespace {
@@ -65,9 +65,8 @@ void add_rule(const std::string& name, const std::string& overload, py::function
   bool late = handle.hasKernelForDispatchKey(kDTensorKey) && !table.rules().count(full);
   TORCH_CHECK(!late, "[register_sharding] ", full, " has no rule that could be replaced, and distributed tensors exist ",
               "already. Register it before the first one is made.");
-  table[full] = rule_from(std::move(function));
+  table.replace(full, rule_from(std::move(function)));
   register_ruled(handle);
-  if (table.find_decomposition(handle.operator_name())) table.decompose(full, [](auto&) { return false; });
 }
 
 }  // namespace

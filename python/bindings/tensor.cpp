@@ -2,10 +2,11 @@
 
 #include "bindings.h"
 #include "intarsia/nn/distribute_module.h"
-#include "intarsia/tensor/dispatch.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/start.h"
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/meta.h"
-#include "intarsia/tensor/per_rank.h"
+#include "intarsia/tensor/printing.h"
 
 namespace intarsia::python {
 namespace {
@@ -92,7 +93,7 @@ void bind_queries(py::module_& m) {
         [](const std::vector<at::Tensor>& values) { return per_rank(Shards(values.begin(), values.end())); },
         "One tensor that stands for these, one per hosted rank.");
   m.def("text", [](const at::Tensor& tensor) { return str(tensor); }, Unlocked());
-  m.def("register_dispatch", &register_dispatch, Unlocked());
+  m.def("start", &start, Unlocked(), "Makes every op ready for distributed tensors.");
 }
 
 }  // namespace

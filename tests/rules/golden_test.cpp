@@ -20,7 +20,11 @@ std::string listing() {
     if (!call.runs()) call = SampleCall(sample, at::kBool);
     if (!call.runs()) continue;
     auto text = "  " + call.text() + "\n";
-    for (auto& row : rule_table().rules().at(sample.op).rows(call.seen())) text += "    " + str(row) + "\n";
+    auto& rule = rule_table().rules().at(sample.op);
+    for (auto& row : rule.rows(call.seen())) text += "    " + str(row) + "\n";
+    if (rule.along.rows) {
+      for (auto& row : rule.along.rows(call.seen())) text += "    along a cut: " + str(row) + "\n";
+    }
     calls[sample.op].push_back(std::move(text));
   }
   std::ostringstream out;
@@ -31,8 +35,8 @@ std::string listing() {
     out << op << "  [" << rule.family << "]\n";
     for (auto& text : calls[op]) out << text;
   }
-  out << "\nWritten in terms of other ops:\n";
-  for (auto& [op, body] : rule_table().decompositions()) out << "  " << op << "\n";
+  out << "\nBy other ops and collectives, where their own dims are cut or always:\n";
+  for (auto& op : rule_table().ops_along()) out << "  " << op << "\n";
   return out.str();
 }
 

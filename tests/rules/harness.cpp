@@ -42,7 +42,7 @@ void add_copy_samples(std::vector<Sample>& list) {
     auto dot = sample.op.find('.');
     sample.op.insert(dot == std::string::npos ? sample.op.size() : dot, "_copy");
     auto rule = rule_table().rules().find(sample.op);
-    if (rule != rule_table().rules().end() && rule->second.family == "copy of " + list[i].op) list.push_back(sample);
+    if (rule != rule_table().rules().end() && rule->second.copies == list[i].op) list.push_back(sample);
   }
 }
 
@@ -234,14 +234,14 @@ std::vector<std::vector<at::Tensor>> run_on_ranks(const SampleCall& call, const 
     for (auto& pieces : dealt) mine.push_back(pieces[rank]);
     auto stack = call.with_tensors(mine);
     auto& slot = mesh.slots()[rank];
-    for (auto& name : rule.size_args) {
+    for (auto& name : rule.local.size_args) {
       auto shape = local_shape(*out[0], call.expected()[0].sizes(), slot.coordinate);
       auto arg = seen.arg_index(name.c_str());
       stack[arg] = local_size(seen.schema.arguments()[arg], shape);
     }
-    if (rule.local) {
+    if (rule.local.run) {
       LocalCall local{seen, in, out, slot, stack, call.handle()};
-      rule.local(local);
+      rule.local.run(local);
     } else {
       call.handle().callBoxed(stack);
     }

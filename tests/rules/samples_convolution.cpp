@@ -4,9 +4,55 @@
 
 namespace intarsia {
 
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+void add_adaptive_averages(std::vector<Sample>& list) {
+  for (size_t n : {2, 3}) {
+    auto image = n == 2 ? Ints{3, 5, 6, 7} : Ints{3, 2, 4, 5, 6};
+    Ints size(n, 3), result = {3, image[1]};
+    result.insert(result.end(), n, 3);
+    auto op = "aten::_adaptive_avg_pool" + std::to_string(n) + "d";
+    list.push_back({op, {x(image), size}});
+    list.push_back({op + "_backward", {x(result), x(image)}});
+  }
+}
+
+void add_volume_pools(std::vector<Sample>& list) {
+  const Ints twos = {2, 2, 2}, zeros = {0, 0, 0}, ones = {1, 1, 1};
+  auto image = x({3, 5, 4, 6, 5});
+  auto [values, indices] = at::max_pool3d_with_indices(image, twos, twos, zeros, ones, false);
+  list.push_back({"aten::max_pool3d_with_indices", {image, twos, twos, ones, ones, true}});
+  list.push_back({"aten::max_pool3d_with_indices_backward", {x(values.sizes().vec()), image, twos, twos, zeros, ones, false, indices}});
+  list.push_back({"aten::max_unpool3d", {values, indices, Ints{4, 6, 5}, twos, zeros}});
+  auto [flat, places] = at::max_pool2d_with_indices(x({3, 5, 6, 4}), {2, 2}, {2, 2}, {0, 0}, {1, 1}, false);
+  list.push_back({"aten::max_unpool2d", {flat, places, Ints{6, 4}}});
+}
+
+void add_columns(std::vector<Sample>& list) {
+  const Ints kernel = {2, 3}, one = {1, 1}, two = {2, 2};
+  auto image = x({3, 2, 6, 7});
+  auto columns = at::im2col(image, kernel, one, one, two);
+  list.push_back({"aten::im2col", {image, kernel, one, one, two}});
+  list.push_back({"aten::col2im", {x(columns.sizes().vec()), Ints{6, 7}, kernel, one, one, two}});
+}
+
+void add_samplers(std::vector<Sample>& list) {
+  for (int64_t n : {2, 3}) {
+    auto image = n == 2 ? Ints{3, 5, 6, 7} : Ints{3, 2, 4, 5, 6}, grid = n == 2 ? Ints{3, 4, 5, 2} : Ints{3, 4, 2, 5, 3};
+    auto result = Ints{image[0], image[1]};
+    result.insert(result.end(), grid.begin() + 1, grid.end() - 1);
+    auto op = "aten::grid_sampler_" + std::to_string(n) + "d";
+    list.push_back({op, {x(image), unit(grid).mul(0.9), 0, 0, false}});
+    list.push_back({op + "_backward", {x(result), x(image), unit(grid).mul(0.9), 0, 0, false, c10::List<bool>({true, true})}});
+  }
+}
+
+}  // namespace
+
 void add_convolution_samples(std::vector<Sample>& list) {
   const c10::IValue none;
-  using Ints = std::vector<int64_t>;
   // input, weight, groups, transposed; with and without bias
   auto convolution = [&](Ints input, Ints weight, int64_t groups, bool transposed) {
     auto channels = transposed ? weight[1] * groups : weight[0];
@@ -75,8 +121,17 @@ void add_convolution_samples(std::vector<Sample>& list) {
     if (n == 2) {
       for (auto op : {"upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) add(op, true);
     }
-    list.push_back({"aten::replication_pad" + d, {x(image), Ints(2 * n, 2)}});
+    for (std::string pad : {"replication_pad", "reflection_pad"}) {
+      auto grown = image;
+      for (size_t i = 2; i < grown.size(); ++i) grown[i] += 4;
+      list.push_back({"aten::" + pad + d, {x(image), Ints(2 * n, 2)}});
+      list.push_back({"aten::" + pad + d + "_backward", {x(grown), x(image), Ints(2 * n, 2)}});
+    }
   }
+  add_adaptive_averages(list);
+  add_volume_pools(list);
+  add_columns(list);
+  add_samplers(list);
 }
 
 }  // namespace intarsia

@@ -1,8 +1,8 @@
 #pragma once
 // A distributed tensor from a whole one by way of the dealer: any placements, Partial too, on simulated and real ranks.
 
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/per_rank.h"
 #include "tests/support/dealer.h"
 
 namespace intarsia {

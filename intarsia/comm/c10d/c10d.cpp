@@ -1,0 +1,156 @@
+#include "intarsia/comm/c10d/c10d.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/c10d/group.h"
+#include "intarsia/comm/launch/rendezvous.h"
+
+namespace intarsia {
+namespace {
+
+std::string key_of(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (auto rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+std::vector<int> count_up(size_t n) {
+  std::vector<int> numbers(n);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+}  // namespace
+
+struct C10dEngine::Entry {
+  std::mutex making;
+  std::shared_ptr<const Group> group;
+  c10::intrusive_ptr<c10d::Backend> adopted;  // given by the user; other lines may travel inside it
+};
+
+C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
+    : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {
+  if (store_) alarm_store_ = store_->clone();
+}
+
+C10dEngine::~C10dEngine() = default;
+
+std::string C10dEngine::text() const { return c10::str("a job of ", size(), " ranks"); }
+
+Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
+                            bool later) const {
+  return group_of(line.ranks[0])->all_reduce(mine[0], result[0], op, later);
+}
+
+Wait C10dEngine::all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const {
+  return group_of(line.ranks[0])->all_gather(mine[0], all[0], counts[0]);
+}
+
+Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
+                            const Counts& receive_counts) const {
+  return group_of(line.ranks[0])->all_to_all(send[0], send_counts[0], receive[0], receive_counts[0]);
+}
+
+Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t source) const {
+  return group_of(line.ranks[0])->broadcast(buffers[0], source);
+}
+
+void C10dEngine::barrier() const {
+  std::vector<int64_t> everyone(size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
+  if (auto wait = group_of(everyone)->all_gather(mine, all, MemberCounts(size(), 1))) wait();
+}
+
+std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ranks) const {
+  std::shared_ptr<Entry> entry;
+  {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(!closed_, "[finalize] the world was closed, but a mesh of it is still in use. Call finalize() last.");
+    auto& known = groups_[ranks];
+    if (!known) known = std::make_shared<Entry>();
+    entry = known;
+  }
+  // Making a group waits for its members, so only this line is locked.
+  std::lock_guard lock(entry->making);
+  if (!entry->group) entry->group = make_group(ranks);
+  return entry->group;
+}
+
+std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks) const {
+  if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<GlooMaker> gloo;
+  {
+    std::lock_guard lock(mutex_);
+    if (store_ && !gloo_) gloo_ = std::make_shared<GlooMaker>(options_.interface, options_.timeout);
+    store = store_;
+    gloo = gloo_;
+  }
+  if (!store) return group_inside_adopted(ranks);
+  // A clone has its own connection, so that two threads that make groups do not wait for each other.
+  auto meeting = c10::make_intrusive<c10d::PrefixStore>("group/" + key_of(ranks), store->clone());
+  meeting->setTimeout(options_.timeout);
+  arrive("make_group", *meeting, hosted()[0], ranks, options_.timeout);
+  int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  return group_over(gloo->make(meeting, position, ranks.size()), ranks, count_up(ranks.size()));
+}
+
+std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
+                                                    std::vector<int64_t> ranks, std::vector<int> peers) const {
+  int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
+  auto alarm = backend ? alarm_of(ranks, *backend) : nullptr;
+  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm)};
+  // Other backends carry part of their ranks only by messages, too.
+  return direct || !members.whole() ? make_direct_group(std::move(members))
+                                    : make_collective_group(std::move(members));
+}
+
+std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::vector<int64_t>& ranks, const c10d::Backend& backend) const {
+  std::lock_guard lock(alarm_mutex_);
+  if (!alarm_store_) return nullptr;
+  return std::make_shared<Alarm>(alarm_store_, c10::str("interrupted/", key_of(ranks), "/", backend.getGroupUid()));
+}
+
+std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<int64_t>& ranks) const {
+  std::lock_guard lock(mutex_);
+  for (auto& [outer, entry] : groups_) {
+    std::vector<int> peers;
+    for (auto rank : ranks) {
+      auto found = std::find(outer.begin(), outer.end(), rank);
+      if (found != outer.end()) peers.push_back(found - outer.begin());
+    }
+    if (entry->adopted && peers.size() == ranks.size()) return group_over(entry->adopted, ranks, peers);
+  }
+  TORCH_CHECK(false, "[mesh] no process group connects the ranks ", c10::ArrayRef<int64_t>(ranks),
+              ", and without a store none can be made. Call init_from with a store, or pass a group of these ranks to "
+              "mesh_from_group.");
+}
+
+void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
+  auto entry = std::make_shared<Entry>();
+  entry->adopted = backend;
+  entry->group = group_over(std::move(backend), ranks, count_up(ranks.size()));
+  std::lock_guard lock(mutex_);
+  groups_[ranks] = std::move(entry);
+}
+
+void C10dEngine::close() const {
+  std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups;
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  groups.swap(groups_);
+  store_.reset();
+  gloo_.reset();
+  std::lock_guard alarms(alarm_mutex_);
+  alarm_store_.reset();
+}
+
+}  // namespace intarsia

@@ -1,0 +1,35 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "intarsia/comm/c10d/group.h"
+
+namespace intarsia {
+
+bool Members::whole() const {
+  if (!backend || backend->getSize() != size()) return false;
+  for (int64_t i = 0; i < size(); ++i) {
+    if (peers[i] != i) return false;
+  }
+  return true;
+}
+
+bool Members::gloo() const { return backend && backend->getBackendName() == "gloo"; }
+
+std::string Members::interrupted() const {
+  auto rank = alarm ? alarm->raised() : std::nullopt;
+  return rank ? c10::str("rank ", *rank, " was interrupted while it waited. Start the job again.") : "";
+}
+
+// Gloo closes all connections of a group when a wait times out, so we wait for a message that nobody sends.
+void Members::give_up() const {
+  constexpr int kNeverSent = 0x1A76 << 15;  // see Note [Direct exchange]
+  if (alarm) alarm->raise(ranks[position]);
+  if (!gloo() || size() == 1) return;
+  std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+  try {
+    backend->recv(nothing, peers[position == 0], kNeverSent)->wait(std::chrono::milliseconds(1));
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace intarsia

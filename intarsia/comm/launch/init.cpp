@@ -1,0 +1,194 @@
+#include "intarsia/comm/launch/init.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/launch/launch.h"
+#include "intarsia/comm/launch/rendezvous.h"
+
+namespace intarsia {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultTimeout = std::chrono::minutes(5);
+
+const char* environment(const char* name) { return getenv(name); }
+
+// A store that we opened. It stays open until the process ends: the ranks may leave and join again, not all at once.
+struct OpenStore {
+  Meeting meeting;
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  std::optional<OpenStore> opened;
+  const C10dEngine* engine = nullptr;  // the last that joined a job
+  int64_t times = 0;                   // that we have joined: each time has its own keys in the store
+};
+State& state() {
+  static auto* instance = new State;
+  return *instance;
+}
+
+milliseconds timeout_of(const InitOptions& options) {
+  if (options.timeout) return *options.timeout;
+  auto seconds = read_number(environment, "INTARSIA_TIMEOUT");
+  TORCH_CHECK_VALUE(!seconds || *seconds > 0, "[init] INTARSIA_TIMEOUT is 0. Give a number of seconds above 0.");
+  return seconds ? milliseconds(*seconds * 1000) : kDefaultTimeout;
+}
+
+bool direct_messages() {
+  auto* text = environment("INTARSIA_DIRECT");
+  return !text || std::string(text) != "0";
+}
+
+std::vector<int64_t> count_up(int64_t n) {
+  std::vector<int64_t> numbers(n);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+// Worlds live until the process ends, so engines are never freed.
+const World& join(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options) {
+  auto* engine = new C10dEngine(rank, size, std::move(store), std::move(options));
+  ++state().times;
+  state().engine = engine;
+  set_process_world(engine);
+  return *engine;
+}
+
+const World& join_store(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
+                        C10dOptions options) {
+  arrive("init", *store, rank, count_up(size), options.timeout);
+  return join(rank, size, store, std::move(options));
+}
+
+c10::intrusive_ptr<c10d::Store> own_keys(c10::intrusive_ptr<c10d::Store> store, const std::string& job) {
+  auto prefix = c10::str("intarsia/", job, "/", state().times);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+}
+
+c10::intrusive_ptr<c10d::Store> store_at(const Meeting& meeting, const Launch& launch, milliseconds timeout) {
+  auto& opened = state().opened;
+  if (!opened || opened->meeting.text() != meeting.text()) {
+    opened = OpenStore{meeting, open_store(meeting, launch.rank, launch.size, timeout)};
+  }
+  return opened->store;
+}
+
+// The rank that serves the store stays until the others are done with it.
+void leave_store() {
+  auto opened = std::exchange(state().opened, std::nullopt);
+  if (!opened || !opened->meeting.file.empty() || !opened->meeting.rank_zero_serves) return;
+  auto& engine = *state().engine;
+  auto rank = engine.hosted()[0];
+  leave(*opened->store, rank);
+  if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), engine.options().timeout);
+}
+
+// A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
+void leave_at_exit(int status, void*) {
+  if (status != 0 || !state().engine) return;
+  try {
+    state().engine->close();
+    leave_store();
+  } catch (const std::exception&) {
+    // The store has gone before us: there is nobody left to tell.
+  }
+}
+
+Launch launch_of(const InitOptions& options) {
+  TORCH_CHECK_VALUE(options.rank.has_value() == options.world_size.has_value(), "[init] only ",
+                    options.rank ? "the rank" : "the world size", " was given. Give both or neither.");
+  if (!options.rank) return read_launch(environment).value_or(Launch{});
+  TORCH_CHECK_VALUE(0 <= *options.rank && *options.rank < *options.world_size, "[init] rank ", *options.rank,
+                    " does not exist in a world of ", *options.world_size, ".");
+  return Launch{"init", *options.rank, *options.world_size};
+}
+
+}  // namespace
+
+const World& init(const InitOptions& options) {
+  std::lock_guard lock(state().mutex);
+  if (auto* world = process_world()) return *world;
+  auto launch = launch_of(options);
+  if (launch.size == 1) {
+    set_process_world(&world_of_one());
+    return world_of_one();
+  }
+  auto timeout = timeout_of(options);
+  auto meeting = read_meeting(environment, launch, options.rendezvous);
+  auto interface = options.interface.empty() ? read_interface(environment, meeting, launch) : options.interface;
+  auto store = own_keys(store_at(meeting, launch, timeout), launch.job);
+  auto& world = join_store(store, launch.rank, launch.size, {interface, timeout, direct_messages()});
+  static int registered = on_exit(leave_at_exit, nullptr);
+  (void)registered;
+  return world;
+}
+
+const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, const InitOptions& options) {
+  std::lock_guard lock(state().mutex);
+  if (auto* world = process_world()) return *world;
+  Launch launch{"init_from", rank, size};
+  auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
+  return join_store(own_keys(store, ""), rank, size, {interface, timeout_of(options), direct_messages()});
+}
+
+const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options) {
+  std::lock_guard lock(state().mutex);
+  if (auto* world = process_world()) return *world;
+  auto store = group->getStore() ? own_keys(group->getStore(), "") : nullptr;
+  Launch launch{"init_from_group", group->getRank(), group->getSize()};
+  auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
+  auto& world = join(launch.rank, launch.size, store, {interface, timeout_of(options), direct_messages()});
+  auto devices = group->getDeviceTypes();
+  bool cpu = devices.empty() || std::find(devices.begin(), devices.end(), at::kCPU) != devices.end();
+  state().engine->adopt(count_up(launch.size), group->getBackend(cpu ? at::kCPU : devices[0].type()));
+  return world;
+}
+
+const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options) {
+  std::lock_guard lock(state().mutex);
+  if (auto* world = process_world()) return *world;
+  auto& world = join(group->getRank(), group->getSize(), nullptr, {"", timeout_of(options), direct_messages()});
+  state().engine->adopt(count_up(group->getSize()), group);
+  return world;
+}
+
+void finalize() {
+  std::lock_guard lock(state().mutex);
+  if (state().engine) state().engine->close();
+  set_process_world(nullptr);
+}
+
+int64_t rank() {
+  auto& world = current_world();
+  TORCH_CHECK(world.hosted().size() == 1, "[rank] the world is ", world.text(), ", and this process plays ",
+              world.hosted().size(), " ranks. Loop over current_world().hosted() or the mesh's slots().");
+  return world.hosted()[0];
+}
+
+int64_t world_size() { return current_world().size(); }
+
+int64_t local_rank() {
+  auto launch = read_launch(environment);
+  return launch ? launch->local_rank : 0;
+}
+
+void barrier() { engine_of(current_world()).barrier(); }
+
+}  // namespace intarsia

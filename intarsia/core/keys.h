@@ -1,0 +1,20 @@
+#pragma once
+// The dispatch keys by which LibTorch tells our tensors from others.
+
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
+
+namespace intarsia {
+
+constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;  // a distributed tensor
+constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;  // one that stands for a value per rank
+constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;    // see Note [Tensors with a note]
+
+// The key by which autocast sees the tensors of a device. PyTorch adds it to the tensors of its own backends only.
+inline c10::DispatchKeySet autocast_keys(c10::Device device) {
+  if (device.is_cpu()) return c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
+  if (device.is_cuda()) return c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
+  return {};
+}
+
+}  // namespace intarsia

@@ -1,0 +1,78 @@
+#include "intarsia/dispatch/alike.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/lerp_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/sub_ops.h>
+
+#include "intarsia/dispatch/kernel_list.h"
+#include "intarsia/dispatch/run.h"
+#include "intarsia/dispatch/watch.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+namespace {
+
+// Note [Tensors that lie alike]
+// An elementwise op on tensors of one form and one layout, none of it pending, is that op on the local tensors, and needs
+// neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of their time
+// there. Whatever is not that simple goes the way of all ops.
+
+const at::Tensor* cpu_shard(DTensorBody& body) {
+  auto& shards = body.shards();
+  if (shards.size() != 1) return nullptr;
+  return shards[0].key_set() - kAboveKernels == kCpu ? &shards[0] : nullptr;
+}
+
+// What an op gets on this rank for an argument beside `self`: the shard of a tensor that lies like it, else null. Numbers are
+// what they are.
+const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
+  if (!is_dtensor(argument) || argument.scalar_type() != self.scalar_type() || argument.sizes() != self.sizes()) return nullptr;
+  auto& body = body_of(argument);
+  return body.layout == body_of(self).layout ? cpu_shard(body) : nullptr;
+}
+const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
+
+template <class AtenOp, class Schema = typename AtenOp::schema>
+struct Alike;
+
+template <class AtenOp, class... Args>
+struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
+  static at::Tensor& run(at::Tensor& self, Args... args) {
+    if (C10_LIKELY(!OpWatch::open()) && is_dtensor(self) && self.is_floating_point() &&
+        self.is_non_overlapping_and_dense() && !body_of(self).layout->has_partial()) {
+      if (run_local(self, local(self, args)...)) return self;
+    }
+    static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow(AtenOp::name, AtenOp::overload_name));
+    std::vector<c10::IValue> stack{self, args...};
+    run_op(*op, stack);
+    return self;
+  }
+
+  template <class... Locals>
+  static bool run_local(at::Tensor& self, const Locals*... locals) {
+    auto& body = body_of(self);
+    auto* shard = cpu_shard(body);
+    if (!shard || !(locals && ...)) return false;
+    auto target = *shard;
+    AtenOp::redispatch(kCpu, target, *locals...);
+    body.written();
+    return true;
+  }
+};
+
+namespace ops = at::_ops;
+using All = KernelList<Alike, ops::add__Tensor, ops::sub__Tensor, ops::mul__Tensor, ops::div__Tensor, ops::addcmul_,
+                       ops::addcdiv_, ops::lerp__Scalar>;
+
+}  // namespace
+
+bool has_alike_kernel(const std::string& op) { return All::has(op); }
+
+void register_alike(torch::Library& library) { All::add_to(library); }
+
+}  // namespace intarsia

@@ -1,0 +1,43 @@
+#include "intarsia/dispatch/cache.h"
+
+#include "intarsia/redistribute/cost.h"
+
+namespace intarsia {
+namespace {
+
+thread_local CacheCounts counts_;
+
+}  // namespace
+
+CacheCounts& cache_counts() { return counts_; }
+
+size_t DecisionCache::Hash::operator()(const CallKey& key) const {
+  uint64_t hash = 0x9E3779B97F4A7C15ull;
+  for (auto word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdull, hash ^= hash >> 32;
+  return hash;
+}
+
+std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
+  std::lock_guard lock(mutex_);
+  if (auto now = link_cost_generation(); C10_UNLIKELY(generation_ != now)) {
+    decisions_.clear();
+    generation_ = now;
+  }
+  auto found = decisions_.find(key);
+  bool known = found != decisions_.end();
+  ++(known ? counts_.found : counts_.missed);
+  return known ? found->second : nullptr;
+}
+
+void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
+  std::lock_guard lock(mutex_);
+  if (decisions_.size() >= kCapacity) decisions_.clear();
+  decisions_[key] = std::move(decision);
+}
+
+size_t DecisionCache::size() const {
+  std::lock_guard lock(mutex_);
+  return decisions_.size();
+}
+
+}  // namespace intarsia

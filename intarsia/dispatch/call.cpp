@@ -1,0 +1,151 @@
+#include "intarsia/dispatch/call.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/policy.h"
+
+namespace intarsia {
+namespace {
+
+// Whether a tensor leads: the first one of more than one element, or the first of all.
+void find_mesh(Call& call, const at::Tensor& tensor, bool& found) {
+  if (found || !is_dtensor(tensor)) return;
+  found = tensor.numel() != 1;
+  if (found || !call.mesh.defined()) call.mesh = body_of(tensor).layout->mesh();
+}
+
+bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
+  if (a.group_count() != 1 || b.group_count() != 1 || a.size() != b.size()) return false;
+  auto left = a.ranks().vec(), right = b.ranks().vec();
+  std::sort(left.begin(), left.end());
+  std::sort(right.begin(), right.end());
+  return left == right;
+}
+
+// One number on another mesh of the same ranks is a number here, too: clip_grad_norm_ scales the gradients of all meshes
+// by the same one.
+bool becomes_number(const Call& call, const Operand& operand) {
+  auto& written = call.op.written;
+  return operand.tensor.numel() == 1 && std::find(written.begin(), written.end(), operand.arg) == written.end() &&
+         same_ranks(call.mesh, operand.body->layout->mesh());
+}
+
+void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
+  auto* body = is_dtensor(tensor) ? &body_of(tensor) : nullptr;
+  call.operands.push_back({tensor, body, arg, index});
+  if (!body || call.mesh == body->layout->mesh()) return;
+  if (becomes_number(call, call.operands.back())) {
+    CauseScope cause(call.op.name.c_str(), true);
+    auto values = shards_in(tensor, Layout::replicated(body->layout->mesh()));
+    auto& operand = call.operands.back();
+    operand.tensor = wrap(std::move(values), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+    operand.body = &body_of(operand.tensor);
+    return;
+  }
+  TORCH_CHECK(false, "[", call.op.name, "] its tensors lie on different meshes: ",
+              call.mesh.text(), " and ", body->layout->mesh().text(),
+              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+}
+
+// Whether every rank holds the same values.
+void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh) {
+  Shards mine, first;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+    mine.push_back(tensor);
+    first.push_back(tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  CauseScope cause(op.name.c_str(), true);
+  auto& everyone = Axis::whole(mesh);
+  everyone.broadcast(first, 0);
+  Shards verdicts;  // shared, so that every rank gets the error and none is left waiting
+  for (size_t slot = 0; slot < mine.size(); ++slot) {
+    verdicts.push_back(at::scalar_tensor(at::equal(mine[slot], first[slot]), at::kLong));
+  }
+  verdicts = everyone.all_reduce(verdicts, ReduceOp::min);
+  bool same = verdicts.empty() || verdicts[0].item<int64_t>() == 1;
+  TORCH_CHECK_VALUE(same, "[", op.name, "] a plain tensor of shape ", tensor.sizes(), " differs between the ranks of ",
+                    mesh.text(), ". Distribute it with distribute_tensor or from_local.");
+}
+
+// Where nobody used one of several outputs, autograd's formulas put plain zeros in place of its gradient.
+bool is_missing_gradient(const at::Tensor& tensor) {
+  return torch::autograd::get_current_graph_task_id() >= 0 && (tensor.is_meta() || !at::any(tensor).item<bool>());
+}
+
+// Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
+// becomes distributed where it stands (unless others see its memory, too), cut like a gradient beside it along the dims that
+// they have in common.
+void become_distributed(const Call& call, const at::Tensor& tensor) {
+  Placements placements(call.mesh.ndim(), Replicate());
+  for (auto& other : call.operands) {
+    if (!other.body || other.tensor.dim() != tensor.dim()) continue;
+    for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
+      auto& p = other.body->layout->placements()[axis];
+      placements[axis] = is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
+    }
+  }
+  auto* layout = Layout::get(call.mesh, placements);
+  Shards shards;
+  for (auto& slot : call.mesh.slots()) shards.push_back(shard_of(tensor, *layout, slot.coordinate).clone());
+  auto cut = wrap(std::move(shards), layout, tensor.sizes(), tensor.strides(), tensor.dtype());
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
+}
+
+// The gradient of as_strided adds up by an index that the formula makes, the same on every rank.
+bool is_index_of_formula(const at::Tensor& tensor) {
+  if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
+  auto node = torch::autograd::get_current_node();
+  return node && node->name().rfind("AsStrided", 0) == 0;
+}
+
+void admit_plain(Call& call, Operand& operand) {
+  auto& tensor = operand.tensor;
+  auto& argument = call.op.handle.schema().arguments()[operand.arg];
+  bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+  if (is_written && operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() &&
+      torch::autograd::get_current_graph_task_id() >= 0 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
+      is_missing_gradient(tensor)) {
+    become_distributed(call, tensor);
+    operand.body = &body_of(tensor);
+    return;
+  }
+  TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
+              tensor.sizes(), ", and a distributed result cannot be written into it. ",
+              "Distribute it first, or call full_tensor on the others.");
+  if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
+  auto policy = plain_tensor_policy();
+  bool same_everywhere = policy == PlainTensors::error && (is_missing_gradient(tensor) || is_index_of_formula(tensor));
+  if (same_everywhere) policy = PlainTensors::replicate;
+  TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
+              argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
+              call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",
+              "PlainTensorScope(PlainTensors::replicate).");
+  if (policy == PlainTensors::verify) verify_same(call.op, tensor, call.mesh);
+  Shards shards;
+  for (size_t slot = 0; slot < call.mesh.slots().size(); ++slot) shards.push_back(value_at(tensor, slot));
+  operand.tensor = wrap(std::move(shards), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+  operand.body = &body_of(operand.tensor);
+}
+
+}  // namespace
+
+Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
+  Call call{op, args, {}, {}};
+  bool found = false;
+  for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) { find_mesh(call, tensor, found); });
+  for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int index) { find_operand(call, tensor, arg, index); });
+  for (auto& operand : call.operands) {
+    if (!operand.body && operand.tensor.defined()) admit_plain(call, operand);
+  }
+  return call;
+}
+
+}  // namespace intarsia

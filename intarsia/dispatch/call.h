@@ -1,0 +1,48 @@
+#pragma once
+// One call of an op as dispatch sees it: the tensors among its arguments, found and checked.
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include "intarsia/dispatch/op.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+
+// A tensor among the arguments: args[arg], or element `index` of the list there.
+struct Operand {
+  at::Tensor tensor;   // undefined where an optional one is missing
+  DTensorBody* body;   // null where the tensor is plain
+  int arg;
+  int index;           // -1 outside lists
+};
+using Operands = c10::SmallVector<Operand, 4>;
+
+struct Call {
+  const Op& op;
+  c10::ArrayRef<c10::IValue> args;
+  DeviceMesh mesh;
+  Operands operands;
+};
+
+// Shows every tensor among the arguments, undefined ones too, with its argument and its place in a list, or -1.
+template <class Body>
+void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
+  const at::Tensor none;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.kinds[i] == ArgKind::tensor) {
+      body(args[i].isTensor() ? args[i].toTensor() : none, i, -1);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isTensorList()) {
+      int index = 0;
+      for (const at::Tensor& tensor : args[i].toTensorList()) body(tensor, i, index++);
+    } else if (op.kinds[i] == ArgKind::tensor_list && args[i].isList()) {  // a list of optional tensors
+      int index = 0;
+      for (const c10::IValue& item : args[i].toListRef()) body(item.isTensor() ? item.toTensor() : none, i, index++);
+    }
+  }
+}
+
+// Finds the operands, applies the policy for plain tensors, and checks that all distributed ones share a mesh.
+Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args);
+
+}  // namespace intarsia

@@ -1,0 +1,69 @@
+#include "intarsia/dispatch/direct.h"
+
+#include <ATen/ATen.h>
+
+#include "intarsia/dispatch/moves.h"
+#include "intarsia/dispatch/run.h"
+#include "intarsia/tensor/strides.h"
+
+namespace intarsia {
+bool DirectCall::admits(const at::Tensor& tensor) {
+  if (!first_) first_ = &tensor;
+  if (!is_dtensor(tensor)) return !tensor.defined() || (tensor.numel() == 1 && tensor.is_cpu());
+  auto& own = body_of(tensor).layout->mesh();
+  if (mesh_ && *mesh_ != own) return false;
+  mesh_ = &own;
+  return true;
+}
+
+bool DirectCall::follows(std::shared_ptr<const Decision> decision) {
+  decision_ = std::move(decision);
+  if (!decision_ || !decision_->direct) return false;
+  if (!op_.rule || !op_.rule->local.run) return true;
+  if (!is_dtensor(*first_)) return false;
+  auto& shard = body_of(*first_).shards()[0];
+  return shard.is_contiguous() && !shard.is_conj();
+}
+
+at::Tensor DirectCall::next_local(const at::Tensor& tensor) {
+  auto operand = operand_++;
+  if (!tensor.defined()) return tensor;
+  if (operand == op_.shown) shown_ = tensor;
+  auto here = [&] {
+    if (!is_dtensor(tensor)) return tensor;
+    auto& plan = decision_->plans[operand];
+    return plan.steps.empty() ? body_of(tensor).shards()[0] : moved_for(op_.name.c_str(), tensor, decision_->in[operand], plan)[0];
+  };
+  auto local = here();
+  keys_ = keys_ | local.key_set();
+  return local;
+}
+
+c10::SymIntArrayRef DirectCall::local_sizes(c10::SymIntArrayRef sizes, int arg) const {
+  return is_size(arg) ? c10::fromIntArrayRefKnownNonNegative(decision_->local_shape) : sizes;
+}
+
+c10::SymInt DirectCall::local_size(c10::SymInt size, int arg) const {
+  return is_size(arg) ? c10::SymInt(decision_->local_shape[0]) : size;
+}
+
+bool DirectCall::goes_to_cpu() const { return keys_ - kAboveKernels == kCpu; }
+
+at::Tensor DirectCall::next_result(at::Tensor local) {
+  auto r = result_++;
+  if (!op_.written.empty()) {
+    body_of(shown_).written();
+    return std::move(shown_);
+  }
+  auto& form = decision_->outputs[r];
+  if (!form.defined) return local;
+  auto views = op_.views_arg[op_.views_arg.size() == 1 ? 0 : r] >= 0;  // one return may be a list
+  if (!views && local.strides() != at::IntArrayRef(decision_->local_strides[r])) {
+    follow_strides(local, form.strides, decision_->contiguous[r]);
+  }
+  auto body = c10::make_intrusive<DTensorBody>(Shards{std::move(local)}, decision_->out[r]);
+  if (views) body->view_memory_of(shared_body_of(shown_));
+  return wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+}
+
+}  // namespace intarsia

@@ -1,0 +1,8 @@
+#pragma once
+// The kernels of per-rank tensors, for every op.
+
+namespace intarsia {
+
+void register_per_rank();
+
+}  // namespace intarsia

@@ -1,0 +1,62 @@
+#include "intarsia/dispatch/generator.h"
+
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/implicit_moves.h"
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+namespace {
+
+at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
+  for (auto& arg : args) {
+    if (arg.isGenerator() && arg.toGenerator().defined()) return arg.toGenerator();
+  }
+  return at::globalContext().defaultGenerator(c10::Device(mesh.device_type()));
+}
+
+}  // namespace
+
+void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
+  if (mesh.world().simulated() || mesh.size() == 1 || mesh.slots().empty()) return;
+  CauseScope cause("generator", true);
+  JudgedScope no_tensor_moves;
+  auto generator = generator_of(mesh, args);
+  auto locked = [&] { return std::lock_guard(generator.mutex()); };
+  at::Tensor state;
+  {
+    auto lock = locked();
+    state = generator.get_state();
+  }
+  Axis::whole(mesh).broadcast({state}, 0);  // not under the lock: ranks may be threads of one process
+  auto lock = locked();
+  generator.set_state(state);
+}
+
+bool only_written(const Call& call, const Decision& decision, size_t i) {
+  static const std::set<std::string> ops = {"aten::bernoulli_", "aten::uniform_",   "aten::normal_", "aten::random_",
+                                            "aten::cauchy_",    "aten::geometric_", "aten::exponential_",
+                                            "aten::log_normal_"};
+  auto& copied = decision.copied;
+  return call.op.is_random && call.operands[i].arg == 0 && std::find(copied.begin(), copied.end(), i) != copied.end() &&
+         ops.count(call.op.handle.operator_name().name);
+}
+
+void share_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
+                          std::vector<std::vector<c10::IValue>>& results) {
+  for (auto i : decision.copied) {
+    for (size_t slot = 1; slot < inputs[i].size(); ++slot) inputs[i][slot] = inputs[i][0].clone();
+  }
+  for (size_t slot = 1; slot < results.size(); ++slot) {
+    results[slot].resize(results[0].size());
+    for (size_t r = 0; r < results[0].size(); ++r) {
+      auto& drawn = results[0][r];
+      if (drawn.isTensor() && call.op.returns_arg[r] < 0) results[slot][r] = drawn.toTensor().clone();
+    }
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,20 @@
+#pragma once
+// Random numbers are those that one device would draw, the same on all ranks.
+
+#include "intarsia/dispatch/cache.h"
+#include "intarsia/dispatch/call.h"
+
+namespace intarsia {
+
+// All ranks go on from the state of the first one's generator: that of the arguments, or else the default one. A simulation has
+// but one.
+void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
+
+// Whether input `i` is only written by a random op, not read: nothing needs to be brought together.
+bool only_written(const Call& call, const Decision& decision, size_t i);
+
+// In a simulation the first rank has drawn; the others get the same numbers.
+void share_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
+                          std::vector<std::vector<c10::IValue>>& results);
+
+}  // namespace intarsia

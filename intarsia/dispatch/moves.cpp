@@ -1,0 +1,24 @@
+#include "intarsia/dispatch/moves.h"
+
+#include <algorithm>
+
+#include "intarsia/comm/implicit_moves.h"
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+namespace {
+
+bool sends(const Step& step) { return step.kind != StepKind::narrow && step.kind != StepKind::pend; }
+
+}  // namespace
+
+Shards moved_for(const char* op, const at::Tensor& tensor, const Layout* layout, const Plan& plan) {
+  CauseScope cause(op, true);
+  if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
+    judge_implicit_move(CauseScope::op(), str(plan), std::any_of(plan.steps.begin(), plan.steps.end(), sends));
+  }
+  JudgedScope judged;
+  return shards_by(tensor, layout, plan);
+}
+
+}  // namespace intarsia

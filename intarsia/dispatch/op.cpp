@@ -1,0 +1,92 @@
+#include "intarsia/dispatch/op.h"
+
+#include <algorithm>
+
+#include <ATen/core/enum_tag.h>
+
+namespace intarsia {
+namespace {
+
+bool is_list_of_tensors(const c10::TypePtr& type) {
+  auto list = type->cast<c10::ListType>();
+  if (!list) {
+    auto optional = type->cast<c10::OptionalType>();
+    return optional && is_list_of_tensors(optional->getElementType());
+  }
+  auto element = list->getElementType();
+  auto optional = element->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : element)->kind() == c10::TypeKind::TensorType;
+}
+
+ArgKind kind_of(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
+  if (is_list_of_tensors(type)) return ArgKind::tensor_list;
+  // Numbers steer values, not layouts: learning rates change in every step and must not fill the cache.
+  auto kind = type->kind();
+  return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
+}
+
+// What a return shares memory with. Lists of views (split, unbind) say so of their elements.
+const std::unordered_set<c10::Symbol>& alias_sets(const c10::AliasInfo& alias) {
+  if (!alias.beforeSets().empty() || alias.containedTypes().empty()) return alias.beforeSets();
+  return alias.containedTypes()[0].beforeSets();
+}
+
+c10::OperatorHandle functional_of(const c10::OperatorHandle& handle) {
+  auto base = base_op_of(handle.operator_name());
+  if (base.empty()) return handle;
+  auto dot = base.find('.');
+  auto overload = dot == std::string::npos ? "" : base.substr(dot + 1);
+  auto found = c10::Dispatcher::singleton().findOp({base.substr(0, dot), overload});
+  return found ? *found : handle;
+}
+
+}  // namespace
+
+Op::Op(const c10::OperatorHandle& handle)
+    : handle(handle), name(c10::toString(handle.operator_name())), functional(functional_of(handle)) {
+  auto& schema = handle.schema();
+  auto& table = rule_table();
+  rule = table.find(handle.operator_name());
+  planner = table.find_planner(handle.operator_name());
+  way = table.find_way(handle.operator_name());
+  // Attention on CPU carries the tag for its dropout, which its kernel refuses.
+  is_random = handle.hasTag(at::Tag::nondeterministic_seeded) && !(rule && !rule->draws);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    auto& argument = schema.arguments()[i];
+    kinds.push_back(kind_of(argument));
+    if (argument.alias_info() && argument.alias_info()->isWrite()) written.push_back(i);
+  }
+  for (auto& result : schema.returns()) {
+    int is = -1, views = -1;
+    for (size_t i = 0; result.alias_info() && i < schema.arguments().size(); ++i) {
+      auto* alias = schema.arguments()[i].alias_info();
+      if (!alias || alias->beforeSets() != alias_sets(*result.alias_info())) continue;
+      (alias->isWrite() ? is : views) = i;
+    }
+    returns_arg.push_back(is);
+    views_arg.push_back(views);
+  }
+  if (auto arg = written.empty() ? views_arg.empty() ? -1 : views_arg[0] : written[0]; arg >= 0) {
+    shown = std::count(kinds.begin(), kinds.begin() + arg, ArgKind::tensor);
+  }
+  is_out = schema.arguments().size() > 0 && !written.empty() && schema.arguments()[written[0]].is_out();
+  functional_args = is_out ? written[0] : schema.arguments().size();
+  keeps_note = name == "aten::clone" || name == "aten::_to_copy";
+  changes_form = handle.hasTag(at::Tag::inplace_view);
+  may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1 && !schema.returns().empty() &&
+                  std::count(kinds.begin(), kinds.end(), ArgKind::tensor_list) == 0;
+  for (size_t r = 0; r < schema.returns().size(); ++r) {
+    may_be_direct = may_be_direct && schema.returns()[r].type()->kind() == c10::TypeKind::TensorType &&
+                    (written.empty() || returns_arg[r] == written[0]);
+  }
+  if (rule) {
+    for (auto& arg : rule->local.size_args) {
+      if (auto index = schema.argumentIndexWithName(arg)) size_args.push_back(*index);
+    }
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,359 @@
+#include "intarsia/dispatch/run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+#include "intarsia/dispatch/call.h"
+#include "intarsia/dispatch/decide.h"
+#include "intarsia/dispatch/direct.h"
+#include "intarsia/dispatch/errors.h"
+#include "intarsia/dispatch/generator.h"
+#include "intarsia/dispatch/moves.h"
+#include "intarsia/dispatch/out.h"
+#include "intarsia/dispatch/watch.h"
+#include "intarsia/dispatch/without_data.h"
+#include "intarsia/redistribute/run.h"
+#include "intarsia/tensor/strides.h"
+
+namespace intarsia {
+namespace {
+
+using Stack = std::vector<c10::IValue>;
+
+std::shared_ptr<const Decision> decided(const Call& call, const CallKey* key) {
+  auto fresh = decide(call);
+  // Fallbacks are announced again, for the trace.
+  bool is_kept = !fresh->unsettled && (!fresh->fallback || (call.op.rule && call.op.rule->asks_for_all));
+  if (key && is_kept) call.op.cache.insert(*key, fresh);
+  return fresh;
+}
+
+// The inputs in the layouts that were chosen.
+c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision& decision) {
+  c10::SmallVector<Shards, 4> inputs;
+  for (size_t i = 0; i < decision.in.size(); ++i) {
+    if (!decision.in[i]) {
+      inputs.emplace_back();
+    } else if (only_written(call, decision, i)) {
+      auto& tensor = call.operands[i].tensor;
+      auto& slots = call.operands[i].body->shards();
+      inputs.emplace_back();
+      for (auto& shard : slots) inputs.back().push_back(at::empty(tensor.sizes(), shard.options()));
+    } else if (!decision.plans[i].steps.empty()) {
+      inputs.push_back(moved_for(call.op.name.c_str(), call.operands[i].tensor, decision.in[i], decision.plans[i]));
+    } else {
+      inputs.push_back(call.operands[i].body->shards());
+    }
+  }
+  for (auto i : decision.copied) {
+    for (auto& shard : inputs[i]) shard = shard.clone();
+  }
+  return inputs;
+}
+
+at::Tensor local_operand(const Call& call, const c10::SmallVector<Shards, 4>& inputs, size_t i, size_t slot) {
+  return call.operands[i].body ? inputs[i][slot] : call.operands[i].tensor;
+}
+
+// The arguments of one rank: local tensors in place of distributed ones, local sizes in place of global ones.
+Stack local_arguments(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs,
+                      size_t slot) {
+  Stack stack(call.args.begin(), call.args.begin() + call.op.functional_args);
+  for (size_t i = 0; i < decision.in.size();) {
+    auto& operand = call.operands[i];
+    if (operand.index < 0) {
+      if (operand.body) stack[operand.arg] = inputs[i][slot];
+      ++i;
+      continue;
+    }
+    auto arg = operand.arg;
+    bool optionals = !call.args[arg].isTensorList();
+    c10::List<at::Tensor> list;
+    c10::List<std::optional<at::Tensor>> optional_list;
+    for (; i < decision.in.size() && call.operands[i].arg == arg; ++i) {
+      auto tensor = local_operand(call, inputs, i, slot);
+      if (optionals) {
+        optional_list.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
+      } else {
+        list.push_back(tensor);
+      }
+    }
+    stack[arg] = optionals ? c10::IValue(optional_list) : c10::IValue(list);
+  }
+  if (!decision.local_sizes.empty()) {
+    for (size_t i = 0; i < call.op.size_args.size(); ++i) stack[call.op.size_args[i]] = decision.local_sizes[slot][i];
+  }
+  return stack;
+}
+
+void call_local(const Call& call, const Decision& decision, const Slot& slot, Stack& stack) {
+  auto& op = call.op;
+  if (op.rule && op.rule->local.run && decision.known_outputs) {
+    OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
+    LocalCall local{seen, decision.seen_in, decision.out, slot, stack, op.functional};
+    if (op.written.empty() || op.is_out) return op.rule->local.run(local);
+    auto targets = stack;  // in place: what the rule's own kernel returns is written into the shard
+    op.rule->local.run(local);
+    for (size_t r = 0; r < stack.size() && r < op.returns_arg.size(); ++r) {
+      if (op.returns_arg[r] < 0) continue;
+      auto target = targets[op.returns_arg[r]].toTensor();
+      if (!target.is_same(stack[r].toTensor())) target.copy_(stack[r].toTensor());
+    }
+    return;
+  }
+  (op.is_out ? op.functional : op.handle).callBoxed(stack);
+}
+
+// Flattened tensors of a result, in the order of Decision::outputs.
+std::vector<at::Tensor> tensors_of(const Stack& values) {
+  std::vector<at::Tensor> tensors;
+  for (auto& value : values) {
+    if (value.isTensor()) {
+      tensors.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(tensor);
+    } else if (value.isNone()) {
+      tensors.emplace_back();
+    }
+  }
+  return tensors;
+}
+
+std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
+  std::vector<Stack> results;
+  auto& slots = call.mesh.slots();
+  if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
+  if (call.op.is_random) agree_on_generator(call.mesh, call.args);
+  SlotErrors errors;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (call.op.is_random && slot > 0) {
+      results.emplace_back();
+      continue;
+    }
+    auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
+    errors.attempt(slot, [&] { call_local(call, decision, slots[slot], stack); });
+  }
+  errors.raise(call.op.name, call.mesh, decision.agreeing);
+  if (call.op.is_random && slots.size() > 1) share_random_results(call, decision, inputs, results);
+  return results;
+}
+
+// All hosted ranks together, by Rule::along.
+std::vector<Stack> call_jointly(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
+  auto& op = call.op;
+  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
+  JointCall joint{seen, call.mesh, decision.in, decision.out, {inputs.begin(), inputs.end()}, {}};
+  inputs.clear();
+  joint.outputs.resize(decision.outputs.size());
+  CauseScope cause(op.name.c_str(), true);
+  op.rule->along.run(joint);
+  std::vector<Stack> results(joint.slots());
+  for (size_t slot = 0; slot < results.size(); ++slot) {
+    for (size_t i = 0; i < decision.outputs.size(); ++i) {
+      results[slot].emplace_back(decision.outputs[i].defined ? joint.outputs[i][slot] : at::Tensor());
+    }
+  }
+  return results;
+}
+
+// The forms of results that only running could tell: every rank holds the whole.
+void read_forms(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, Decision& decision) {
+  for (auto& tensor : tensors) {
+    decision.outputs.push_back(form_of(tensor));
+    decision.out.push_back(Layout::replicated(mesh));
+  }
+}
+
+int operand_of_arg(const Call& call, int arg) {
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    if (call.operands[i].arg == arg) return i;
+  }
+  return -1;
+}
+
+// The body of a view, tied to the tensor it views: by shared memory, or else by a recipe.
+c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& decision, Shards shards, int viewed_arg,
+                                          size_t output) {
+  auto viewed = operand_of_arg(call, viewed_arg);
+  auto& base = call.operands[viewed];
+  auto* layout = decision.out[output];
+  if (!base.body) return c10::make_intrusive<DTensorBody>(std::move(shards), layout);
+  auto& theirs = base.body->shards();
+  bool shares = decision.plans[viewed].steps.empty();
+  for (size_t slot = 0; slot < shards.size(); ++slot) shares = shares && shards[slot].is_alias_of(theirs[slot]);
+  if (shares) {
+    auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
+    body->view_memory_of(shared_body_of(base.tensor));
+    return body;
+  }
+  for (auto& shard : shards) {  // memory of its own, which writes to the base cannot reach
+    shard = shard.clone();
+    follow_strides(shard, decision.outputs[output].strides);
+  }
+  auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
+  // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
+  auto viewed_tensor = wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
+  auto recipe = std::make_unique<Recipe>(Recipe{viewed_tensor, call.op.handle, call.args.vec(),
+                                                static_cast<size_t>(viewed_arg), output,
+                                                {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
+                                                base.body->version()});
+  recipe->local = decision.plans[viewed].steps.empty() && call.op.rule && call.op.rule->keeps_order;
+  recipe->args[viewed_arg] = c10::IValue();
+  body->follow(std::move(recipe));
+  return body;
+}
+
+// What was written into copies is cut as the tensors lie, and copied in.
+void write_back(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs) {
+  CauseScope cause(call.op.name.c_str(), true);
+  for (auto i : decision.copied) {
+    auto& operand = call.operands[i];
+    auto sizes = operand.tensor.sizes();
+    auto returned = std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
+    auto* from = returned < static_cast<int64_t>(decision.out.size()) ? decision.out[returned] : decision.in[i];
+    auto way = plan(from, operand.body->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
+    auto cut = run(way, inputs[i], sizes);
+    auto& targets = operand.body->shards();
+    for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);
+  }
+}
+
+// Turns local results into distributed ones, on the stack in the shape that the schema asks for.
+void wrap_results(const Call& call, const Decision& made, const std::vector<Stack>& results, Stack& stack) {
+  std::vector<std::vector<at::Tensor>> locals;
+  for (auto& values : results) locals.push_back(tensors_of(values));
+  Decision completed;
+  if (!made.known_outputs) completed = made;
+  auto& decision = made.known_outputs ? made : completed;
+  if (!made.known_outputs) {
+    TORCH_CHECK(!results.empty(), "[", call.op.name, "] this process takes no part in ", call.mesh.text(),
+                ", and the form of the result depends on data. Call it only on ranks of the mesh.");
+    read_forms(locals[0], call.mesh, completed);
+  }
+  size_t output = 0;
+  auto next = [&](int viewed_arg) {
+    auto& form = decision.outputs[output];
+    at::Tensor result;
+    if (form.defined) {
+      Shards shards;
+      for (auto& tensors : locals) shards.push_back(tensors[output]);
+      for (auto& shard : shards) {
+        if (viewed_arg < 0 && made.known_outputs) follow_strides(shard, form.strides, decision.contiguous[output]);
+      }
+      auto body = viewed_arg >= 0 ? view_body(call, decision, std::move(shards), viewed_arg, output)
+                                  : c10::make_intrusive<DTensorBody>(std::move(shards), decision.out[output]);
+      result = wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+    }
+    ++output;
+    return result;
+  };
+  auto& returns = call.op.handle.schema().returns();
+  for (size_t r = 0; r < returns.size(); ++r) {
+    if (call.op.returns_arg[r] >= 0) {
+      stack.push_back(call.args[call.op.returns_arg[r]]);
+      ++output;
+      continue;
+    }
+    if (!results.empty() && !results[0][r].isTensor() && !results[0][r].isTensorList() && !results[0][r].isNone()) {
+      stack.push_back(results[0][r]);
+      continue;
+    }
+    if (returns[r].type()->kind() != c10::TypeKind::ListType) {
+      stack.emplace_back(next(call.op.views_arg[r]));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    auto count = results.empty() ? decision.outputs.size() : results[0][r].toTensorList().size();
+    for (size_t i = 0; i < count; ++i) list.push_back(next(call.op.views_arg[r]));
+    stack.emplace_back(std::move(list));
+  }
+}
+
+// Exchanges the arguments on the stack for local ones, where they stand, and the results for distributed ones.
+bool run_directly(const Op& op, Stack& stack, const std::shared_ptr<const Decision>& decision) {
+  auto count = op.kinds.size();
+  auto* args = stack.data() + stack.size() - count;
+  DirectCall call(op);
+  for (size_t i = 0; i < count; ++i) {
+    if (op.kinds[i] == ArgKind::tensor && args[i].isTensor() && !call.admits(args[i].toTensor())) return false;
+  }
+  if (!call.follows(decision)) return false;
+  for (size_t i = 0; i < count; ++i) {
+    if (op.kinds[i] != ArgKind::tensor) continue;
+    auto local = call.next_local(args[i].isTensor() ? args[i].toTensor() : at::Tensor());
+    if (local.defined()) args[i] = std::move(local);
+  }
+  auto& sizes = call.decision().local_sizes;
+  for (size_t i = 0; i < op.size_args.size(); ++i) args[op.size_args[i]] = sizes[0][i];
+  if (call.goes_to_cpu()) {
+    op.handle.redispatchBoxed(kCpu, &stack);
+  } else {
+    op.handle.callBoxed(stack);
+  }
+  auto* results = stack.data() + stack.size() - op.returns_arg.size();
+  for (size_t r = 0; r < op.returns_arg.size(); ++r) results[r] = call.next_result(std::move(results[r]).toTensor());
+  return true;
+}
+
+void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
+  CauseScope cause(op.name.c_str(), true);
+  way(arguments);
+  for (auto& value : arguments) stack.push_back(std::move(value));
+}
+
+// The way of a call; see docs/a_call.md.
+void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
+  c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
+  auto count = op.handle.schema().arguments().size();
+  if (op.is_out && !op.planner && !op.way) return run_out_op(op, stack);
+  if (op.changes_form) return run_form_op(op, stack);
+  c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - count, count);
+  CallKey key;
+  bool decided_already = op.way && *op.way;
+  if (!decided_already && !found.key && make_key(op, given, key)) found = {&key, op.cache.find(key)};
+  if (may_be_direct && found.decision && found.decision->direct && run_directly(op, stack, found.decision)) return;
+
+  Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
+  stack.erase(stack.end() - count, stack.end());
+  if (decided_already) return run_way(op, *op.way, arguments, stack);
+  if (found.decision && found.decision->way) return run_way(op, found.decision->way, arguments, stack);
+  if (!found.decision) {
+    if (auto way = way_for(op, arguments)) {
+      auto decision = std::make_shared<Decision>();
+      decision->way = std::move(way);
+      if (found.key) op.cache.insert(*found.key, decision);
+      return run_way(op, decision->way, arguments, stack);
+    }
+  }
+  auto call = read_call(op, arguments);
+  auto decision = found.decision ? found.decision : decided(call, found.key);
+  if (C10_UNLIKELY(decision->unsettled)) {
+    settle_written(call);  // now it is another call
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    return run_unwatched(op, stack, false, {});
+  }
+  auto inputs = redistribute_inputs(call, *decision);
+  auto results = decision->joint ? call_jointly(call, *decision, inputs) : call_on_all_slots(call, *decision, inputs);
+  write_back(call, *decision, inputs);
+  for (auto& operand : call.operands) {
+    bool written = std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
+    if (written && operand.body) operand.body->written();
+  }
+  wrap_results(call, *decision, results, stack);
+}
+
+}  // namespace
+
+void run_op(const Op& op, Stack& stack, Found found) {
+  if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Conjugate))) {
+    LazyValuesScope lazy;
+    return run_op(op, stack, found);
+  }
+  if (C10_LIKELY(!OpWatch::open())) return run_unwatched(op, stack, op.may_be_direct, found);
+  OpWatch::run(op.handle.schema(), stack, [&] { run_unwatched(op, stack, false, found); });
+}
+
+}  // namespace intarsia

@@ -1,0 +1,47 @@
+#pragma once
+// The way of a call through dispatch: key, decision, move, call, wrap.
+
+#include <optional>
+#include <vector>
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "intarsia/dispatch/op.h"
+
+namespace intarsia {
+
+// Nobody has kernels for this key, so redispatching with it leads to an op's composite.
+inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
+
+// Autograd and autocast have had their turn when a kernel runs.
+inline constexpr auto kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+// An ordinary CPU kernel, straight away.
+inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
+// Note [Lazy values under Python modes]
+// A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with all
+// keys above its own left out, those included; for the ops on shards they are let in again.
+class LazyValuesScope {
+ public:
+  LazyValuesScope() {
+    static constexpr c10::DispatchKeySet keys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                               c10::DispatchKey::ZeroTensor});
+    auto now = c10::impl::tls_local_dispatch_key_set();
+    if (C10_UNLIKELY(now.excluded_.has_any(keys))) guard_.emplace(now.included_, now.excluded_ - keys);
+  }
+
+ private:
+  std::optional<c10::impl::ForceDispatchKeyGuard> guard_;
+};
+
+// What the caller has found already: the key of the call, and what was decided for it, if anything.
+struct Found {
+  const CallKey* key = nullptr;
+  std::shared_ptr<const Decision> decision = nullptr;
+};
+
+// Runs an op whose arguments are the last on the stack; leaves its results there.
+void run_op(const Op& op, std::vector<c10::IValue>& stack, Found found = {});
+
+}  // namespace intarsia

@@ -1,0 +1,102 @@
+#include "intarsia/dispatch/without_data.h"
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/simulation.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+namespace {
+
+using Stack = std::vector<c10::IValue>;
+
+bool is_known(const Call& call, const Decision& decision) {
+  auto& op = call.op;
+  if (!decision.known_outputs || !op.written.empty() || decision.outputs.size() != op.returns_arg.size()) return false;
+  return std::all_of(op.views_arg.begin(), op.views_arg.end(), [](auto viewed) { return viewed < 0; });
+}
+
+Stack known_results(const Decision& decision, const Slot& slot) {
+  Stack results;
+  for (size_t i = 0; i < decision.outputs.size(); ++i) {
+    auto& form = decision.outputs[i];
+    auto options = at::TensorOptions().device(at::kMeta).dtype(form.dtype);
+    results.emplace_back(form.defined ? at::empty(local_shape(*decision.out[i], form.sizes, slot.coordinate), options)
+                                      : at::Tensor());
+  }
+  return results;
+}
+
+// Which attention kernel serves a call depends on forms only, but the answer for meta tensors is not that for others.
+void choose_attention(const c10::OperatorHandle& op, Stack& stack) {
+  for (auto& value : stack) {
+    if (!value.isTensor()) continue;
+    auto tensor = value.toTensor();
+    value = at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+  }
+  op.callBoxed(stack);
+}
+
+constexpr auto kChooseAttention = "aten::_fused_sdp_choice";
+
+// A plain tensor as a distributed one on a world of one rank, whose rules know the results of many more ops.
+at::Tensor alone(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta()) return tensor;
+  static const auto* whole = Layout::replicated(DeviceMesh(at::kCPU, {1}, {0}));
+  return wrap(Shards{tensor}, whole, tensor.sizes(), tensor.strides(), tensor.dtype());
+}
+
+at::Tensor plain(const at::Tensor& tensor) { return is_dtensor(tensor) ? shards_of(tensor)[0] : tensor; }
+
+void exchange(c10::IValue& value, at::Tensor (*make)(const at::Tensor&)) {
+  if (value.isTensor()) {
+    value = make(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(make(tensor));
+    value = list;
+  }
+}
+
+// What the op returns if it returns what it writes to; false for other ops.
+bool written_arguments(const c10::FunctionSchema& schema, Stack& stack) {
+  Stack results;
+  for (auto& result : schema.returns()) {
+    if (!result.alias_info() || !result.alias_info()->isWrite()) return false;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      auto* own = schema.arguments()[i].alias_info();
+      if (own && own->beforeSets() == result.alias_info()->beforeSets()) results.push_back(stack[i]);
+    }
+  }
+  stack = std::move(results);
+  return true;
+}
+
+}  // namespace
+
+bool run_without_data(const Call& call, const Decision& decision, std::vector<Stack>& results) {
+  bool choice = call.op.name == kChooseAttention;
+  if (!choice && !is_known(call, decision)) return false;
+  for (auto& slot : call.mesh.slots()) {
+    if (!choice) results.push_back(known_results(decision, slot));
+    if (choice) choose_attention(call.op.handle, results.emplace_back(call.args.begin(), call.args.end()));
+  }
+  return true;
+}
+
+void call_without_data(const c10::OperatorHandle& op, Stack& stack) {
+  if (op.operator_name().name == kChooseAttention) return choose_attention(op, stack);
+  auto kept = stack;
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    stack = std::move(kept);
+    if (!op.schema().returns().empty() && written_arguments(op.schema(), stack)) return;
+    WorldScope scope(world_of_one());
+    for (auto& value : stack) exchange(value, alone);
+    op.callBoxed(stack);
+    for (auto& value : stack) exchange(value, plain);
+  }
+}
+
+}  // namespace intarsia

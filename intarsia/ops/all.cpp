@@ -1,0 +1,97 @@
+#include "intarsia/ops/all.h"
+
+#include <mutex>
+
+#include "intarsia/dispatch/fan_out_register.h"
+#include "intarsia/dispatch/register.h"
+#include "intarsia/random/draw.h"
+#include "intarsia/start.h"
+
+namespace intarsia {
+
+// The only list of what there is.
+void add_all_ops(RuleTable& t) {
+  add_pointwise(t);
+  add_special(t);
+  add_glu(t);
+
+  add_reductions(t);
+  add_statistics(t);
+  add_total_norms(t);
+
+  add_matmul(t);
+  add_linear(t);
+  add_attention(t);
+
+  add_factorizations(t);
+  add_solvers(t);
+  add_distances(t);
+  add_matrix_functions(t);
+
+  add_softmax(t);
+  add_layer_norm(t);
+  add_group_norm(t);
+  add_batch_norm(t);
+  add_rms_norm(t);
+  add_weight_norm(t);
+
+  add_elementwise_losses(t);
+  add_binary_cross_entropy(t);
+  add_nll_losses(t);
+  add_margin_losses(t);
+  add_ctc_loss(t);
+
+  add_embedding(t);
+  add_embedding_bag(t);
+  add_one_hot(t);
+
+  add_views(t);
+  add_slices(t);
+  add_joins(t);
+  add_rearrangements(t);
+  add_diagonals(t);
+
+  add_indexing(t);
+  add_index_select(t);
+  add_gather(t);
+
+  add_scans(t);
+  add_extremes(t);
+  add_topk_and_sort(t);
+  add_look_ups(t);
+
+  add_convolution(t);
+  add_pools(t);
+  add_adaptive_max_pools(t);
+  add_unfolds(t);
+  add_samplers(t);
+  add_constant_pad(t);
+  add_circular_pad(t);
+  add_resamples(t);
+  add_pixels(t);
+  add_vision(t);
+
+  add_factories(t);
+  add_fills(t);
+  add_pending_fill(t);
+  add_lists(t);
+  add_quantiles(t);
+  add_random_like(t);
+  add_recurrent(t);
+  add_rrelu(t);
+  add_transforms(t);
+  add_whole(t);
+  add_zero_gradients(t);
+  add_draws(t);
+  add_copy_rules(t);  // last: from the views that they copy
+}
+
+void start() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_dispatch();
+    register_per_rank();
+  });
+}
+
+}  // namespace intarsia

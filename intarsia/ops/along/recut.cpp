@@ -1,0 +1,306 @@
+#include "intarsia/ops/along/recut.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+
+struct RecutSteps {
+  // Local positions, in order. Most are one run, which is written down as such.
+  struct Positions {
+    int64_t first = 0, count = 0;
+    std::vector<int64_t> all;  // empty where they are a run
+
+    void add(int64_t position) {
+      bool goes_on = all.empty() && (count == 0 || position == first + count);
+      if (count == 0) first = position;
+      if (!goes_on && all.empty()) {
+        all.resize(count);
+        std::iota(all.begin(), all.end(), first);
+      }
+      if (!goes_on) all.push_back(position);
+      ++count;
+    }
+  };
+
+  // What one member gives another of one tensor: where it lies at the giver and at the taker.
+  struct Gift {
+    Positions from, to;
+  };
+  struct Parcel {
+    std::vector<Gift> gifts;  // per tensor
+    int64_t extent = 0;       // of all of them
+  };
+  struct Member {
+    std::vector<Parcel> given, taken;  // per other member; empty for members that no slot is
+  };
+  struct Part {
+    int64_t member;               // the slot's place on its line
+    std::vector<int64_t> shape;   // of its share of the result
+    int64_t slice;                // elements in one position of the dim
+  };
+
+  const Layout* layout = nullptr;
+  const Axis* axis = nullptr;  // all that cut the dim
+  int64_t dim = 0;
+  std::vector<int64_t> shape;  // of the result
+  bool moves = false;          // whether anybody needs what another holds
+  std::vector<Member> members;
+  std::vector<Part> parts;     // per slot
+};
+
+namespace {
+
+using Positions = RecutSteps::Positions;
+
+// Who holds a position of a dim, and where.
+struct Holder {
+  int64_t member, local;
+};
+
+std::vector<Holder> holders_of(const std::vector<Intervals>& held, int64_t size) {
+  std::vector<Holder> holders(size);
+  for (size_t member = 0; member < held.size(); ++member) {
+    int64_t local = 0;
+    for (auto& run : held[member]) {
+      for (auto p = run.begin; p < run.end; ++p) holders[p] = {static_cast<int64_t>(member), local++};
+    }
+  }
+  return holders;
+}
+
+void add_to(RecutSteps::Parcel& parcel, int64_t tensor, int64_t from, int64_t to) {
+  parcel.gifts[tensor].from.add(from);
+  parcel.gifts[tensor].to.add(to);
+  ++parcel.extent;
+}
+
+void plan_parts(RecutSteps& steps, size_t tensors) {
+  auto& slots = steps.layout->mesh().slots();
+  RecutSteps::Parcel none{std::vector<RecutSteps::Gift>(tensors), 0};
+  for (size_t slot = 0; slot < steps.axis->slot_count(); ++slot) {
+    auto shape = local_shape(*steps.layout, steps.shape, slots[slot].coordinate);
+    auto& part = steps.parts.emplace_back(RecutSteps::Part{steps.axis->position(slot), {shape.begin(), shape.end()}, 0});
+    shape[steps.dim] = 1;
+    part.slice = c10::multiply_integers(shape);
+    auto& member = steps.members[part.member];
+    member.given.assign(steps.members.size(), none);
+    member.taken = member.given;
+  }
+}
+
+void plan_gifts(RecutSteps& steps, const std::vector<int64_t>& extents, const std::vector<Source>& sources) {
+  std::vector<std::vector<Holder>> holders;
+  for (auto extent : extents) holders.push_back(holders_of(held_by_members(*steps.layout, steps.dim, extent), extent));
+  auto wanted = held_by_members(*steps.layout, steps.dim, sources.size());
+  for (size_t taker = 0; taker < wanted.size(); ++taker) {
+    int64_t place = 0;
+    for (auto& run : wanted[taker]) {
+      for (auto p = run.begin; p < run.end; ++p, ++place) {
+        auto& source = sources[p];
+        if (source.tensor < 0) continue;
+        auto& holder = holders[source.tensor][source.position];
+        auto &given = steps.members[holder.member].given, &taken = steps.members[taker].taken;
+        if (!given.empty()) add_to(given[taker], source.tensor, holder.local, place);
+        if (!taken.empty()) add_to(taken[holder.member], source.tensor, holder.local, place);
+        steps.moves = steps.moves || holder.member != static_cast<int64_t>(taker);
+      }
+    }
+  }
+}
+
+at::Tensor take(const at::Tensor& tensor, int64_t dim, const Positions& positions) {
+  if (positions.all.empty()) return tensor.narrow(dim, positions.first, positions.count);
+  return tensor.index_select(dim, at::tensor(positions.all, tensor.options().dtype(at::kLong)));
+}
+
+void put(const at::Tensor& target, int64_t dim, const Positions& positions, const at::Tensor& piece) {
+  if (positions.all.empty()) {
+    target.narrow(dim, positions.first, positions.count).copy_(piece);
+  } else {
+    at::Tensor(target).index_copy_(dim, at::tensor(positions.all, target.options().dtype(at::kLong)), piece);
+  }
+}
+
+at::Tensor flat(const std::vector<at::Tensor>& pieces, const at::Tensor& like) {
+  std::vector<at::Tensor> parts;
+  for (auto& piece : pieces) parts.push_back(piece.reshape({-1}));
+  return parts.empty() ? at::empty({0}, like.options()) : at::cat(parts).contiguous();
+}
+
+using Locals = std::vector<Shards>;  // [tensor][slot]
+
+Locals locals_of(const std::vector<at::Tensor>& tensors) {
+  Locals locals;
+  for (auto& tensor : tensors) {
+    auto& shards = locals.emplace_back(body_of(tensor).shards());
+    for (auto& shard : shards) shard = shard.resolve_conj().resolve_neg();
+  }
+  return locals;
+}
+
+// A slot's share of the result, with what it gives itself; zero elsewhere.
+at::Tensor own_share(const RecutSteps& steps, const Locals& locals, size_t slot) {
+  auto& part = steps.parts[slot];
+  auto result = at::zeros(part.shape, locals[0][slot].options());
+  auto& gifts = steps.members[part.member].given[part.member].gifts;
+  for (size_t t = 0; t < gifts.size(); ++t) {
+    if (gifts[t].from.count) put(result, steps.dim, gifts[t].to, take(locals[t][slot], steps.dim, gifts[t].from));
+  }
+  return result;
+}
+
+at::Tensor packed(const RecutSteps& steps, const Locals& locals, size_t slot) {
+  auto& part = steps.parts[slot];
+  auto& parcels = steps.members[part.member].given;
+  std::vector<at::Tensor> pieces;
+  for (int64_t other = 0; other < static_cast<int64_t>(parcels.size()); ++other) {
+    for (size_t t = 0; other != part.member && t < locals.size(); ++t) {
+      auto& from = parcels[other].gifts[t].from;
+      if (from.count) pieces.push_back(take(locals[t][slot], steps.dim, from));
+    }
+  }
+  return flat(pieces, locals[0][slot]);
+}
+
+void unpack(const RecutSteps& steps, const at::Tensor& received, size_t slot, const at::Tensor& result) {
+  auto& part = steps.parts[slot];
+  auto& parcels = steps.members[part.member].taken;
+  int64_t offset = 0;
+  for (int64_t other = 0; other < static_cast<int64_t>(parcels.size()); ++other) {
+    for (size_t t = 0; other != part.member && t < parcels[other].gifts.size(); ++t) {
+      auto& to = parcels[other].gifts[t].to;
+      if (!to.count) continue;
+      auto shape = part.shape;
+      shape[steps.dim] = to.count;
+      put(result, steps.dim, to, received.narrow(0, offset, to.count * part.slice).view(shape));
+      offset += to.count * part.slice;
+    }
+  }
+}
+
+// How many elements a slot exchanges with each member but itself.
+std::vector<int64_t> counts_of(const RecutSteps::Part& part, const std::vector<RecutSteps::Parcel>& parcels) {
+  std::vector<int64_t> counts;
+  for (auto& parcel : parcels) counts.push_back(parcel.extent * part.slice);
+  counts[part.member] = 0;
+  return counts;
+}
+
+void exchange(const RecutSteps& steps, const Locals& locals, const Shards& results) {
+  Shards send, receive;
+  Counts send_counts, receive_counts;
+  for (size_t slot = 0; slot < results.size(); ++slot) {
+    auto& part = steps.parts[slot];
+    auto& member = steps.members[part.member];
+    send.push_back(packed(steps, locals, slot));
+    send_counts.push_back(counts_of(part, member.given));
+    auto& counts = receive_counts.emplace_back(counts_of(part, member.taken));
+    receive.push_back(at::empty({std::accumulate(counts.begin(), counts.end(), int64_t(0))}, results[slot].options()));
+  }
+  steps.axis->all_to_all(send, send_counts, receive, receive_counts);
+  for (size_t slot = 0; slot < results.size(); ++slot) unpack(steps, receive[slot], slot, results[slot]);
+}
+
+}  // namespace
+
+std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size) {
+  auto axes = axes_cutting(layout, dim);
+  auto& mesh = layout.mesh();
+  int64_t members = 1;
+  for (auto axis : axes) members *= mesh.size(axis);
+  std::vector<Intervals> held;
+  for (int64_t member = 0; member < members; ++member) {
+    std::vector<int64_t> coordinate(mesh.ndim(), 0);  // the other axes do not cut this dim
+    auto rest = member;
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      coordinate[*axis] = rest % mesh.size(*axis);
+      rest /= mesh.size(*axis);
+    }
+    held.push_back(intervals_of(layout, dim, size, coordinate));
+  }
+  return held;
+}
+
+RecutPlan plan_recut(const Layout& layout, at::IntArrayRef shape, int64_t dim, const std::vector<int64_t>& extents,
+                     const std::vector<Source>& sources) {
+  auto steps = std::make_shared<RecutSteps>();
+  steps->layout = &layout;
+  steps->axis = &Axis::of(layout.mesh(), axes_cutting(layout, dim));
+  steps->dim = dim;
+  steps->shape = shape.vec();
+  steps->shape[dim] = sources.size();
+  steps->members.resize(steps->axis->size());
+  plan_parts(*steps, extents.size());
+  plan_gifts(*steps, extents, sources);
+  return steps;
+}
+
+RecutPlan plan_recut(const Layout& layout, at::IntArrayRef shape, int64_t dim, const std::vector<Source>& sources) {
+  return plan_recut(layout, shape, dim, {shape[dim]}, sources);
+}
+
+at::Tensor recut(const RecutPlan& plan, const std::vector<at::Tensor>& tensors) {
+  auto& steps = *plan;
+  auto locals = locals_of(tensors);
+  Shards results;
+  for (size_t slot = 0; slot < steps.parts.size(); ++slot) results.push_back(own_share(steps, locals, slot));
+  if (steps.moves && !results.empty()) exchange(steps, locals, results);
+  return wrap(std::move(results), steps.layout, steps.shape, c10::contiguous_strides(steps.shape), tensors[0].dtype());
+}
+
+at::Tensor recut(const std::vector<at::Tensor>& tensors, int64_t dim, const std::vector<Source>& sources) {
+  std::vector<int64_t> extents;
+  for (auto& tensor : tensors) extents.push_back(tensor.size(dim));
+  return recut(plan_recut(*body_of(tensors[0]).layout, tensors[0].sizes(), dim, extents, sources), tensors);
+}
+
+Shards gather_along(const Axis& axis, const Shards& pieces, int64_t dim, const std::vector<int64_t>& extents) {
+  Shards mine, all;
+  Counts counts;
+  for (auto& piece : pieces) {
+    auto shape = piece.sizes().vec();
+    shape[dim] = 1;
+    auto slice = c10::multiply_integers(shape);
+    auto& per_member = counts.emplace_back();
+    int64_t total = 0;
+    for (auto extent : extents) total += per_member.emplace_back(extent * slice);
+    mine.push_back(piece.contiguous().view({-1}));
+    all.push_back(at::empty({total}, piece.options()));
+  }
+  if (!pieces.empty()) axis.all_gather(mine, all, counts);
+  Shards joined;
+  for (size_t slot = 0; slot < pieces.size(); ++slot) {
+    std::vector<at::Tensor> parts;
+    int64_t offset = 0;
+    for (size_t member = 0; member < extents.size(); ++member) {
+      auto shape = pieces[slot].sizes().vec();
+      shape[dim] = extents[member];
+      parts.push_back(all[slot].narrow(0, offset, counts[slot][member]).view(shape));
+      offset += counts[slot][member];
+    }
+    joined.push_back(at::cat(parts, dim));
+  }
+  return joined;
+}
+
+const Layout* without_cut(const Layout& layout, int64_t dim, bool removed) {
+  auto placements = layout.placements();
+  for (auto& p : placements) {
+    auto own = cut_dim(p);
+    if (own == dim) p = Replicate();
+    else if (removed && own > dim) p = with_cut_dim(p, own - 1);
+  }
+  return layout.with(placements);
+}
+
+at::Tensor brought_to(const at::Tensor& tensor, const Layout* layout) {
+  if (body_of(tensor).layout == layout) return tensor;
+  return wrap(shards_in(tensor, layout), layout, tensor.sizes(), tensor.strides(), tensor.dtype());
+}
+
+}  // namespace intarsia

@@ -1,0 +1,40 @@
+// Fills in place, of tensors that are pending sums.
+
+#include <ATen/ATen.h>
+
+#include "intarsia/dispatch/decide.h"
+#include "intarsia/dispatch/run.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// By the rows, as if there were no way: written like that, what is pending has to be settled, or is an error.
+void fill_by_rows(Stack& stack) {
+  static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow("aten::masked_fill_", "Scalar"));
+  CallKey unused;
+  run_op(*op, stack, {&unused, decide(read_call(*op, stack))});
+}
+
+// masked_fill_(self, mask, value): zeros in place of some terms leave a sum a sum. Composite losses do this to pending sums
+// in place. Whether the value is zero is not known to a planner.
+void fill_sum(Stack& stack) {
+  if (stack[2].toScalar().toDouble() != 0) return fill_by_rows(stack);
+  auto self = stack[0].toTensor();
+  self.copy_(at::where(stack[1].toTensor(), at::zeros_like(self), self));
+  stack = {self};
+}
+
+Way plan_fill(const CutCall& c) {
+  if (!c.has_partial(0)) return {};
+  for (auto& placement : c.now[0]->placements()) {
+    if (is_partial(placement) && placement != Placement(Partial())) return {};
+  }
+  return fill_sum;
+}
+
+}  // namespace
+
+void add_fills(RuleTable& t) { t.along("aten::masked_fill_.Scalar", plan_fill); }
+
+}  // namespace intarsia

@@ -1,0 +1,46 @@
+// Linear systems: right-hand sides are solved for one by one, so they may be cut like batches.
+
+#include "intarsia/ops/linalg/batched.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side.
+Rule solve(size_t b) {
+  auto rule = batched();
+  rule.rows = [b, batches = rule.rows](const OpCall& call) {
+    auto rows = batches(call);
+    auto dims = call.inputs[b].dim();
+    if (call.inputs[b ? 0 : 1].dim() != dims || call.outputs[0].dim() != dims) return rows;
+    Row row{Placements(call.inputs.size(), R), Placements(call.outputs.size(), R)};
+    row.in[b] = row.out[0] = S(dims - (call.bool_arg("left", true) ? 1 : 2));
+    rows.push_back(std::move(row));
+    return rows;
+  };
+  return rule;
+}
+
+// Of matrices [..., m, m] and right-hand sides [..., m, k], input `b` of two.
+auto solution(size_t b) {
+  return [b](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    if (!are_matrices(call, {0, 1})) return {};
+    auto shape = shared_batch(call, 0, 1);
+    auto& sides = call.inputs[b].sizes;
+    shape.insert(shape.end(), sides.end() - 2, sides.end());
+    return {shape};
+  };
+}
+
+}  // namespace
+
+void add_solvers(RuleTable& t) {
+  t.add("aten::cholesky_solve", solve(0).with_shapes(solution(0)));
+  t.add("aten::triangular_solve", solve(0));
+  t.add("aten::_linalg_solve_ex", solve(1));
+  t.add("aten::linalg_solve_triangular", solve(1).with_shapes(solution(1)));
+  t.add({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"}, solve(2).refusing({1}));
+  t.add("aten::ormqr", solve(2).like_input(2));
+}
+
+}  // namespace intarsia

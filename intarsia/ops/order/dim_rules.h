@@ -1,0 +1,19 @@
+#pragma once
+// Rules of ops along one dim whose elements depend on each other's order: the other dims may be cut.
+
+#include <vector>
+
+#include "intarsia/rules/builders.h"
+
+namespace intarsia {
+
+// Every output has the shape of the input, up to the extent of `dim`.
+Rule scan_rule(Rows pending = {});
+
+// One element per line along `dim`; without a dim, one of all.
+Rule pick_rule();
+
+// The dtypes of values and their places.
+std::vector<c10::ScalarType> with_places(const OpCall& call);
+
+}  // namespace intarsia

@@ -1,0 +1,49 @@
+// Gated linear units, which halve a dim: the others may be cut.
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+Rule gate(size_t tensors) {
+  Rule rule = rows("scan", [tensors](const OpCall& call) {
+    Rows rows;
+    auto ndim = call.inputs[0].dim();
+    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), ndim);
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (d != dim) rows.push_back({Placements(tensors, S(d)), {S(d)}});
+    }
+    if (tensors == 2) rows.push_back({{P_sum, R}, {P_sum}});  // linear in the gradient
+    return rows;
+  });
+  rule.aligned = true;
+  return rule;
+}
+
+// The gradient of a gate, in parts where it is itself to be differentiated: LibTorch's formula writes into plain tensors.
+at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
+  bool twice = at::GradMode::is_enabled() && (grad.requires_grad() || self.requires_grad());
+  if (!twice) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return at::glu_backward(grad, self, dim);
+  }
+  auto half = self.size(dim) / 2;
+  auto value = at::slice(self, dim, 0, half), gate = at::sigmoid(at::slice(self, dim, half, 2 * half));
+  auto open = at::mul(grad, gate);
+  return at::cat({open, at::mul(at::mul(open, value), at::rsub(gate, 1))}, dim);
+}
+
+}  // namespace
+
+void add_glu(RuleTable& t) {
+  t.add("aten::glu", gate(1));
+  t.add("aten::glu_backward", gate(2).like_input(1));
+  t.gradient("aten::glu_backward", glu_backward);
+}
+
+}  // namespace intarsia

@@ -1,0 +1,47 @@
+// Recurrent layers and cells: LibTorch's own, started from distributed states.
+
+#include <ATen/ATen.h>
+
+#include "intarsia/dispatch/run.h"
+#include "intarsia/rules/table.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+// Modules start recurrent layers and cells from plain zeros: those lie as the batch of the input does.
+at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t batch, int64_t own) {
+  if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
+  Placements placements(mesh_of(input).ndim(), Replicate());
+  for (size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2) placements[axis] = Shard(own);
+  }
+  return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
+}
+
+// op(input, states, ...), then LibTorch's own.
+void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  auto* args = stack->data() + stack->size() - op.schema().arguments().size();
+  auto batch_first = op.schema().argumentIndexWithName("batch_first");
+  auto input = args[0].toTensor();
+  auto own = batch_first ? 1 : 0, batch = batch_first && !args[*batch_first].toBool() ? 1 : 0;
+  if (args[1].isTensorList()) {
+    c10::List<at::Tensor> states;
+    for (const at::Tensor& state : args[1].toTensorList()) states.push_back(start_state(state, input, batch, own));
+    args[1] = states;
+  } else {
+    args[1] = start_state(args[1].toTensor(), input, batch, own);
+  }
+  op.redispatchBoxed(kComposite, stack);
+}
+
+}  // namespace
+
+void add_recurrent(RuleTable& t) {
+  for (auto op : {"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input", "aten::lstm_cell",
+                  "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"}) {
+    t.composite_boxed<&recurrent>(op);
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,170 @@
+// Means, variances and norms. Over cut dims sums of the shards travel, never the values.
+
+#include "intarsia/ops/reductions/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/ops/along/layouts.h"
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+namespace {
+
+// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum.
+Rule mean_over_whole_dims() {
+  auto rule = reduce(ReduceOp::sum, {ReduceOp::sum, ReduceOp::avg});
+  rule.rows = [sums = rule.rows](const OpCall& call) {
+    auto rows = sums(call);
+    std::erase_if(rows, [](auto& row) { return !is_partial(row.in[0]) && is_partial(row.out[0]); });
+    return rows;
+  };
+  return rule;
+}
+
+// A reduction over `dim` that no sum of shards gives: the kept dims may be cut.
+Rule per_line() {
+  auto make = [](const OpCall& call) {
+    auto ndim = call.inputs[0].dim();
+    auto reduced = call.dims_arg("dim", ndim);
+    bool keep = call.bool_arg("keepdim", false);
+    Rows rows;
+    int64_t kept_before = 0;
+    for (int64_t d = 0; d < ndim; ++d) {
+      if (std::find(reduced.begin(), reduced.end(), d) != reduced.end()) continue;
+      rows.push_back({{S(d)}, Placements(call.outputs.size(), S(keep ? d : kept_before))});
+      ++kept_before;
+    }
+    return rows;
+  };
+  return rows("statistics", make).with_shapes(reduce(ReduceOp::sum, {}).form.shapes);
+}
+
+// The variance is real, the mean is like the input.
+std::vector<c10::ScalarType> variance_dtypes(const OpCall& call) {
+  auto dtype = call.inputs[0].dtype;
+  std::vector<c10::ScalarType> dtypes = {c10::toRealValueType(dtype), dtype};
+  dtypes.resize(call.schema.returns().size());
+  return dtypes;
+}
+
+// Whether numbers of a type have a mean.
+bool has_fractions(at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); }
+
+// mean(self, dtype), mean(self, dim, keepdim, dtype)
+Way mean_along(const CutCall& c) {
+  auto dims = c.call.dims_arg("dim", c.input(0).dim());
+  auto type = dtype_of(c.call.arg("dtype")).value_or(c.input(0).dtype);
+  if (!c.cuts(0, dims) || !has_fractions(type)) return {};
+  bool keep = c.call.bool_arg("keepdim", false);
+  return [=](Stack& stack) { stack = {mean_over(stack[0].toTensor(), dims, keep, type).to(type)}; };
+}
+
+// The mean first, then the squares of what is left. This is exact for shards of any size, where sums of squares would cancel.
+void variance(Stack& stack, const std::vector<int64_t>& dims, bool root, bool with_mean) {
+  auto self = stack[0].toTensor();
+  auto correction = stack[2].isNone() ? 1.0 : stack[2].toScalar().toDouble();
+  bool keep = stack[3].toBool();
+  auto type = self.scalar_type();
+  auto x = settle(self).to(sum_type(type));
+  auto mean = settle(mean_over(x, dims, true));
+  auto centered = at::abs(at::sub(x, mean));
+  auto squares = at::sum(at::mul(centered, centered), dims, keep);
+  auto result = at::div(squares, std::max(extent(x, dims) - correction, 0.0));
+  if (root) result = at::sqrt(result);
+  stack = {result.to(at::toRealValueType(type))};
+  if (with_mean) stack.emplace_back((keep ? mean : at::squeeze(mean, dims)).to(type));
+}
+
+// var(self, dim, correction, keepdim)
+Planner variance_along(bool root, bool with_mean) {
+  return [=](const CutCall& c) -> Way {
+    auto dims = c.call.dims_arg("dim", c.input(0).dim());
+    if (!c.cuts(0, dims) || !has_fractions(c.input(0).dtype)) return {};
+    return [=](Stack& stack) { variance(stack, dims, root, with_mean); };
+  };
+}
+
+// logsumexp(self, dims, keepdim): as in a softmax, only the largest and the sum of each line travel.
+Way logsumexp_along(const CutCall& c) {
+  auto& self = c.input(0);
+  auto dims = c.call.dims_arg("dim", self.dim());
+  bool keep = c.call.bool_arg("keepdim", false);
+  if (self.numel() == 0 || !c.cuts(0, dims)) return {};
+  return [=](Stack& stack) {
+    auto self = stack[0].toTensor();
+    auto type = has_fractions(self.scalar_type()) ? self.scalar_type() : at::typeMetaToScalarType(at::get_default_dtype());
+    auto x = settle(self).to(sum_type(type));
+    auto top = settle(at::amax(x.is_complex() ? at::real(x) : x, dims, true));
+    top = at::masked_fill(top, at::isinf(top), 0);  // infinity minus infinity would be no number
+    auto sum = at::sum(at::exp(at::sub(x, top)), dims, keep);
+    if (!keep) top = at::squeeze(top, dims);
+    stack = {at::add(at::log(sum), top).to(type)};
+  };
+}
+
+// --- norms of vectors; those of all elements of a tensor are in total_norms.cpp
+
+at::Tensor norm_of(const at::Tensor& lengths, double ord, const std::vector<int64_t>& dims, bool keep) {
+  if (std::isinf(ord)) return ord > 0 ? at::amax(lengths, dims, keep) : at::amin(lengths, dims, keep);
+  if (ord == 0) return at::sum(at::ne(lengths, 0), dims, keep, lengths.scalar_type());
+  if (ord == 1) return at::sum(lengths, dims, keep);
+  if (ord == 2) return at::sqrt(at::sum(at::mul(lengths, lengths), dims, keep));
+  return at::pow(at::sum(at::pow(lengths, ord), dims, keep), 1 / ord);
+}
+
+// linalg_vector_norm(self, ord, dim, keepdim, dtype)
+Way vector_norm_along(const CutCall& c) {
+  auto& self = c.input(0);
+  auto dims = c.call.dims_arg("dim", self.dim());
+  auto type = dtype_of(c.call.arg("dtype")).value_or(self.dtype);
+  if (!c.cuts(0, dims) || self.numel() == 0 || !has_fractions(type)) return {};
+  bool keep = c.call.bool_arg("keepdim", false);
+  return [=](Stack& stack) {
+    auto lengths = at::abs(settle(stack[0].toTensor()).to(sum_type(type)));
+    stack = {norm_of(lengths, stack[1].toScalar().toDouble(), dims, keep).to(at::toRealValueType(type))};
+  };
+}
+
+// The older name: norm(self, ord, dim, keepdim) or norm(self, ord, dim, keepdim, dtype)
+void norm_by_vector_norm(Stack& stack) {
+  auto dims = stack[2].toIntVector();
+  auto dtype = stack.size() > 4 ? dtype_of(stack[4]) : std::nullopt;
+  stack = {at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]), at::IntArrayRef(dims), stack[3].toBool(), dtype)};
+}
+
+// dist(self, other, p)
+void dist_by_vector_norm(Stack& stack) {
+  stack = {at::linalg_vector_norm(at::sub(stack[0].toTensor(), stack[1].toTensor()), stack[2].toScalar())};
+}
+
+}  // namespace
+
+at::Tensor mean_over(const at::Tensor& x, at::IntArrayRef dims, bool keep, std::optional<at::ScalarType> type) {
+  return at::sum(x, dims, keep, sum_type(type.value_or(x.scalar_type()))).div_(extent(x, dims));
+}
+
+void add_statistics(RuleTable& t) {
+  t.add({"aten::mean", "aten::mean.dim"}, mean_over_whole_dims());
+  t.along("aten::mean", mean_along);
+  t.along("aten::mean.dim", mean_along);
+
+  t.add({"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
+        per_line().with_dtypes(variance_dtypes));
+  t.along("aten::var.correction", variance_along(false, false));
+  t.along("aten::std.correction", variance_along(true, false));
+  t.along("aten::var_mean.correction", variance_along(false, true));
+  t.along("aten::std_mean.correction", variance_along(true, true));
+
+  t.add({"aten::linalg_vector_norm", "aten::logsumexp"}, per_line());
+  t.along("aten::logsumexp", logsumexp_along);
+  t.along("aten::linalg_vector_norm", vector_norm_along);
+  t.always("aten::norm.ScalarOpt_dim", norm_by_vector_norm);
+  t.always("aten::norm.ScalarOpt_dim_dtype", norm_by_vector_norm);
+  t.always("aten::dist", dist_by_vector_norm);
+}
+
+}  // namespace intarsia

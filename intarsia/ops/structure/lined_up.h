@@ -1,0 +1,19 @@
+#pragma once
+// Tensors that are joined along a dim that is cut.
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/rules/along.h"
+
+namespace intarsia {
+
+// The layout in which all tensors of a call are joined along `dim`: that of the first one that is cut there, with nothing
+// pending. Null if the rows serve: none is cut there, or they do not fit together.
+const Layout* joining_layout(const CutCall& c, int64_t dim);
+
+// The tensors in that layout and in one dtype.
+std::vector<at::Tensor> lined_up(const std::vector<at::Tensor>& tensors, const Layout* layout);
+
+}  // namespace intarsia

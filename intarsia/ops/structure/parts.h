@@ -1,0 +1,28 @@
+#pragma once
+// What the rules of this folder share: parts that go into a whole, and reductions that pass where no element is computed.
+
+#include <vector>
+
+#include "intarsia/rules/builders.h"
+
+namespace intarsia {
+
+// The dim that an argument names, not negative.
+int64_t named_dim(const OpCall& call, int64_t ndim, const char* name = "dim");
+
+// No element is computed, so whatever is pending passes wherever all of it does.
+void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops = kReduceOps);
+
+// Zeros enter the result: a pending reduction must keep them.
+extern const std::vector<ReduceOp> kKeepsZero;
+
+// A part goes into a whole, of which every dim but the named ones may be cut. The part has these dims, too, or lacks them.
+// The whole is zero elsewhere: diag_embed, and gradients of views that show a part.
+Rule put_into_zeros(const char* family, std::vector<const char*> dims, bool lacks,
+                    std::vector<ReduceOp> pending = kKeepsZero);
+Rule part_gradient(std::vector<const char*> dims, bool lacks, std::vector<ReduceOp> pending = kKeepsZero);
+
+// select_scatter and its like: the second tensor overwrites a part of the first.
+Rule put_into(std::vector<const char*> dims, bool lacks);
+
+}  // namespace intarsia

@@ -1,0 +1,19 @@
+// Ops that ask for all of their tensor by nature: they run on whole tensors, and nobody needs to be told.
+
+#include "intarsia/rules/builders.h"
+#include "intarsia/rules/table.h"
+
+namespace intarsia {
+
+void add_whole(RuleTable& t) {
+  t.add({"aten::_local_scalar_dense", "aten::equal", "aten::allclose", "aten::is_nonzero"}, on_whole_tensors());
+  // The middle and what occurs where: questions to all of the values at once.
+  t.add({"aten::median", "aten::nanmedian", "aten::masked_select", "aten::nonzero", "aten::nonzero_static", "aten::bincount",
+         "aten::histc", "aten::histogram.bins_tensor", "aten::histogram.bin_ct", "aten::_unique", "aten::_unique2",
+         "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::_pdist_forward",
+         "aten::_pdist_backward", "aten::masked_scatter", "aten::masked_scatter_backward", "aten::put",
+         "aten::repeat_interleave.Tensor", "aten::_linalg_check_errors"},
+        on_whole_tensors());
+}
+
+}  // namespace intarsia

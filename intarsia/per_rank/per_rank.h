@@ -1,0 +1,27 @@
+#pragma once
+// One tensor that stands for a value per hosted rank: what to_local yields in a simulation.
+//
+// Plain ops fan out over the values; plain tensors among the arguments are the same for every rank. Where the values differ
+// in shape, the sizes are numbers that are one per rank (per_rank_number.h): sym_sizes() has them, and sizes() is an error.
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/keys.h"
+#include "intarsia/core/shards.h"
+
+namespace intarsia {
+
+at::Tensor per_rank(Shards values);
+bool is_per_rank(const at::Tensor& tensor);
+const Shards& values_of(const at::Tensor& tensor);
+
+// The value of the hosted rank number `slot`: values_of for a per-rank tensor, the tensor itself for a plain one.
+at::Tensor value_at(const at::Tensor& tensor, size_t slot);
+
+// Whether the values differ in sizes, strides or offset.
+bool values_differ(const at::Tensor& per_rank);
+
+// Gives a per-rank tensor other values, in place.
+void set_values(const at::Tensor& tensor, Shards values);
+
+}  // namespace intarsia

@@ -1,0 +1,33 @@
+#pragma once
+// What the plain op would return: the one place that knows. Dispatch and explain both ask here.
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+struct FormQuestion {
+  const c10::OperatorHandle& op;          // the op that is called; of out= the functional one
+  const c10::OperatorHandle& functional;  // the op that the rule is written for
+  const Rule* rule;                       // null if there is none
+  c10::ArrayRef<c10::IValue> args;        // of the functional op; of tensors only the form counts, and of plain numbers the value
+  const std::vector<TensorForm>& inputs;
+};
+
+// The forms of the results; none if they depend on data. The plain op runs on tensors without data, so that its own checks
+// speak for bad input, on every rank, before anything is sent; where it cannot, its rule tells.
+std::optional<std::vector<TensorForm>> forms_of_results(const FormQuestion& question);
+
+// The form of a dense tensor.
+TensorForm dense_form(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype,
+                      c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
+
+// Throws the plain op's own error if it refuses the call: it checks before it computes. For calls that look wrong.
+void ask_plain(const OpCall& call);
+[[noreturn]] void refuse_as_plain(const OpCall& call);  // for calls that are wrong
+
+}  // namespace intarsia

@@ -1,0 +1,38 @@
+#pragma once
+// How an op runs along a dim that is cut, where no rank can do its part alone: a plan that dispatch makes once, keeps, and
+// runs on every call of the same form.
+//
+// Note [Ways]
+// A planner sees what a rule sees, and the present layouts. It answers with a way: what to do with the arguments of such a
+// call, in terms of other ops on distributed tensors and of collectives. Or with none, and the rows serve. It never sees
+// values, so its answer does not depend on them. A way keeps numbers of the call that it was made for, but no tensors.
+
+#include <functional>
+#include <vector>
+
+#include "intarsia/rules/rule.h"
+
+namespace intarsia {
+
+using Stack = std::vector<c10::IValue>;
+
+// Runs below autograd: arguments on the stack for results. What it moves is traced and judged as moved by the op.
+using Way = std::function<void(Stack& stack)>;
+
+struct CutCall {
+  const OpCall& call;                  // its arguments have None in place of tensors, and its outputs are not known
+  const std::vector<const Layout*>& now;  // per tensor; null where it is plain or undefined
+
+  const TensorForm& input(size_t i) const { return call.inputs[i]; }
+  bool is_distributed(size_t i) const { return now[i] != nullptr; }
+  // Whether a mesh axis cuts dim `dim`, or one of the dims, of tensor `i`.
+  bool cuts(size_t i, int64_t dim) const;
+  bool cuts(size_t i, const std::vector<int64_t>& dims) const;
+  bool has_partial(size_t i) const { return now[i] && now[i]->has_partial(); }
+  // Whether all defined tensors are distributed, on one mesh.
+  bool on_one_mesh() const;
+};
+
+using Planner = std::function<Way(const CutCall& call)>;
+
+}  // namespace intarsia

@@ -1,0 +1,13 @@
+#pragma once
+// Distributed tensors as text.
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace intarsia {
+
+// Shape, dtype, mesh, placements and the local values, as text. Also what operator<< prints.
+std::string str(const at::Tensor& tensor);
+
+}  // namespace intarsia
