@@ -69,7 +69,7 @@ void add_all_ops(RuleTable& t) {
   add_circular_pad(t);
   add_resamples(t);
   add_pixels(t);
-  add_vision(t);
+  add_affine_grid(t);
 
   add_factories(t);
   add_fills(t);

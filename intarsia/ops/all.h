@@ -74,7 +74,7 @@ void add_constant_pad(RuleTable& table);
 void add_circular_pad(RuleTable& table);
 void add_resamples(RuleTable& table);
 void add_pixels(RuleTable& table);
-void add_vision(RuleTable& table);
+void add_affine_grid(RuleTable& table);
 
 // in this folder
 void add_factories(RuleTable& table);

@@ -38,17 +38,6 @@ void add_columns(std::vector<Sample>& list) {
   list.push_back({"aten::col2im", {x(columns.sizes().vec()), Ints{6, 7}, kernel, one, one, two}});
 }
 
-void add_samplers(std::vector<Sample>& list) {
-  for (int64_t n : {2, 3}) {
-    auto image = n == 2 ? Ints{3, 5, 6, 7} : Ints{3, 2, 4, 5, 6}, grid = n == 2 ? Ints{3, 4, 5, 2} : Ints{3, 4, 2, 5, 3};
-    auto result = Ints{image[0], image[1]};
-    result.insert(result.end(), grid.begin() + 1, grid.end() - 1);
-    auto op = "aten::grid_sampler_" + std::to_string(n) + "d";
-    list.push_back({op, {x(image), unit(grid).mul(0.9), 0, 0, false}});
-    list.push_back({op + "_backward", {x(result), x(image), unit(grid).mul(0.9), 0, 0, false, c10::List<bool>({true, true})}});
-  }
-}
-
 }  // namespace
 
 void add_convolution_samples(std::vector<Sample>& list) {
@@ -131,7 +120,6 @@ void add_convolution_samples(std::vector<Sample>& list) {
   add_adaptive_averages(list);
   add_volume_pools(list);
   add_columns(list);
-  add_samplers(list);
 }
 
 }  // namespace intarsia

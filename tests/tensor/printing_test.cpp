@@ -6,7 +6,8 @@
 #include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/interpose.h"
+#include "intarsia/tensor/printing.h"
+#include "intarsia/core/interposed.h"
 #include "intarsia/tensor/policy.h"
 #include "tests/support/error_text.h"
 

@@ -36,8 +36,8 @@ auto unpool_forms(int64_t image_dims) {
 
 // grid_sampler(image [N, C, ...], grid [N, ..., d]): the image's channels, or the grid's own dims.
 Rule sampler_rule(int64_t image_dims) {
-  return unless_empty(rows("grid_sampler", [=](const OpCall&) {
-    Rows rows = {{{S(0), S(0)}, {S(0)}}, {{S(1), R}, {S(1)}}, {{P_sum, R}, {P_sum}}};
+  return unless_empty(rows("grid", [=](const OpCall&) {
+    Rows rows = {{{S(0), S(0)}, {S(0)}}, {{S(1), R}, {S(1)}}, {{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
     for (int64_t d = 1; d <= image_dims; ++d) rows.push_back({{R, S(d)}, {S(d + 1)}});
     return rows;
   }));
@@ -45,7 +45,7 @@ Rule sampler_rule(int64_t image_dims) {
 
 // (gradient, image, grid) -> (of the image, of the grid)
 Rule sampler_backward_rule(int64_t image_dims) {
-  return unless_empty(rows("grid_sampler", [=](const OpCall&) {
+  return unless_empty(rows("grid", [=](const OpCall&) {
     Rows rows = {{{S(0), S(0), S(0)}, {S(0), S(0)}}, {{S(1), S(1), R}, {S(1), P_sum}}, {{P_sum, R, R}, {P_sum, P_sum}}};
     for (int64_t d = 1; d <= image_dims; ++d) rows.push_back({{S(d + 1), R, S(d)}, {P_sum, S(d)}});
     return rows;
