@@ -97,6 +97,18 @@ std::vector<size_t> divisor(const OpCall& call) {
   return whole && call.inputs.size() > 1 ? std::vector<size_t>{1} : std::vector<size_t>{};
 }
 
+// rsub(a, b) is b - a: the result lies in memory as that of the difference does, in which b comes first.
+Rule subtract_from() {
+  auto rule = pointwise(kSubtractFrom);
+  rule.form.strides = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    auto form = [&](size_t i) {
+      return at::empty_strided(call.inputs[i].sizes, call.inputs[i].strides, at::dtype(call.inputs[i].dtype).device(at::kMeta));
+    };
+    return {at::sub(form(1), form(0)).strides().vec()};
+  };
+  return rule;
+}
+
 void add(RuleTable& t, std::initializer_list<const char*> ops, const Rows& rows) {
   for (auto op : ops) t.add(std::string("aten::") + op, pointwise(rows));
 }
@@ -106,7 +118,7 @@ void add(RuleTable& t, std::initializer_list<const char*> ops, const Rows& rows)
 void add_pointwise(RuleTable& t) {
   add(t, {"neg"}, kNegation);
   add(t, {"add.Tensor", "sub.Tensor"}, kAdditive);
-  add(t, {"rsub.Tensor"}, kSubtractFrom);
+  t.add("aten::rsub.Tensor", subtract_from());
   add(t, {"rsub.Scalar"}, {{{P_avg}, {P_avg}}});  // the number's factor may be negative
   add(t, {"complex"}, kPair);
   add(t, {"deg2rad", "rad2deg"}, kScale);
