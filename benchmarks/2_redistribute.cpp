@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "benchmarks/processes.h"
-#include "intarsia/comm/gloo.h"
+#include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;

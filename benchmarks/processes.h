@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "benchmarks/timing.h"
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/launch/init.h"
 
 namespace bench {
 

@@ -14,7 +14,7 @@
 
 #include "cli/child.h"
 #include "cli/options.h"
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia::cli {
 namespace {

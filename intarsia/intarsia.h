@@ -1,7 +1,7 @@
 #pragma once
 // Distributed tensors for LibTorch: everything a program needs.
 
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/simulation.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/mesh.h"

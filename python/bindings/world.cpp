@@ -7,7 +7,7 @@
 
 #include "bindings.h"
 #include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/c10d.h"
+#include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engine.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/simulation.h"

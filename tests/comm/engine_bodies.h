@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/c10d.h"
+#include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engine.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"

@@ -1,4 +1,4 @@
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/launch/init.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "intarsia/comm/from_group.h"
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/c10d/from_group.h"
+#include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/simulation.h"
 #include "tests/support/error_text.h"
 

@@ -1,4 +1,4 @@
-#include "intarsia/comm/launch.h"
+#include "intarsia/comm/launch/launch.h"
 
 #include <gtest/gtest.h>
 

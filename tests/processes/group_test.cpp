@@ -11,10 +11,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/c10d.h"
-#include "intarsia/comm/from_group.h"
-#include "intarsia/comm/gloo.h"
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/c10d/from_group.h"
+#include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/launch/init.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 

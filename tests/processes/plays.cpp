@@ -16,9 +16,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/from_group.h"
-#include "intarsia/comm/gloo.h"
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/c10d/from_group.h"
+#include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/group.h"
+#include "intarsia/comm/c10d/group.h"
 #include "intarsia/comm/interrupts.h"
 
 namespace intarsia {

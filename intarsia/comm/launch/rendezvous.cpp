@@ -1,4 +1,4 @@
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/launch/rendezvous.h"
 
 #include <netdb.h>
 #include <sys/socket.h>

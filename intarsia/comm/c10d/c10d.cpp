@@ -1,4 +1,4 @@
-#include "intarsia/comm/c10d.h"
+#include "intarsia/comm/c10d/c10d.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,9 +7,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "intarsia/comm/gloo.h"
-#include "intarsia/comm/group.h"
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/c10d/group.h"
+#include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia {
 namespace {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/comm/group.h"
+#include "intarsia/comm/c10d/group.h"
 
 namespace intarsia {
 

@@ -1,4 +1,4 @@
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/launch/init.h"
 
 #include <stdlib.h>
 
@@ -14,9 +14,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "intarsia/comm/c10d.h"
-#include "intarsia/comm/launch.h"
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/launch/launch.h"
+#include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia {
 namespace {

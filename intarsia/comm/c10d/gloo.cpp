@@ -1,4 +1,4 @@
-#include "intarsia/comm/gloo.h"
+#include "intarsia/comm/c10d/gloo.h"
 
 #include <net/if.h>
 #include <sched.h>

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/comm/group.h"
+#include "intarsia/comm/c10d/group.h"
 #include "intarsia/comm/interrupts.h"
 
 namespace intarsia {

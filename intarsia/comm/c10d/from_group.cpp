@@ -1,11 +1,11 @@
-#include "intarsia/comm/from_group.h"
+#include "intarsia/comm/c10d/from_group.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "intarsia/comm/c10d.h"
-#include "intarsia/comm/init.h"
+#include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/launch/init.h"
 
 namespace intarsia {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "intarsia/comm/rendezvous.h"
+#include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia {
 
