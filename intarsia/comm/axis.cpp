@@ -10,6 +10,7 @@
 
 #include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/reduce.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {
@@ -83,17 +84,6 @@ void carry(const Line& line, std::string kind, int64_t sent, int64_t received, W
                    seconds_since_start() - begin});
 }
 
-// Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
-void check_reducible(const char* where, const at::Tensor& t, ReduceOp op) {
-  bool inexact = t.is_floating_point() || t.is_complex();
-  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", t.scalar_type(),
-                    " tensors is not whole. Use Partial(sum).");
-  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !t.is_complex(), "[", where, "] ", t.scalar_type(),
-                   " tensors have no ", str(op), ": complex numbers have no order. Reduce their absolute values.");
-  TORCH_CHECK_TYPE((op != ReduceOp::band && op != ReduceOp::bor && op != ReduceOp::bxor) || !inexact, "[", where, "] ",
-                   str(op), " is for integers and bool, not for ", t.scalar_type(), ". Use sum, product, min or max.");
-}
-
 }  // namespace
 
 const Axis& Axis::of(const DeviceMesh& mesh, int64_t axis) { return of(mesh, std::vector<int64_t>{axis}); }
@@ -128,7 +118,7 @@ Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&
 
 Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   if (tensors.empty()) return {};
-  check_reducible("all_reduce", tensors[0], op);
+  check_reducible("all_reduce", tensors[0].scalar_type(), op);
   Shards mine, result;
   for (auto& t : tensors) {
     if (size() == 1) {
@@ -177,7 +167,7 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
 
 Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const {
   if (send.empty()) return {};
-  check_reducible("reduce_scatter", send[0], op);
+  check_reducible("reduce_scatter", send[0].scalar_type(), op);
   at::NoGradGuard no_grad;
   Counts receive_counts;
   Shards receive;

@@ -4,10 +4,10 @@
 // Every call serves all hosted slots of a line at once: one slot in a real process, all of them in a simulation.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "intarsia/comm/wait.h"
 #include "intarsia/core/placement.h"
 #include "intarsia/core/shards.h"
 #include "intarsia/core/world.h"
@@ -23,9 +23,6 @@ struct Line {
 };
 
 using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line], in elements
-
-// Finishes a collective that is under way. Empty if it has finished already.
-using Wait = std::function<void()>;
 
 // Buffers are contiguous, one per slot, and the engine's until the collective has finished. Any dtype; a zero count is
 // legal everywhere. A collective that is under way makes progress by itself, so waits may come in any order.
@@ -55,9 +52,5 @@ class Engine : public World {
 
 // All worlds are engines.
 inline const Engine& engine_of(const World& world) { return static_cast<const Engine&>(world); }
-
-// out = op(a, b), elementwise, for every dtype for which op has a meaning. `out` may be `a`. Not avg.
-void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
-void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
 
 }  // namespace intarsia

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/reduce.h"
 
 namespace intarsia {
 namespace {

@@ -7,6 +7,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/reduce.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 

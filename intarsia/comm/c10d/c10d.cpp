@@ -7,8 +7,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "intarsia/comm/c10d/collective_group.h"
+#include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
-#include "intarsia/comm/c10d/group.h"
 #include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia {
