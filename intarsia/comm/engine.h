@@ -50,7 +50,8 @@ class Engine : public World {
   virtual void barrier() const = 0;
 };
 
-// All worlds are engines.
-inline const Engine& engine_of(const World& world) { return static_cast<const Engine&>(world); }
+// The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which lies below
+// them: the simulation of one rank serves it.
+const Engine& engine_of(const World& world);
 
 }  // namespace intarsia
