@@ -43,6 +43,12 @@ class Engine : public World {
   virtual Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                           const Counts& receive_counts) const = 0;
 
+  // `result` becomes the member's own part of the elementwise reduction of the `send` of a line; counts[slot][member]
+  // elements are the part of that member. Not avg. Unless an engine has a way of its own: an all_to_all, and what came
+  // is reduced, when it is waited for, in the order of the line: the same bits from every engine and on every run.
+  virtual Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                              ReduceOp op) const;
+
   // Every buffer becomes that of the member at `source`.
   virtual Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const = 0;
 
