@@ -54,6 +54,9 @@ class Engine : public World {
 
   // Returns when every rank of the world has arrived.
   virtual void barrier() const = 0;
+
+  // Closes all connections. Later collectives are errors.
+  virtual void close() const {}
 };
 
 // The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which lies below
