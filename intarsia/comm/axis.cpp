@@ -11,6 +11,7 @@
 #include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/reduce.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {
@@ -34,7 +35,17 @@ int64_t bytes_with_others(const Line& line, const Counts& counts, int64_t elemen
 
 // An axis of one rank: nothing travels and nothing is traced.
 void copy_to_self(const Shards& from, const Shards& to) {
+  at::NoGradGuard no_grad;
   for (size_t slot = 0; slot < from.size(); ++slot) to[slot].copy_(from[slot]);
+}
+
+// An average travels as a sum, which is divided at the end.
+ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
+Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
+  if (op != ReduceOp::avg) return wait;
+  return then(std::move(wait), [sums, n] {
+    for (auto& sum : sums) sum.div_(n);
+  });
 }
 
 // An error in a collective, told with everything that helps to find the other side of it.
@@ -87,17 +98,6 @@ void carry(const Line& line, std::string kind, int64_t sent, int64_t received, W
                    seconds_since_start() - begin});
 }
 
-// Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
-void check_reducible(const char* where, const at::Tensor& t, ReduceOp op) {
-  bool inexact = t.is_floating_point() || t.is_complex();
-  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", t.scalar_type(),
-                    " tensors is not whole. Use Partial(sum).");
-  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !t.is_complex(), "[", where, "] ", t.scalar_type(),
-                   " tensors have no ", str(op), ": complex numbers have no order. Reduce their absolute values.");
-  TORCH_CHECK_TYPE((op != ReduceOp::band && op != ReduceOp::bor && op != ReduceOp::bxor) || !inexact, "[", where, "] ",
-                   str(op), " is for integers and bool, not for ", t.scalar_type(), ". Use sum, product, min or max.");
-}
-
 }  // namespace
 
 const Axis& Axis::of(const DeviceMesh& mesh, int64_t axis) { return of(mesh, std::vector<int64_t>{axis}); }
@@ -132,7 +132,7 @@ Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&
 
 Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   if (tensors.empty()) return {};
-  check_reducible("all_reduce", tensors[0], op);
+  check_reducible("all_reduce", tensors[0].scalar_type(), op);
   Shards mine, result;
   for (auto& t : tensors) {
     if (size() == 1) {
@@ -143,21 +143,10 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
     }
   }
   if (size() == 1) return result;
-  bool average = op == ReduceOp::avg;
   auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
-  Wait pending;
-  carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait ? &pending : nullptr,
-        [&] { return engine_->all_reduce(line_, mine, result, average ? ReduceOp::sum : op, wait != nullptr); });
-  auto divide = [result, n = size()] {
-    for (auto& r : result) r.div_(n);
-  };
-  if (pending && average) {
-    *wait = [pending, divide] { pending(), divide(); };
-  } else if (pending) {
-    *wait = pending;
-  } else if (average) {
-    divide();
-  }
+  carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
+    return averaged(engine_->all_reduce(line_, mine, result, carried(op), wait != nullptr), result, op, size());
+  });
   return result;
 }
 
@@ -179,35 +168,32 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
         [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
 }
 
-Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const {
+Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op, Wait* wait) const {
   if (send.empty()) return {};
-  check_reducible("reduce_scatter", send[0], op);
-  at::NoGradGuard no_grad;
-  Counts receive_counts;
-  Shards receive;
+  check_reducible("reduce_scatter", send[0].scalar_type(), op);
+  Shards result;
+  Counts received;  // as many elements from every member
   for (size_t slot = 0; slot < send.size(); ++slot) {
     auto mine = counts[slot][position(slot)];
-    receive_counts.emplace_back(size(), mine);
-    receive.push_back(at::empty({mine * size()}, send[slot].options()));
+    result.push_back(at::empty({mine}, send[slot].options()));
+    received.emplace_back(size(), mine);
   }
-  all_to_all(send, counts, receive, receive_counts, nullptr, ("reduce_scatter(" + str(op) + ")").c_str());
-  Shards result;
-  for (size_t slot = 0; slot < send.size(); ++slot) {
-    auto count = receive_counts[slot][0];
-    auto parts = receive[slot].view({size(), count});  // reduced in the order of the line: the same sum on every run
-    auto sum = size() == 1 ? parts[0] : at::empty({count}, send[slot].options());
-    for (int64_t j = 1; count && j < size(); ++j) {
-      reduce(sum, j == 1 ? parts[0] : sum, parts[j], op == ReduceOp::avg ? ReduceOp::sum : op);
-    }
-    result.push_back(op == ReduceOp::avg ? sum.div_(size()) : sum);
+  if (size() == 1) {
+    copy_to_self(send, result);
+    return result;
   }
+  auto element = send[0].element_size();
+  carry(line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
+        bytes_with_others(line_, received, element), wait, [&] {
+          return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size());
+        });
   return result;
 }
 
-void Axis::broadcast(const Shards& tensors, int64_t source) const {
+void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
-  carry(line_, "broadcast", bytes, bytes, nullptr, [&] { return engine_->broadcast(line_, tensors, source); });
+  carry(line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
 }
 
 int64_t Axis::highest(int64_t number) const {

@@ -23,19 +23,23 @@ class Axis {
   size_t slot_count() const { return line_.position.size(); }
   int64_t position(size_t slot) const { return line_.position[slot]; }  // the slot's place on its line
 
+  // Collectives, as Engine describes them. With `wait`, which points to an empty one, the caller finishes what is under
+  // way and leaves the tensors alone until then; it stays empty if nothing is. Without, all has finished on return.
+  // packed.h has the same for lists of tensors.
+
   // The elementwise reduction of the tensors of a line, on all of them. The tensors given are left as they were.
   Shards all_reduce(const Shards& tensors, ReduceOp op, Wait* wait = nullptr) const;
 
-  // As Engine describes them. With `wait`, the caller finishes the collective; else it is finished on return.
   void all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait = nullptr) const;
+
   void all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive, const Counts& receive_counts,
                   Wait* wait = nullptr, const char* kind = "all_to_all") const;
 
   // Part `position` of the reduction of the members' `send` buffers, whose parts have `counts[slot][member]` elements.
-  Shards reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op) const;
+  Shards reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op, Wait* wait = nullptr) const;
 
   // In place: every tensor becomes that of the member at `source`.
-  void broadcast(const Shards& tensors, int64_t source) const;
+  void broadcast(const Shards& tensors, int64_t source, Wait* wait = nullptr) const;
 
   // The highest of the numbers that the members of our line give: a word among ranks, traced as an agreement. For real
   // processes, which host one slot.

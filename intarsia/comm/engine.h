@@ -4,10 +4,10 @@
 // Every call serves all hosted slots of a line at once: one slot in a real process, all of them in a simulation.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "intarsia/comm/wait.h"
 #include "intarsia/core/placement.h"
 #include "intarsia/core/shards.h"
 #include "intarsia/core/world.h"
@@ -23,9 +23,6 @@ struct Line {
 };
 
 using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line], in elements
-
-// Finishes a collective that is under way. Empty if it has finished already.
-using Wait = std::function<void()>;
 
 // Buffers are contiguous, one per slot, and the engine's until the collective has finished. Any dtype; a zero count is
 // legal everywhere. A collective that is under way makes progress by itself, so waits may come in any order.
@@ -46,18 +43,24 @@ class Engine : public World {
   virtual Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                           const Counts& receive_counts) const = 0;
 
+  // `result` becomes the member's own part of the elementwise reduction of the `send` of a line; counts[slot][member]
+  // elements are the part of that member. Not avg. Unless an engine has a way of its own: an all_to_all, and what came
+  // is reduced, when it is waited for, in the order of the line: the same bits from every engine and on every run.
+  virtual Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                              ReduceOp op) const;
+
   // Every buffer becomes that of the member at `source`.
   virtual Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const = 0;
 
   // Returns when every rank of the world has arrived.
   virtual void barrier() const = 0;
+
+  // Closes all connections. Later collectives are errors.
+  virtual void close() const {}
 };
 
-// All worlds are engines.
-inline const Engine& engine_of(const World& world) { return static_cast<const Engine&>(world); }
-
-// out = op(a, b), elementwise, for every dtype for which op has a meaning. `out` may be `a`. Not avg.
-void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
-void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
+// The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which lies below
+// them: the simulation of one rank serves it.
+const Engine& engine_of(const World& world);
 
 }  // namespace intarsia

@@ -1,6 +1,6 @@
-#include <ATen/ATen.h>
+#include "intarsia/comm/reduce.h"
 
-#include "intarsia/comm/engine.h"
+#include <ATen/ATen.h>
 
 namespace intarsia {
 namespace {
@@ -53,6 +53,16 @@ void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp 
 
 void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op) {
   reduce(accumulator, accumulator, value, op);
+}
+
+void check_reducible(const char* where, at::ScalarType type, ReduceOp op) {
+  bool complex = at::isComplexType(type), inexact = complex || at::isFloatingType(type);
+  TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", type,
+                    " tensors is not whole. Use Partial(sum).");
+  TORCH_CHECK_TYPE((op != ReduceOp::min && op != ReduceOp::max) || !complex, "[", where, "] ", type,
+                   " tensors have no ", str(op), ": complex numbers have no order. Reduce their absolute values.");
+  TORCH_CHECK_TYPE((op != ReduceOp::band && op != ReduceOp::bor && op != ReduceOp::bxor) || !inexact, "[", where, "] ",
+                   str(op), " is for integers and bool, not for ", type, ". Use sum, product, min or max.");
 }
 
 }  // namespace intarsia

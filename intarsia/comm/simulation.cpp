@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/reduce.h"
 
 namespace intarsia {
 namespace {
@@ -25,9 +26,7 @@ class SimulationEngine final : public Engine {
  public:
   explicit SimulationEngine(int64_t n) : Engine(n, all_ranks(n)) {}
   bool simulated() const override { return true; }
-  std::string text() const override {
-    return size() == 1 ? "one rank" : "a simulation of " + std::to_string(size()) + " ranks";
-  }
+  std::string text() const override { return "a simulation of " + std::to_string(size()) + " ranks"; }
 
   Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool) const override {
     for (auto& members : lines_of(line)) {
@@ -100,8 +99,9 @@ class SimulationEngine final : public Engine {
   }
 };
 
+}  // namespace
+
 const Engine& simulation_of(int64_t n) {
-  // One engine per size: it holds no state, and meshes of equal simulations stay equal.
   static auto* mutex = new std::mutex;
   static auto* engines = new std::map<int64_t, std::unique_ptr<SimulationEngine>>;
   TORCH_CHECK_VALUE(n >= 1, "[simulate] a world of ", n, " ranks was asked for. It needs at least 1.");
@@ -111,10 +111,6 @@ const Engine& simulation_of(int64_t n) {
   return *engine;
 }
 
-}  // namespace
-
-const World& world_of_one() { return simulation_of(1); }
-
-Simulation::Simulation(int64_t n) : size_(n), scope_(simulation_of(n)) {}
+Simulation::Simulation(int64_t n) : size_(n), scope_(n == 1 ? world_of_one() : simulation_of(n)) {}
 
 }  // namespace intarsia

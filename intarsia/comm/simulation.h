@@ -7,6 +7,11 @@
 
 namespace intarsia {
 
+class Engine;
+
+// The engine of `n` simulated ranks. One per size, so that meshes of equal simulations are equal.
+const Engine& simulation_of(int64_t n);
+
 // While it lives, the current world is one of `n` simulated ranks:
 //   auto world = simulate(4);
 //   auto mesh = init_device_mesh(torch::kCPU, {4});

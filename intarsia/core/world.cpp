@@ -8,12 +8,24 @@ namespace {
 std::atomic<const World*> process_world_{nullptr};
 thread_local const World* scoped_world_ = nullptr;
 
+// All ranks are played here: all one of them.
+struct OneRank final : World {
+  OneRank() : World(1, {0}) {}
+  bool simulated() const override { return true; }
+  std::string text() const override { return "one rank"; }
+};
+
 }  // namespace
 
 const World& current_world() {
   if (scoped_world_) return *scoped_world_;
   if (auto* world = process_world_.load()) return *world;
   return world_of_one();
+}
+
+const World& world_of_one() {
+  static auto* world = new OneRank;  // worlds are never freed
+  return *world;
 }
 
 void set_process_world(const World* world) { process_world_ = world; }

@@ -47,7 +47,7 @@ class WorldScope {
   const World* outer_;
 };
 
-// A world of one rank that talks to nobody. Defined by comm/simulation.cpp.
+// A world of one rank that talks to nobody. The same one on every call.
 const World& world_of_one();
 
 }  // namespace intarsia

@@ -1,6 +1,6 @@
 #pragma once
-// Carries out a plan on the shards of a tensor. All changes of layout are made here. Other data travels too: what ops along
-// a cut exchange (ops/along, ops/images/rows), what distribute_tensor deals out. All of it passes through Axis.
+// Carries out a plan on the shards of a tensor. All changes of layout are made here. Other data travels too: what ops
+// along a cut exchange (ops/along, ops/images/rows), what distribute_tensor deals out. All of it passes through Axis.
 
 #include <functional>
 

@@ -16,9 +16,9 @@
 namespace intarsia {
 
 // Distributes a whole tensor over the mesh. With `src_data_rank`, the data of the rank at that position (of every axis)
-// counts, and ranks with other data agree with it; with none, every rank takes its shard of its own and nothing is sent.
-// The result is a leaf that requires grad if `tensor` does. A Partial placement makes it a pending reduction whose value is
-// `tensor`: see Note [A value as a pending reduction]. To give the terms themselves, use from_local.
+// counts, and ranks with other data agree with it; with none, every rank shards its own, and nothing is sent.
+// The result is a leaf that requires grad if `tensor` does. A Partial placement makes it a pending reduction whose
+// value is `tensor`: see Note [A value as a pending reduction]. To give the terms themselves, use from_local.
 at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                              std::optional<int64_t> src_data_rank = 0);
 

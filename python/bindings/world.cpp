@@ -9,6 +9,7 @@
 #include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/engines.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/simulation.h"
 
@@ -26,13 +27,11 @@ const World* simulated_world(int64_t n) {
 // Worlds live until the process ends.
 const World* joined_world(const StorePtr& store, int64_t rank, int64_t size, int64_t milliseconds) {
   auto own = store ? c10::make_intrusive<c10d::PrefixStore>("intarsia", store) : nullptr;
-  return new C10dEngine(rank, size, own, {"", std::chrono::milliseconds(milliseconds)});
+  return choose_engine("")({rank, size, own, "", std::chrono::milliseconds(milliseconds)}).release();
 }
 
 void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr& group, const at::Device& device) {
-  auto* engine = dynamic_cast<const C10dEngine*>(&world);
-  TORCH_CHECK(engine, "[adopt] the world is ", world.text(), ", which has no process groups.");
-  engine->adopt(ranks, group->getBackend(device.type()));
+  engine_with_groups("adopt", world).adopt(ranks, group->getBackend(device.type()));
 }
 
 // Most of PyTorch's functions let go of the GIL before they call an op; indexing does not.
@@ -84,9 +83,7 @@ void barrier(const World& world) {
   with_interrupts([&] { engine_of(world).barrier(); });
 }
 
-void close(const World& world) {
-  if (auto* engine = dynamic_cast<const C10dEngine*>(&world)) engine->close();
-}
+void close(const World& world) { engine_of(world).close(); }
 
 }  // namespace
 

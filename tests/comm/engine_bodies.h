@@ -4,78 +4,11 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/axis.h"
-#include "intarsia/comm/c10d/c10d.h"
-#include "intarsia/comm/engine.h"
+#include "tests/comm/lines.h"
 #include "tests/support/error_text.h"
-#include "tests/support/worlds.h"
 
 namespace intarsia {
 namespace {
-
-const std::vector<at::ScalarType> kDtypes = {
-    at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32, at::kUInt64,
-    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
-const std::vector<ReduceOp> kOps = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
-                                    ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
-
-bool has_meaning(at::ScalarType type, ReduceOp op) {
-  bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
-  if (at::isFloatingType(type)) return !bitwise;
-  if (at::isComplexType(type)) return op == ReduceOp::sum || op == ReduceOp::product;
-  return true;
-}
-
-const Axis& whole_axis() { return Axis::of(init_device_mesh(at::kCPU, {current_world().size()}, {"x"}), 0); }
-const Engine& engine() { return engine_of(current_world()); }
-
-template <class Make>
-Shards per_slot(const Axis& axis, Make make) {
-  Shards shards;
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) shards.push_back(make(axis.position(slot)));
-  return shards;
-}
-
-template <class Count>
-Counts counts_per_slot(const Axis& axis, Count count) {
-  Counts counts;
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    auto& row = counts.emplace_back();
-    for (int64_t j = 0; j < axis.size(); ++j) row.push_back(count(axis.position(slot), j));
-  }
-  return counts;
-}
-
-void finish(const Wait& wait) {
-  if (wait) wait();
-}
-
-at::Tensor bytes_of(const at::Tensor& t) { return t.contiguous().view(-1).view(at::kByte); }
-
-at::Tensor beginning(const at::Tensor& t) { return t.reshape(-1).slice(0, 0, 8); }
-
-// Equal bit for bit in every slot: at::equal does not know every dtype, and here a NaN equals itself.
-void expect_each(const Axis& axis, const Shards& shards, const at::Tensor& expected) {
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    ASSERT_EQ(shards[slot].scalar_type(), expected.scalar_type());
-    ASSERT_EQ(shards[slot].sizes(), expected.sizes());
-    EXPECT_TRUE(at::equal(bytes_of(shards[slot]), bytes_of(expected)))
-        << "at position " << axis.position(slot) << ":\n" << beginning(shards[slot]) << "\ninstead of\n"
-        << beginning(expected);
-  }
-}
-
-// What the line's values reduce to, computed in the widest type of the kind.
-at::Tensor expected_reduction(const Axis& axis, at::ScalarType type, ReduceOp op,
-                              const std::function<at::Tensor(int64_t)>& value) {
-  auto wide = type == at::kBool            ? at::kBool
-              : at::isComplexType(type)    ? at::kComplexDouble
-              : at::isFloatingType(type)   ? at::kDouble
-                                           : at::kLong;
-  auto result = value(0).to(wide).clone();
-  for (int64_t j = 1; j < axis.size(); ++j) reduce_into(result, value(j).to(wide), op);
-  return result.to(type);
-}
 
 TEST(Engine, ReducesEveryDtypeByEveryOpThatHasAMeaningForIt) {
   in_every_world([] {
@@ -134,12 +67,6 @@ TEST(Engine, AMinOrMaxKeepsANaNWhoeverHoldsIt) {
       }
     }
   });
-}
-
-// A backend's own collectives have an order of their own.
-bool sums_in_order() {
-  auto* real = dynamic_cast<const C10dEngine*>(&current_world());
-  return !real || real->options().direct;
 }
 
 // Below and above the sizes at which the real engine changes its ways; all parts uneven, some empty.
@@ -229,6 +156,54 @@ TEST(Engine, DealsUnevenAndEmptyPartsOfEveryDtypeToAll) {
   });
 }
 
+TEST(Engine, ReducesAndScattersEveryDtypeByEveryOpThatHasAMeaningForIt) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto counts = counts_per_slot(axis, [](int64_t, int64_t j) { return j % 3; });  // position 0 gets nothing
+    auto length = std::accumulate(counts[0].begin(), counts[0].end(), int64_t{0});
+    for (auto type : kDtypes) {
+      for (auto op : kOps) {
+        if (!has_meaning(type, op)) continue;
+        SCOPED_TRACE(c10::str(str(op), " of ", type));
+        auto value = [&](int64_t j) {
+          return at::arange(length).add_(j).remainder_(op == ReduceOp::product ? 3 : 7).to(type);
+        };
+        auto result = per_slot(axis, [&](int64_t j) { return at::empty({j % 3}, type); });
+        finish(engine().reduce_scatter(axis.line(), per_slot(axis, value), counts, result, op));
+        auto whole = expected_reduction(axis, type, op, value);
+        for (size_t slot = 0; slot < result.size(); ++slot) {
+          auto& count = counts[slot];
+          auto begin = std::accumulate(count.begin(), count.begin() + axis.position(slot), int64_t{0});
+          auto part = whole.narrow(0, begin, result[slot].numel());
+          EXPECT_TRUE(at::equal(bytes_of(result[slot]), bytes_of(part))) << result[slot] << "\ninstead of\n" << part;
+        }
+      }
+    }
+  });
+}
+
+// Unlike all_reduce, on a backend's own collectives too: they carry the parts, and we add.
+TEST(Engine, ReducesAndScattersInTheOrderOfTheLine) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto n = axis.size();
+    for (int64_t part : {1, 1000, 70001}) {
+      auto value = [&](int64_t j) {  // sums of these depend on the order
+        at::manual_seed(j);
+        return at::randn({part * n}).mul_(sign_of(j));
+      };
+      auto expected = value(0);
+      for (int64_t j = 1; j < n; ++j) expected.add_(value(j));
+      auto result = per_slot(axis, [&](int64_t) { return at::empty({part}); });
+      auto counts = counts_per_slot(axis, [&](int64_t, int64_t) { return part; });
+      finish(engine().reduce_scatter(axis.line(), per_slot(axis, value), counts, result, ReduceOp::sum));
+      for (size_t slot = 0; slot < result.size(); ++slot) {
+        EXPECT_TRUE(at::equal(result[slot], expected.narrow(0, part * axis.position(slot), part)));
+      }
+    }
+  });
+}
+
 TEST(Engine, BroadcastsFromEverySourceEveryDtype) {
   in_every_world([] {
     auto& axis = whole_axis();
@@ -303,7 +278,7 @@ TEST(Engine, RanksOutsideAMeshTakeNoPart) {
   });
 }
 
-TEST(Axis, ReducesAndScattersUnevenParts) {
+TEST(Axis, ReducesAndScattersUnevenPartsNowAndLater) {
   in_every_world([] {
     auto& axis = whole_axis();
     auto n = axis.size();
@@ -311,14 +286,35 @@ TEST(Axis, ReducesAndScattersUnevenParts) {
     auto length = std::accumulate(counts[0].begin(), counts[0].end(), int64_t{0});
     for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max}) {
       auto send = per_slot(axis, [&](int64_t j) { return at::full({length}, double(sign_of(j))); });
-      auto parts = axis.reduce_scatter(send, counts, op);
+      Wait wait;
+      auto later = axis.reduce_scatter(send, counts, op, &wait);
+      auto now = axis.reduce_scatter(send, counts, op);
+      finish(wait);
       double sum = sum_of_signs(n);
       double expected = op == ReduceOp::max ? sign_of(n - 1) : op == ReduceOp::avg ? sum / n : sum;
-      for (size_t slot = 0; slot < parts.size(); ++slot) {
-        EXPECT_EQ(parts[slot].numel(), (axis.position(slot) + 1) % 3);
-        EXPECT_TRUE(at::allclose(parts[slot], at::full_like(parts[slot], expected))) << parts[slot];
+      for (auto* parts : {&later, &now}) {
+        for (size_t slot = 0; slot < parts->size(); ++slot) {
+          auto& part = (*parts)[slot];
+          EXPECT_EQ(part.numel(), (axis.position(slot) + 1) % 3);
+          EXPECT_TRUE(at::allclose(part, at::full_like(part, expected))) << part;
+        }
       }
     }
+  });
+}
+
+TEST(Axis, BroadcastsMayBeFinishedInAnyOrder) {
+  in_every_world([] {
+    auto& axis = whole_axis();
+    auto value = [](int64_t j) { return at::full({3}, sign_of(j), at::kLong); };
+    auto first = per_slot(axis, value), last = per_slot(axis, value);
+    Wait waits[2];
+    axis.broadcast(first, 0, &waits[0]);
+    axis.broadcast(last, axis.size() - 1, &waits[1]);
+    finish(waits[1]);
+    finish(waits[0]);
+    expect_each(axis, first, value(0));
+    expect_each(axis, last, value(axis.size() - 1));
   });
 }
 
@@ -355,6 +351,10 @@ TEST(Axis, AnOpWithoutAMeaningForTheDtypeIsAnErrorBeforeAnythingMoves) {
               "[all_reduce] band is for integers and bool, not for Float. Use sum, product, min or max.");
     EXPECT_EQ(error_text<c10::ValueError>([&] { reduce_all(at::kLong, ReduceOp::avg); }),
               "[all_reduce] the average of Long tensors is not whole. Use Partial(sum).");
+    auto counts = counts_per_slot(axis, [](int64_t, int64_t) { return 1; });
+    auto ones = per_slot(axis, [&](int64_t) { return at::ones({axis.size()}, at::kLong); });
+    EXPECT_EQ(error_text<c10::ValueError>([&] { axis.reduce_scatter(ones, counts, ReduceOp::avg); }),
+              "[reduce_scatter] the average of Long tensors is not whole. Use Partial(sum).");
   });
 }
 

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "intarsia/comm/c10d/from_group.h"
+#include "intarsia/comm/engines.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/simulation.h"
 #include "tests/support/error_text.h"
@@ -20,8 +22,20 @@ using std::chrono::milliseconds;
 // Whatever a test made of the process's world ends with it.
 class Init : public testing::Test {
  protected:
-  void TearDown() override { finalize(); }
+  void TearDown() override {
+    finalize();
+    unsetenv("INTARSIA_ENGINE");
+  }
 };
+
+// A process group that carries nothing.
+c10::intrusive_ptr<c10d::Backend> group_of_two() {
+  struct Silent final : c10d::Backend {
+    using c10d::Backend::Backend;
+    const std::string getBackendName() const override { return "silent"; }
+  };
+  return c10::make_intrusive<Silent>(0, 2);
+}
 
 TEST_F(Init, WithoutALauncherItIsAWorldOfOneRank) {
   auto& world = init();
@@ -90,6 +104,59 @@ TEST_F(Init, WrongOptionsAreNamed) {
   outside.world_size = 2;
   EXPECT_EQ(text(half), "[init] only the rank was given. Give both or neither.");
   EXPECT_EQ(text(outside), "[init] rank 2 does not exist in a world of 2.");
+}
+
+TEST_F(Init, AnEngineThatDoesNotExistIsNamedBeforeAnyoneWaits) {
+  auto text = "[init] there is no engine \"shmm\". Known: auto, gloo; not built in: mpi, shm.";
+  InitOptions alone, of_two;
+  alone.engine = of_two.engine = "shmm";
+  of_two.rank = 0;
+  of_two.world_size = 2;
+  of_two.rendezvous = "file:///not/there";
+  EXPECT_EQ(error_text<c10::ValueError>([&] { init(alone); }), text);
+  EXPECT_EQ(error_text<c10::ValueError>([&] { init(of_two); }), text);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_EQ(error_text<c10::ValueError>([&] { init_from(store, 0, 2, alone); }), text);
+  auto group = group_of_two();
+  EXPECT_EQ(error_text<c10::ValueError>([&] { init_from_group(group, alone); }), text);
+  EXPECT_EQ(process_world(), nullptr);
+}
+
+TEST_F(Init, TheEnvironmentMayNameTheEngine) {
+  auto group = group_of_two();
+  setenv("INTARSIA_ENGINE", "shmm", 1);
+  auto text = "[init] there is no engine \"shmm\" (INTARSIA_ENGINE). Known: auto, gloo; not built in: mpi, shm.";
+  EXPECT_EQ(error_text<c10::ValueError>([] { init(); }), text);
+  EXPECT_EQ(error_text<c10::ValueError>([&] { mesh_from_group(group, c10::DeviceType::CPU); }), text);
+  InitOptions options;
+  options.engine = "gloo";  // comes first
+  EXPECT_EQ(init(options).size(), 1);
+}
+
+TEST_F(Init, AnEngineThatIsNotBuiltInIsAnErrorOfItsOwn) {
+  InitOptions options;
+  for (std::string engine : {"mpi", "shm"}) {
+    options.engine = engine;
+    EXPECT_EQ(error_text<c10::NotImplementedError>([&] { init(options); }),
+              "[init] the engine \"" + engine + "\" is not built into this library. Built in: auto, gloo.");
+  }
+  setenv("INTARSIA_ENGINE", "mpi", 1);
+  EXPECT_EQ(error_text<c10::NotImplementedError>([] { init(); }),
+            "[init] the engine \"mpi\" (INTARSIA_ENGINE) is not built into this library. Built in: auto, gloo.");
+}
+
+TEST_F(Init, AutoAndGlooAreOneEngineWhoeverNamesIt) {
+  EXPECT_EQ(choose_engine("auto"), choose_engine("gloo"));
+  EXPECT_EQ(choose_engine(""), choose_engine("auto"));
+  setenv("INTARSIA_ENGINE", "", 1);
+  EXPECT_EQ(choose_engine(""), choose_engine("auto"));
+  setenv("INTARSIA_ENGINE", "gloo", 1);
+  EXPECT_EQ(choose_engine(""), choose_engine("gloo"));
+}
+
+TEST_F(Init, TheWorldTellsWhatCarriesIt) {
+  EXPECT_EQ(choose_engine("gloo")({0, 2, nullptr, "", milliseconds(20)})->text(), "a job of 2 ranks over gloo");
+  EXPECT_EQ(init_from_group(group_of_two()).text(), "a job of 2 ranks over silent");
 }
 
 TEST_F(Init, ASimulationHasNoGroupsToAdopt) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "intarsia/comm/engine.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia {
@@ -18,6 +19,14 @@ TEST(Simulate, HostsEveryRank) {
 TEST(Simulate, WithoutItTheWorldIsOneRank) {
   EXPECT_EQ(current_world().size(), 1);
   EXPECT_EQ(current_world().text(), "one rank");
+}
+
+TEST(Simulate, OneRankIsTheWorldThatIsThereWithoutIt) {
+  auto* before = &current_world();
+  auto world = simulate(1);
+  EXPECT_EQ(&current_world(), before);
+  EXPECT_EQ(before, &world_of_one());
+  EXPECT_EQ(&engine_of(*before), &simulation_of(1));
 }
 
 TEST(Simulate, TheInnermostWorldIsCurrentAndEndsWithItsScope) {

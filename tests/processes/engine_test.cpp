@@ -1,1 +1,2 @@
 #include "tests/comm/engine_bodies.h"
+#include "tests/comm/packed_bodies.h"

@@ -107,6 +107,20 @@ TEST(FromGroup, AGroupWithoutAStoreCarriesItsSubLines) {
   EXPECT_EQ(sum_over(grid, 1), sign_of(rank() / 2 * 2) + sign_of(rank() / 2 * 2 + 1));
 }
 
+// Nobody waits for anybody before that: every rank has the error, and the job goes on.
+TEST(World, AnEngineThatDoesNotExistIsAnErrorOnEveryRank) {
+  auto* world = process_world();
+  set_process_world(nullptr);
+  InitOptions options;
+  options.engine = "shmm";
+  auto text = error_text<c10::ValueError>([&] { init(options); });
+  auto over_store = error_text<c10::ValueError>([&] { init_from(store_for("shmm"), rank(), world->size(), options); });
+  set_process_world(world);
+  EXPECT_EQ(text, "[init] there is no engine \"shmm\". Known: auto, gloo; not built in: mpi, shm.");
+  EXPECT_EQ(over_store, text);
+  barrier();
+}
+
 TEST(World, RanksOfOneLineMayBeUsedByTwoThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
@@ -125,7 +139,7 @@ TEST(World, InitAgainReturnsTheSameWorld) {
   auto& world = current_world();
   EXPECT_EQ(&init(), &world);
   EXPECT_FALSE(world.simulated());
-  EXPECT_EQ(world.text(), "a job of " + std::to_string(world.size()) + " ranks");
+  EXPECT_EQ(world.text(), "a job of " + std::to_string(world.size()) + " ranks over gloo");
   EXPECT_EQ(world.hosted(), std::vector<int64_t>{rank()});
 }
 

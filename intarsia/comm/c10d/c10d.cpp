@@ -1,5 +1,7 @@
 #include "intarsia/comm/c10d/c10d.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -7,8 +9,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "intarsia/comm/c10d/collective_group.h"
+#include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
-#include "intarsia/comm/c10d/group.h"
 #include "intarsia/comm/launch/rendezvous.h"
 
 namespace intarsia {
@@ -20,8 +23,9 @@ std::string key_of(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-std::vector<int> count_up(size_t n) {
-  std::vector<int> numbers(n);
+template <class Number>
+std::vector<Number> count_up(size_t n) {
+  std::vector<Number> numbers(n);
   std::iota(numbers.begin(), numbers.end(), 0);
   return numbers;
 }
@@ -41,7 +45,15 @@ C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Stor
 
 C10dEngine::~C10dEngine() = default;
 
-std::string C10dEngine::text() const { return c10::str("a job of ", size(), " ranks"); }
+std::string C10dEngine::text() const {
+  c10::intrusive_ptr<c10d::Backend> adopted;  // its name may be a call of Python: not under the lock
+  {
+    std::lock_guard lock(mutex_);
+    auto everyone = groups_.find(count_up<int64_t>(size()));
+    if (everyone != groups_.end()) adopted = everyone->second->adopted;
+  }
+  return c10::str("a job of ", size(), " ranks over ", adopted ? adopted->getBackendName() : "gloo");
+}
 
 Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                             bool later) const {
@@ -62,10 +74,8 @@ Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t sour
 }
 
 void C10dEngine::barrier() const {
-  std::vector<int64_t> everyone(size());
-  std::iota(everyone.begin(), everyone.end(), 0);
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
-  if (auto wait = group_of(everyone)->all_gather(mine, all, MemberCounts(size(), 1))) wait();
+  if (auto wait = group_of(count_up<int64_t>(size()))->all_gather(mine, all, MemberCounts(size(), 1))) wait();
 }
 
 std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ranks) const {
@@ -99,7 +109,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   meeting->setTimeout(options_.timeout);
   arrive("make_group", *meeting, hosted()[0], ranks, options_.timeout);
   int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
-  return group_over(gloo->make(meeting, position, ranks.size()), ranks, count_up(ranks.size()));
+  return group_over(gloo->make(meeting, position, ranks.size()), ranks, count_up<int>(ranks.size()));
 }
 
 std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
@@ -137,7 +147,7 @@ std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<
 void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
   auto entry = std::make_shared<Entry>();
   entry->adopted = backend;
-  entry->group = group_over(std::move(backend), ranks, count_up(ranks.size()));
+  entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
   std::lock_guard lock(mutex_);
   groups_[ranks] = std::move(entry);
 }
@@ -151,6 +161,19 @@ void C10dEngine::close() const {
   gloo_.reset();
   std::lock_guard alarms(alarm_mutex_);
   alarm_store_.reset();
+}
+
+std::unique_ptr<Engine> make_c10d_engine(const Job& job) {
+  auto* text = getenv("INTARSIA_DIRECT");
+  bool direct = !text || std::string(text) != "0";
+  return std::make_unique<C10dEngine>(job.rank, job.size, job.store, C10dOptions{job.interface, job.timeout, direct});
+}
+
+const C10dEngine& engine_with_groups(const char* where, const World& world) {
+  auto* engine = dynamic_cast<const C10dEngine*>(&world);
+  TORCH_CHECK(engine, "[", where, "] the world is ", world.text(),
+              ", which has no process groups. Use init_device_mesh.");
+  return *engine;
 }
 
 }  // namespace intarsia

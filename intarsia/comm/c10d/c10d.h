@@ -10,7 +10,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include "intarsia/comm/engine.h"
+#include "intarsia/comm/engines.h"
 
 namespace c10d {
 class Backend;
@@ -38,7 +38,7 @@ class C10dEngine final : public Engine {
   ~C10dEngine() override;
 
   bool simulated() const override { return false; }
-  std::string text() const override;
+  std::string text() const override;  // a job of 4 ranks over gloo
   const C10dOptions& options() const { return options_; }
 
   Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool later) const override;
@@ -47,12 +47,10 @@ class C10dEngine final : public Engine {
                   const Counts& receive_counts) const override;
   Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const override;
   void barrier() const override;
+  void close() const override;
 
   // Uses `backend` for the line of these ranks, whose order is the backend's.
   void adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const;
-
-  // Closes all connections. Later collectives are errors.
-  void close() const;
 
  private:
   struct Entry;
@@ -72,5 +70,12 @@ class C10dEngine final : public Engine {
   mutable std::shared_ptr<GlooMaker> gloo_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
 };
+
+// The engine "gloo". INTARSIA_DIRECT=0 has it use the backend's own collectives.
+std::unique_ptr<Engine> make_c10d_engine(const Job& job);
+
+// The engine of a world whose lines can travel over process groups that exist already; an error of `where` if this one
+// has none.
+const C10dEngine& engine_with_groups(const char* where, const World& world);
 
 }  // namespace intarsia

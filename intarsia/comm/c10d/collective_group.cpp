@@ -1,118 +1,16 @@
+#include "intarsia/comm/c10d/collective_group.h"
+
 #include <algorithm>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <numeric>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/comm/c10d/group.h"
-#include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/bytes.h"
+#include "intarsia/comm/c10d/backend.h"
+#include "intarsia/comm/reduce.h"
 
 namespace intarsia {
 namespace {
-
-
-constexpr std::chrono::milliseconds kPause{100};  // between two looks at the program around us
-
-// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors runs
-// Python, which would see the interrupt and drop it.
-void wait_for_end(c10d::Work& work, const Members& members) {
-  struct Bell {
-    std::mutex mutex;
-    std::condition_variable rings;
-    bool ended = false;
-  };
-  auto bell = std::make_shared<Bell>();
-  work.getFuture()->addCallback([bell](auto&) {
-    std::lock_guard lock(bell->mutex);
-    bell->ended = true;
-    bell->rings.notify_one();
-  });
-  std::unique_lock lock(bell->mutex);
-  while (!bell->rings.wait_for(lock, kPause, [&] { return bell->ended; })) {
-    check_interrupts();
-    auto trouble = members.interrupted();
-    TORCH_CHECK_WITH(DistBackendError, trouble.empty(), trouble);
-  }
-}
-
-// Keeps the buffers until the work is done.
-Wait wait_for(const Members& members, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers) {
-  bool steps = interruptible() && members.gloo();
-  return [members, steps, work = std::move(work), buffers = std::move(buffers)] {
-    try {
-      if (steps && !work->isCompleted()) wait_for_end(*work, members);
-      work->wait();
-    } catch (const Interruption&) {
-      members.give_up();
-      throw;
-    } catch (const std::exception& error) {
-      auto trouble = members.interrupted();
-      if (trouble.empty()) trouble = plain_text(error) + ". See which rank has ended or is stuck, and why.";
-      C10_THROW_ERROR(DistBackendError, trouble);
-    }
-  };
-}
-
-c10d::ReduceOp::RedOpType backend_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum: return c10d::ReduceOp::SUM;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::band: return c10d::ReduceOp::BAND;
-    case ReduceOp::bor: return c10d::ReduceOp::BOR;
-    case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
-    case ReduceOp::avg: break;
-  }
-  TORCH_INTERNAL_ASSERT(false, "avg reaches the engine as a sum");
-}
-
-// A reduction that the backend knows and that does the same to the same memory.
-struct NativeForm {
-  at::Tensor buffer;
-  c10d::ReduceOp::RedOpType op;
-};
-
-// Gloo knows float16 to float64, int8, uint8, int32 and int64, and takes a bool for a uint8: true + true would be a
-// bool of 2. Its min and max drop a NaN or keep it, as the order falls. NCCL has no bitwise ops.
-std::optional<NativeForm> native_form(const std::string& backend, const at::Tensor& t, ReduceOp op) {
-  bool ordering = op == ReduceOp::min || op == ReduceOp::max;
-  bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
-  if (bitwise && backend != "gloo") return std::nullopt;
-  switch (t.scalar_type()) {
-    case at::kBool:
-      if (op == ReduceOp::bxor) return NativeForm{t.view(at::kByte), c10d::ReduceOp::BXOR};
-      return NativeForm{t.view(at::kByte), op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::band
-                                               ? c10d::ReduceOp::MIN
-                                               : c10d::ReduceOp::MAX};
-    case at::kByte:
-    case at::kChar:
-    case at::kInt:
-    case at::kLong: return NativeForm{t, backend_op(op)};
-    case at::kUInt32:
-    case at::kUInt64:
-      if (ordering) return std::nullopt;
-      return NativeForm{t.view(t.element_size() == 4 ? at::kInt : at::kLong), backend_op(op)};
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat:
-    case at::kDouble:
-      if (ordering) return std::nullopt;
-      return NativeForm{t, backend_op(op)};
-    case at::kComplexFloat:
-    case at::kComplexDouble:
-      if (op != ReduceOp::sum) return std::nullopt;
-      return NativeForm{at::view_as_real(t), c10d::ReduceOp::SUM};
-    default: return std::nullopt;
-  }
-}
-
-// Bytes travel the same for every dtype; backends know only some dtypes.
-// A contiguous tensor of one element or none may have any strides, which a view as bytes does not allow.
-at::Tensor bytes_of(const at::Tensor& t) { return t.as_strided({t.numel()}, {1}).view(at::kByte); }
 
 MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
   for (auto& count : counts) count *= t.element_size();
@@ -137,11 +35,11 @@ class CollectiveGroup final : public Group {
   }
 
   Wait all_gather(const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
-    auto into = bytes_of(all), from = bytes_of(mine);
+    auto into = as_bytes(all), from = as_bytes(mine);
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {
       c10d::AllgatherOptions options;
       options.timeout = members_.timeout;
-      return wait_for(members_, members_.backend->_allgather_base(into, from, options), {into, from});
+      return wait_for_work(members_, members_.backend->_allgather_base(into, from, options), {into, from});
     }
     // An all_to_all sends a part to each member, so our one part is laid out once per member.
     return all_to_all(from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
@@ -150,11 +48,12 @@ class CollectiveGroup final : public Group {
 
   Wait all_to_all(const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
-    auto into = bytes_of(receive), from = bytes_of(send);
+    auto into = as_bytes(receive), from = as_bytes(send);
     auto into_counts = in_bytes(receive_counts, receive), from_counts = in_bytes(send_counts, send);
     c10d::AllToAllOptions options;
     options.timeout = members_.timeout;
-    return wait_for(members_, members_.backend->alltoall_base(into, from, into_counts, from_counts, options), {into, from});
+    return wait_for_work(members_, members_.backend->alltoall_base(into, from, into_counts, from_counts, options),
+                         {into, from});
   }
 
   Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
@@ -166,34 +65,6 @@ class CollectiveGroup final : public Group {
 };
 
 }  // namespace
-
-std::string plain_text(const std::exception& error) {
-  auto* ours = dynamic_cast<const c10::Error*>(&error);
-  std::string text = ours ? ours->what_without_backtrace() : error.what();
-  auto end = text.find("] ");  // gloo starts with [file:line]
-  if (text.starts_with("[/") && end != text.npos) text = text.substr(end + 2);
-  text = text.substr(0, text.find(". This is typically"));
-  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
-  return text;
-}
-
-std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op) {
-  auto form = native_form(members.backend->getBackendName(), buffer, op);
-  if (!form) return std::nullopt;
-  c10d::AllreduceOptions options;
-  options.reduceOp = form->op;
-  options.timeout = members.timeout;
-  std::vector<at::Tensor> buffers{form->buffer};
-  return wait_for(members, members.backend->allreduce(buffers, options), {buffer});
-}
-
-Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source) {
-  c10d::BroadcastOptions options;
-  options.rootRank = members.peers[source];
-  options.timeout = members.timeout;
-  std::vector<at::Tensor> buffers{bytes_of(buffer)};
-  return wait_for(members, members.backend->broadcast(buffers, options), {buffer});
-}
 
 std::unique_ptr<Group> make_collective_group(Members members) {
   return std::make_unique<CollectiveGroup>(std::move(members));

@@ -1,3 +1,5 @@
+#include "intarsia/comm/c10d/direct_group.h"
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -7,8 +9,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/c10d/group.h"
+#include "intarsia/comm/c10d/backend.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/reduce.h"
 
 namespace intarsia {
 namespace {

@@ -12,13 +12,6 @@ namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-const C10dEngine& real_engine(const char* where) {
-  auto* engine = dynamic_cast<const C10dEngine*>(&current_world());
-  TORCH_CHECK(engine, "[", where, "] the world is ", current_world().text(),
-              ", which has no process groups. Use init_device_mesh.");
-  return *engine;
-}
-
 // The members' ranks in the world, in the order of the group: a group knows only its own numbering.
 std::vector<int64_t> ranks_of(const BackendPtr& group, int64_t rank, c10::DeviceType device) {
   auto mine = at::full({1}, rank, at::TensorOptions(at::kLong).device(device));
@@ -30,7 +23,7 @@ std::vector<int64_t> ranks_of(const BackendPtr& group, int64_t rank, c10::Device
 
 DeviceMesh adopt_all(const std::vector<BackendPtr>& groups, c10::DeviceType device, std::vector<int64_t> shape,
                      std::vector<int64_t> ranks, std::vector<std::string> names) {
-  auto& engine = real_engine("mesh_from_groups");
+  auto& engine = engine_with_groups("mesh_from_groups", current_world());
   DeviceMesh mesh(device, std::move(shape), std::move(ranks), std::move(names));
   TORCH_CHECK_VALUE(static_cast<int64_t>(groups.size()) == mesh.ndim(), "[mesh_from_groups] ", groups.size(),
                     " groups were given for ", mesh.text(), ", which has ", mesh.ndim(),
@@ -50,7 +43,7 @@ DeviceMesh adopt_all(const std::vector<BackendPtr>& groups, c10::DeviceType devi
 }
 
 DeviceMesh adopt_one(const BackendPtr& group, c10::DeviceType device, const std::string& name) {
-  auto& engine = real_engine("mesh_from_group");
+  auto& engine = engine_with_groups("mesh_from_group", current_world());
   auto ranks = ranks_of(group, engine.hosted()[0], device);
   engine.adopt(ranks, group);
   auto size = static_cast<int64_t>(ranks.size());

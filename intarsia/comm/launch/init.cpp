@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/engines.h"
 #include "intarsia/comm/launch/launch.h"
 #include "intarsia/comm/launch/rendezvous.h"
 
@@ -36,8 +37,9 @@ struct OpenStore {
 struct State {
   std::recursive_mutex mutex;
   std::optional<OpenStore> opened;
-  const C10dEngine* engine = nullptr;  // the last that joined a job
-  int64_t times = 0;                   // that we have joined: each time has its own keys in the store
+  const Engine* engine = nullptr;  // the last that joined a job
+  milliseconds timeout{};          // of its waits
+  int64_t times = 0;               // that we have joined: each time has its own keys in the store
 };
 State& state() {
   static auto* instance = new State;
@@ -51,11 +53,6 @@ milliseconds timeout_of(const InitOptions& options) {
   return seconds ? milliseconds(*seconds * 1000) : kDefaultTimeout;
 }
 
-bool direct_messages() {
-  auto* text = environment("INTARSIA_DIRECT");
-  return !text || std::string(text) != "0";
-}
-
 std::vector<int64_t> count_up(int64_t n) {
   std::vector<int64_t> numbers(n);
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -63,18 +60,25 @@ std::vector<int64_t> count_up(int64_t n) {
 }
 
 // Worlds live until the process ends, so engines are never freed.
-const World& join(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options) {
-  auto* engine = new C10dEngine(rank, size, std::move(store), std::move(options));
+const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
+  auto* engine = made.release();
   ++state().times;
   state().engine = engine;
+  state().timeout = timeout;
   set_process_world(engine);
   return *engine;
 }
 
-const World& join_store(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
-                        C10dOptions options) {
-  arrive("init", *store, rank, count_up(size), options.timeout);
-  return join(rank, size, store, std::move(options));
+const World& join_store(MakeEngine make, const Job& job) {
+  arrive("init", *job.store, job.rank, count_up(job.size), job.timeout);
+  return join(make(job), job.timeout);
+}
+
+// Over a group that carries the line of all ranks.
+const World& join_group(MakeEngine make, const Job& job, const c10::intrusive_ptr<c10d::Backend>& group) {
+  auto engine = make(job);
+  engine_with_groups("init_from_group", *engine).adopt(count_up(job.size), group);
+  return join(std::move(engine), job.timeout);
 }
 
 c10::intrusive_ptr<c10d::Store> own_keys(c10::intrusive_ptr<c10d::Store> store, const std::string& job) {
@@ -97,7 +101,7 @@ void leave_store() {
   auto& engine = *state().engine;
   auto rank = engine.hosted()[0];
   leave(*opened->store, rank);
-  if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), engine.options().timeout);
+  if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), state().timeout);
 }
 
 // A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
@@ -125,6 +129,7 @@ Launch launch_of(const InitOptions& options) {
 const World& init(const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
+  auto make = choose_engine(options.engine);
   auto launch = launch_of(options);
   if (launch.size == 1) {
     set_process_world(&world_of_one());
@@ -134,7 +139,7 @@ const World& init(const InitOptions& options) {
   auto meeting = read_meeting(environment, launch, options.rendezvous);
   auto interface = options.interface.empty() ? read_interface(environment, meeting, launch) : options.interface;
   auto store = own_keys(store_at(meeting, launch, timeout), launch.job);
-  auto& world = join_store(store, launch.rank, launch.size, {interface, timeout, direct_messages()});
+  auto& world = join_store(make, {launch.rank, launch.size, store, interface, timeout});
   static int registered = on_exit(leave_at_exit, nullptr);
   (void)registered;
   return world;
@@ -143,30 +148,30 @@ const World& init(const InitOptions& options) {
 const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
+  auto make = choose_engine(options.engine);
   Launch launch{"init_from", rank, size};
   auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
-  return join_store(own_keys(store, ""), rank, size, {interface, timeout_of(options), direct_messages()});
+  return join_store(make, {rank, size, own_keys(store, ""), interface, timeout_of(options)});
 }
 
 const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
+  auto make = choose_engine(options.engine);
   auto store = group->getStore() ? own_keys(group->getStore(), "") : nullptr;
   Launch launch{"init_from_group", group->getRank(), group->getSize()};
   auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
-  auto& world = join(launch.rank, launch.size, store, {interface, timeout_of(options), direct_messages()});
   auto devices = group->getDeviceTypes();
   bool cpu = devices.empty() || std::find(devices.begin(), devices.end(), at::kCPU) != devices.end();
-  state().engine->adopt(count_up(launch.size), group->getBackend(cpu ? at::kCPU : devices[0].type()));
-  return world;
+  auto backend = group->getBackend(cpu ? at::kCPU : devices[0].type());
+  return join_group(make, {launch.rank, launch.size, store, interface, timeout_of(options)}, backend);
 }
 
 const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto& world = join(group->getRank(), group->getSize(), nullptr, {"", timeout_of(options), direct_messages()});
-  state().engine->adopt(count_up(group->getSize()), group);
-  return world;
+  auto make = choose_engine(options.engine);
+  return join_group(make, {group->getRank(), group->getSize(), nullptr, "", timeout_of(options)}, group);
 }
 
 void finalize() {

@@ -1,7 +1,7 @@
+#include "intarsia/comm/c10d/members.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-
-#include "intarsia/comm/c10d/group.h"
 
 namespace intarsia {
 

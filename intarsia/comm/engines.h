@@ -1,0 +1,35 @@
+#pragma once
+// The engines by name. Everything that joins a job chooses here.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/comm/engine.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace intarsia {
+
+// What an engine is made for: our rank of the job and how its ranks find each other.
+struct Job {
+  int64_t rank;
+  int64_t size;
+  c10::intrusive_ptr<c10d::Store> store;  // with keys of this job only; null: none, and groups are adopted
+  std::string interface;                  // network interface or address of this host; empty: the engine's choice
+  std::chrono::milliseconds timeout;      // of every wait
+};
+
+using MakeEngine = std::unique_ptr<Engine> (*)(const Job& job);
+
+// How to make the engine called `name`: auto (which is gloo), gloo, mpi or shm. If empty, INTARSIA_ENGINE says which,
+// else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an engine that is not
+// built in, is an error on every rank at once.
+MakeEngine choose_engine(const std::string& name);
+
+}  // namespace intarsia

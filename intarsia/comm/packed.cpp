@@ -1,0 +1,215 @@
+#include "intarsia/comm/packed.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "intarsia/comm/bytes.h"
+#include "intarsia/comm/reduce.h"
+
+namespace intarsia {
+namespace {
+
+// Byte by byte, without gaps. What stands behind an odd number of bytes is copied out, never read where it lies.
+at::Tensor pack(const std::vector<at::Tensor>& pieces) {
+  std::vector<at::Tensor> bytes;
+  for (auto& piece : pieces) bytes.push_back(as_bytes(piece.contiguous()));
+  return at::cat(bytes);
+}
+
+at::Tensor room_for(int64_t bytes, const at::Tensor& like) {
+  return at::empty({bytes}, like.options().dtype(at::kByte));
+}
+
+// The target is contiguous, as all buffers of an engine.
+void unpack(const at::Tensor& packed, int64_t begin, const at::Tensor& target, int64_t target_begin, int64_t bytes) {
+  TORCH_INTERNAL_ASSERT(target.is_contiguous());
+  if (bytes) as_bytes(target).narrow(0, target_begin, bytes).copy_(packed.narrow(0, begin, bytes));
+}
+
+std::vector<at::Tensor> in_slot(const ShardsList& list, size_t slot) {
+  std::vector<at::Tensor> tensors;
+  for (auto& shards : list) tensors.push_back(shards[slot]);
+  return tensors;
+}
+
+// The places in the list of all tensors of one dtype. Dtypes come in the order of the list, the same on all ranks.
+using Places = std::vector<size_t>;
+std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op) {
+  std::vector<Places> groups;
+  for (size_t t = 0; t < list.size(); ++t) {
+    auto type = list[t][0].scalar_type();
+    auto known = std::find_if(groups.begin(), groups.end(),
+                              [&](auto& group) { return list[group[0]][0].scalar_type() == type; });
+    if (known != groups.end()) {
+      known->push_back(t);
+      continue;
+    }
+    check_reducible(where, type, op);  // all of them, before the first moves
+    groups.push_back({t});
+  }
+  return groups;
+}
+
+// Several collectives that are finished together.
+class Waits {
+ public:
+  explicit Waits(Wait* all) : all_(all) {}
+  Wait* next() { return all_ ? &waits_.emplace_back() : nullptr; }
+  void hand_over() {
+    std::erase_if(waits_, [](auto& wait) { return !wait; });
+    if (waits_.empty()) return;
+    *all_ = [waits = std::move(waits_)] {
+      for (auto& wait : waits) wait();
+    };
+  }
+
+ private:
+  Wait* all_;
+  std::vector<Wait> waits_;
+};
+
+// Reduces dtype by dtype. `start(group, wait)` gives a flat buffer per slot, `shape(t, slot)` the next part of it.
+template <class Shape, class Start>
+ShardsList reduce_each(const std::vector<Places>& groups, size_t length, Wait* wait, Shape shape, Start start) {
+  ShardsList results(length);
+  Waits waits(wait);
+  for (auto& group : groups) {
+    Shards buffers = start(group, waits.next());
+    for (size_t slot = 0; slot < buffers.size(); ++slot) {
+      int64_t begin = 0;
+      for (auto t : group) {
+        std::vector<int64_t> sizes = shape(t, slot);
+        auto part = buffers[slot].narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
+        begin += part.numel();
+        results[t].push_back(part.variable_data());  // no view: writing to one is not writing to all
+      }
+    }
+  }
+  waits.hand_over();
+  return results;
+}
+
+// The parts of every member, one member behind the other; `totals` becomes how many elements each gets.
+at::Tensor pack_parts(const ShardsList& send, const CountsList& counts, const Places& group, size_t slot,
+                      std::vector<int64_t>& totals) {
+  std::vector<at::Tensor> pieces;
+  std::vector<int64_t> begins(send.size(), 0);
+  for (size_t member = 0; member < totals.size(); ++member) {
+    for (auto t : group) {
+      auto count = counts[t][slot][member];
+      pieces.push_back(send[t][slot].narrow(0, begins[t], count));
+      begins[t] += count;
+      totals[member] += count;
+    }
+  }
+  return pack(pieces).view(pieces[0].scalar_type());
+}
+
+CountsList in_bytes(CountsList counts, const ShardsList& list) {
+  for (size_t t = 0; t < counts.size(); ++t) {
+    for (auto& row : counts[t]) {
+      for (auto& count : row) count *= list[t][0].element_size();
+    }
+  }
+  return counts;
+}
+
+void unpack_members(const Shards& received, const ShardsList& all, const CountsList& bytes) {
+  at::NoGradGuard no_grad;
+  for (size_t slot = 0; slot < received.size(); ++slot) {
+    std::vector<int64_t> filled(all.size(), 0);
+    int64_t begin = 0;
+    for (size_t member = 0; member < bytes[0][slot].size(); ++member) {
+      for (size_t t = 0; t < all.size(); ++t) {
+        auto size = bytes[t][slot][member];
+        unpack(received[slot], begin, all[t][slot], filled[t], size);
+        begin += size;
+        filled[t] += size;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+ShardsList all_reduce(const Axis& axis, const ShardsList& tensors, ReduceOp op, Wait* wait) {
+  if (!axis.slot_count()) return ShardsList(tensors.size());
+  at::NoGradGuard no_grad;
+  auto shape = [&](size_t t, size_t slot) { return tensors[t][slot].sizes().vec(); };
+  auto start = [&](const Places& group, Wait* one) {
+    Shards flat;
+    for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+      std::vector<at::Tensor> pieces;
+      for (auto t : group) pieces.push_back(tensors[t][slot]);
+      flat.push_back(pack(pieces).view(pieces[0].scalar_type()));
+    }
+    return axis.all_reduce(flat, op, one);
+  };
+  return reduce_each(by_dtype("all_reduce", tensors, op), tensors.size(), wait, shape, start);
+}
+
+ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const CountsList& counts, ReduceOp op, Wait* wait) {
+  if (!axis.slot_count()) return ShardsList(send.size());
+  at::NoGradGuard no_grad;
+  auto shape = [&](size_t t, size_t slot) { return std::vector<int64_t>{counts[t][slot][axis.position(slot)]}; };
+  auto start = [&](const Places& group, Wait* one) {
+    Shards flat;
+    Counts totals;
+    for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+      flat.push_back(pack_parts(send, counts, group, slot, totals.emplace_back(axis.size(), 0)));
+    }
+    return axis.reduce_scatter(flat, totals, op, one);
+  };
+  return reduce_each(by_dtype("reduce_scatter", send, op), send.size(), wait, shape, start);
+}
+
+void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
+  if (mine.empty() || !axis.slot_count()) return;
+  at::NoGradGuard no_grad;
+  auto bytes = in_bytes(counts, mine);
+  Shards send, receive;
+  Counts totals;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto& row = totals.emplace_back(axis.size(), 0);
+    int64_t total = 0;
+    for (int64_t member = 0; member < axis.size(); ++member) {
+      for (auto& of_tensor : bytes) row[member] += of_tensor[slot][member];
+      total += row[member];
+    }
+    send.push_back(pack(in_slot(mine, slot)));
+    receive.push_back(room_for(total, send.back()));
+  }
+  Wait pending;
+  axis.all_gather(send, receive, totals, wait ? &pending : nullptr);
+  pending = then(std::move(pending), [receive, all, bytes] { unpack_members(receive, all, bytes); });
+  if (wait) *wait = std::move(pending);
+}
+
+void broadcast(const Axis& axis, const ShardsList& tensors, int64_t source, Wait* wait) {
+  if (tensors.empty() || axis.size() == 1) return;
+  at::NoGradGuard no_grad;
+  Shards packed;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    int64_t bytes = 0;
+    for (auto& shards : tensors) bytes += shards[slot].nbytes();
+    packed.push_back(axis.position(slot) == source ? pack(in_slot(tensors, slot)) : room_for(bytes, tensors[0][slot]));
+  }
+  Wait pending;
+  axis.broadcast(packed, source, wait ? &pending : nullptr);
+  pending = then(std::move(pending), [&axis, packed, tensors, source] {
+    at::NoGradGuard no_grad;
+    for (size_t slot = 0; slot < packed.size(); ++slot) {
+      int64_t begin = 0;
+      for (auto& shards : tensors) {
+        auto bytes = static_cast<int64_t>(shards[slot].nbytes());
+        if (axis.position(slot) != source) unpack(packed[slot], begin, shards[slot], 0, bytes);
+        begin += bytes;
+      }
+    }
+  });
+  if (wait) *wait = std::move(pending);
+}
+
+}  // namespace intarsia

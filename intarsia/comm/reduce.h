@@ -1,0 +1,18 @@
+#pragma once
+// Elementwise reductions of two tensors, for every dtype.
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+// out = op(a, b), elementwise, for every dtype for which op has a meaning. `out` may be `a`. Not avg.
+void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
+void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
+
+// Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
+// `where` is the function that the error names.
+void check_reducible(const char* where, at::ScalarType type, ReduceOp op);
+
+}  // namespace intarsia

@@ -1,0 +1,1 @@
+#include "tests/comm/packed_bodies.h"
