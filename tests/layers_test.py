@@ -46,6 +46,7 @@ def complaints(library):
             yield from pairing_complaints(path, name, lines)
         if str(name) not in EXEMPT:
             yield from include_complaints(name, lines)
+        yield from placement_complaints(name, lines)
 
 
 def include_complaints(name, lines):
@@ -59,6 +60,16 @@ def include_complaints(name, lines):
             continue
         if match[1].split("/")[0] not in [folder, *below(folder)]:
             yield f"intarsia/{name}:{number}: includes {match[1]}. {folder} may include {', '.join([*below(folder), folder])}."
+
+
+KIND = re.compile(r"(?:get_if|get|holds_alternative)<(?:Replicate|Shard|StridedShard|Partial)>")
+
+
+def placement_complaints(name, lines):
+    """See Note [Kinds of placements]."""
+    for number, line in enumerate(lines, 1):
+        if KIND.search(line):
+            yield f"intarsia/{name}:{number}: looks for one kind of placement. Visit all kinds, or ask a function of core/placement.h."
 
 
 def declared(lines):
@@ -163,6 +174,12 @@ class Complaints(unittest.TestCase):
         text = "#pragma once\nnamespace intarsia {\nint64_t count(\n    int of);  // how many\n}\n"
         self.assertEqual(self.complaints_of("core/a.h", text),
                          ["intarsia/core/a.h: declares count, which core/a.cpp does not define."])
+
+    def test_code_that_looks_for_one_kind_of_placement_is_named(self):
+        self.assertEqual(
+            self.complaints_of("core/a.cpp", "if (auto* s = std::get_if<Shard>(&p)) return s->dim;\n"),
+            ["intarsia/core/a.cpp:1: looks for one kind of placement. Visit all kinds, or ask a function of core/placement.h."],
+        )
 
     def test_a_call_that_goes_up_is_named(self):
         found = [("core", {"intarsia::a()"}, {"intarsia::b()", "intarsia::start()"}), ("ops", {"intarsia::b()", "intarsia::start()"}, {"intarsia::a()"})]

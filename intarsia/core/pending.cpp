@@ -3,13 +3,13 @@
 namespace intarsia {
 
 bool have_one_value(const Placements& placements) {
-  const Partial* first = nullptr;
-  auto adds = [](const Partial& p) { return p.op == ReduceOp::sum || p.op == ReduceOp::avg; };
+  std::optional<ReduceOp> first;
+  auto adds = [](ReduceOp op) { return op == ReduceOp::sum || op == ReduceOp::avg; };
   for (auto& placement : placements) {
-    auto* partial = std::get_if<Partial>(&placement);
-    if (!partial) continue;
-    if (first && first->op != partial->op && !(adds(*first) && adds(*partial))) return false;
-    first = partial;
+    auto op = pending_op(placement);
+    if (!op) continue;
+    if (first && *first != *op && !(adds(*first) && adds(*op))) return false;
+    first = op;
   }
   return true;
 }

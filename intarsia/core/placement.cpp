@@ -111,19 +111,24 @@ size_t hash_value(const Placement& placement) {
   return c10::hash_combine(placement.index(), content);
 }
 
-int64_t cut_dim(const Placement& placement) {
-  if (auto* s = std::get_if<Shard>(&placement)) return s->dim;
-  if (auto* s = std::get_if<StridedShard>(&placement)) return s->dim;
-  return -1;
+Placement with_cut_dim(const Placement& placement, int64_t dim) {
+  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard) -> Placement { return Shard(dim); },
+                               [&](StridedShard s) -> Placement { return StridedShard(dim, s.split); },
+                               [](Partial p) -> Placement { return p; }},
+                    placement);
 }
 
-Placement with_cut_dim(const Placement& placement, int64_t dim) {
-  if (auto* s = std::get_if<StridedShard>(&placement)) return StridedShard(dim, s->split);
-  return is_shard(placement) ? Placement(Shard(dim)) : placement;
+Placement with_cut_blocks(const Placement& placement, int64_t blocks) {
+  auto cut = [&](int64_t dim) { return blocks == 1 ? Placement(Shard(dim)) : Placement(StridedShard(dim, blocks)); };
+  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard s) { return cut(s.dim); },
+                               [&](StridedShard s) { return cut(s.dim); }, [](Partial p) -> Placement { return p; }},
+                    placement);
 }
 
 Placement settled(const Placement& placement) {
-  return is_partial(placement) ? Placement(Replicate()) : placement;
+  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [](Shard s) -> Placement { return s; },
+                               [](StridedShard s) -> Placement { return s; }, [](Partial) -> Placement { return Replicate(); }},
+                    placement);
 }
 
 Placements settled(const Placements& placements) {
@@ -138,15 +143,17 @@ Placements normalized(const Placements& placements, int64_t ndim, std::string_vi
                       ", but the tensor has ", ndim, " dims. Shard one of its dims.");
     return dim < 0 ? dim + ndim : dim;
   };
-  Placements result = placements;
-  for (auto& p : result) {
-    if (auto* s = std::get_if<Shard>(&p)) s->dim = resolve(s->dim);
-    if (auto* s = std::get_if<StridedShard>(&p)) {
-      s->dim = resolve(s->dim);
-      TORCH_CHECK_VALUE(s->split >= 1, "[", where, "] ", str(p), " has split ", s->split,
-                        ". The number of blocks must be at least 1.");
-      if (s->split == 1) p = Shard(s->dim);
-    }
+  auto strided = [&](StridedShard s) {
+    TORCH_CHECK_VALUE(s.split >= 1, "[", where, "] ", str(Placement(s)), " has split ", s.split,
+                      ". The number of blocks must be at least 1.");
+    return with_cut_blocks(Shard(resolve(s.dim)), s.split);
+  };
+  Placements result;
+  for (auto& p : placements) {
+    result.push_back(std::visit(overloaded{[](Replicate r) -> Placement { return r; },
+                                           [&](Shard s) -> Placement { return Shard(resolve(s.dim)); }, strided,
+                                           [](Partial p) -> Placement { return p; }},
+                                p));
   }
   return result;
 }

@@ -3,10 +3,13 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "intarsia/core/overloaded.h"
 
 namespace intarsia {
 
@@ -57,12 +60,45 @@ Placements parse_placements(std::string_view text);
 
 size_t hash_value(const Placement& placement);
 
-inline bool is_replicate(const Placement& p) { return std::holds_alternative<Replicate>(p); }
-inline bool is_partial(const Placement& p) { return std::holds_alternative<Partial>(p); }
-inline bool is_shard(const Placement& p) { return std::holds_alternative<Shard>(p); }
+// Note [Kinds of placements]
+// What code asks of a placement is asked by the functions below, and each answers by one visit over all kinds. A new kind does
+// not compile until each has an answer for it; nobody else looks for one alternative and takes the others for granted.
+
+// Every rank holds the whole value.
+inline bool is_replicate(const Placement& p) {
+  return std::visit(overloaded{[](Replicate) { return true; }, [](Shard) { return false; }, [](StridedShard) { return false; },
+                               [](Partial) { return false; }},
+                    p);
+}
+
+// How the values of the ranks reduce to the true one, where that is pending.
+inline std::optional<ReduceOp> pending_op(const Placement& p) {
+  using Op = std::optional<ReduceOp>;
+  return std::visit(overloaded{[](Replicate) { return Op(); }, [](Shard) { return Op(); }, [](StridedShard) { return Op(); },
+                               [](Partial p) { return Op(p.op); }},
+                    p);
+}
+inline bool is_partial(const Placement& p) { return pending_op(p).has_value(); }
 
 // The tensor dim that the placement cuts (plainly or strided), or -1.
-int64_t cut_dim(const Placement& placement);
+inline int64_t cut_dim(const Placement& p) {
+  return std::visit(overloaded{[](Replicate) { return int64_t{-1}; }, [](Shard s) { return s.dim; },
+                               [](StridedShard s) { return s.dim; }, [](Partial) { return int64_t{-1}; }},
+                    p);
+}
+
+// Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is none.
+inline int64_t cut_blocks(const Placement& p) {
+  return std::visit(overloaded{[](Replicate) { return int64_t{1}; }, [](Shard) { return int64_t{1}; },
+                               [](StridedShard s) { return s.split; }, [](Partial) { return int64_t{1}; }},
+                    p);
+}
+
+// A plain cut: every rank holds one run of positions.
+inline bool is_shard(const Placement& p) { return cut_dim(p) >= 0 && cut_blocks(p) == 1; }
+
+// The same cut in another number of blocks; what cuts nothing stays.
+Placement with_cut_blocks(const Placement& placement, int64_t blocks);
 
 // The same placement with its dim moved to `dim`.
 Placement with_cut_dim(const Placement& placement, int64_t dim);

@@ -42,13 +42,13 @@ Stack with_tensors(const Stack& args, const std::vector<at::Tensor>& tensors) {
 
 // The share of one rank. Shares of a sum are spread over all ranks: zeros would hide a wrong row.
 at::Tensor dealt(const at::Tensor& whole, const Layout& layout, const Slot& slot) {
-  auto* partial = std::get_if<Partial>(&layout.placements()[0]);
+  auto pending = pending_op(layout.placements()[0]);
   auto n = layout.mesh().size(), rank = slot.coordinate[0];
-  bool spreads = partial && (partial->op == ReduceOp::sum || partial->op == ReduceOp::avg) && whole.is_floating_point();
+  bool spreads = (pending == ReduceOp::sum || pending == ReduceOp::avg) && whole.is_floating_point();
   if (!spreads) return shard_of(whole, layout, slot.coordinate).clone();
   auto step = 0.75 + 0.5 * static_cast<double>(rank);
   auto total = 0.75 * static_cast<double>(n) + 0.25 * static_cast<double>(n * (n - 1));
-  if (partial->op == ReduceOp::avg) return whole + (step - total / static_cast<double>(n));
+  if (pending == ReduceOp::avg) return whole + (step - total / static_cast<double>(n));
   return rank == 0 ? whole + step - total : at::full_like(whole, step);
 }
 

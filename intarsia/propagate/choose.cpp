@@ -25,14 +25,9 @@ struct AxisRows {
   bool is_along(const Row* row) const { return static_cast<size_t>(row - rows.data()) >= along; }
 };
 
-int64_t split_of(const Placement& placement) {
-  auto* strided = std::get_if<StridedShard>(&placement);
-  return strided ? strided->split : 1;
-}
-
+// A strided cut stays as a row has it.
 Placement with_split(const Placement& placement, int64_t split) {
-  if (!is_shard(placement)) return placement;
-  return split == 1 ? placement : Placement(StridedShard(cut_dim(placement), split));
+  return is_shard(placement) ? with_cut_blocks(placement, split) : placement;
 }
 
 Row all_replicate(const Question& q) {
@@ -42,7 +37,7 @@ Row all_replicate(const Question& q) {
 // The strided forms of rows whose shards meet an input that is strided on this axis.
 void add_strided_rows(const Question& q, const Rows& base, int64_t axis, Rows& rows) {
   for (auto* layout : q.now) {
-    auto split = layout ? split_of(layout->placements()[axis]) : 1;
+    auto split = layout ? cut_blocks(layout->placements()[axis]) : 1;
     if (split == 1) continue;
     for (auto row : base) {
       for (auto& p : row.in) p = with_split(p, split);

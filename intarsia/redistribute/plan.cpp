@@ -60,6 +60,27 @@ bool innermost(const Placements& placements, int64_t axis, int64_t dim) {
   return true;
 }
 
+// The kind of step between two placements, if there is one: one line per transition, and a missing pair does not compile.
+struct Transition {
+  using Kind = std::optional<StepKind>;
+  Kind operator()(Replicate, Replicate) const { return {}; }
+  Kind operator()(Replicate, Shard) const { return StepKind::narrow; }
+  Kind operator()(Replicate, StridedShard) const { return StepKind::narrow; }
+  Kind operator()(Replicate, Partial) const { return StepKind::pend; }
+  Kind operator()(Shard, Replicate) const { return StepKind::all_gather; }
+  Kind operator()(Shard, Shard) const { return StepKind::all_to_all; }
+  Kind operator()(Shard, StridedShard) const { return StepKind::all_to_all; }
+  Kind operator()(Shard, Partial) const { return {}; }  // goes by Replicate
+  Kind operator()(StridedShard, Replicate) const { return StepKind::all_gather; }
+  Kind operator()(StridedShard, Shard) const { return StepKind::all_to_all; }
+  Kind operator()(StridedShard, StridedShard) const { return StepKind::all_to_all; }
+  Kind operator()(StridedShard, Partial) const { return {}; }
+  Kind operator()(Partial, Replicate) const { return StepKind::all_reduce; }
+  Kind operator()(Partial, Shard) const { return StepKind::reduce_scatter; }
+  Kind operator()(Partial, StridedShard) const { return StepKind::reduce_scatter; }
+  Kind operator()(Partial, Partial) const { return {}; }  // one reduction is no other
+};
+
 // The step that takes `axis` straight to its goal, if that is legal in the present layout.
 std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goal) {
   auto& from = now->placements()[axis];
@@ -67,18 +88,13 @@ std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goa
     return cut_dim(p) < 0 || innermost(now->placements(), axis, cut_dim(p));
   };
   if (!unnested(from) || !unnested(goal)) return std::nullopt;
-  auto kind = [&] {
-    if (is_partial(from)) return is_replicate(goal) ? StepKind::all_reduce : StepKind::reduce_scatter;
-    if (is_partial(goal)) return StepKind::pend;
-    if (is_replicate(from)) return StepKind::narrow;
-    return is_replicate(goal) ? StepKind::all_gather : StepKind::all_to_all;
-  }();
-  if (kind == StepKind::pend && !is_replicate(from)) return std::nullopt;  // Shard -> Partial goes by Replicate
+  auto kind = std::visit(Transition(), from, goal);
+  if (!kind) return std::nullopt;
   auto placements = now->placements();
   placements[axis] = goal;
   // What is pending otherwise is reduced first: the ones that make a product pending would add up in a sum.
   if (kind == StepKind::pend && !have_one_value(placements)) return std::nullopt;
-  return Step{kind, {axis}, now, now->with(placements)};
+  return Step{*kind, {axis}, now, now->with(placements)};
 }
 
 // Whether every rank finds all it needs on its own line along `axes`.

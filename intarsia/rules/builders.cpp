@@ -63,10 +63,10 @@ bool order_survives(c10::ScalarType from, c10::ScalarType to) {
 bool survives_casts(const Row& row, const OpCall& call) {
   auto to = call.outputs[0].dtype;
   for (size_t i = 0; i < row.in.size(); ++i) {
-    auto* partial = std::get_if<Partial>(&row.in[i]);
-    if (!partial || !call.inputs[i].defined) continue;
+    auto op = pending_op(row.in[i]);
+    if (!op || !call.inputs[i].defined) continue;
     auto from = call.inputs[i].dtype;
-    bool order = partial->op == ReduceOp::max || partial->op == ReduceOp::min;
+    bool order = op == ReduceOp::max || op == ReduceOp::min;
     if (order ? !order_survives(from, to) : !sums_survive(from, to)) return false;
   }
   return true;

@@ -138,9 +138,9 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     CauseScope cause("from_local backward", false);
     auto grad = redistribute_with_grad(grads[0], settled(layout), false);
     for (size_t axis = 0; axis < layout->placements().size(); ++axis) {
-      auto* partial = std::get_if<Partial>(&layout->placements()[axis]);
-      if (!partial || partial->op == ReduceOp::sum) continue;
-      TORCH_CHECK_NOT_IMPLEMENTED(partial->op == ReduceOp::avg, "[from_local] has no gradient for ",
+      auto pending = pending_op(layout->placements()[axis]);
+      if (!pending || pending == ReduceOp::sum) continue;
+      TORCH_CHECK_NOT_IMPLEMENTED(pending == ReduceOp::avg, "[from_local] has no gradient for ",
                                   str(layout->placements()), ". Use Partial(sum) or Partial(avg), or detach.");
       grad = at::div(grad, layout->mesh().size(axis));  // each rank's value counts 1/n
     }

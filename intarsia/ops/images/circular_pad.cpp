@@ -55,7 +55,7 @@ std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const st
   for (auto& f : members) longest = std::max(longest, f.positions.size());
   int64_t unit = members.size();  // divisible by what a strided cut divides its shares by
   for (auto& placement : layout.placements()) {
-    if (auto* strided = std::get_if<StridedShard>(&placement)) unit *= strided->split;
+    unit *= cut_blocks(placement);
   }
   std::vector<Source> sources((longest * members.size() + unit - 1) / unit * unit);
   auto places = held_by_members(layout, dim, sources.size());

@@ -55,8 +55,8 @@ Rule narrow_rule() {
 // Whether zeros may join what is pending: every rank adds its own.
 bool zeros_pass(const Layout& layout) {
   for (auto& p : layout.placements()) {
-    auto* partial = std::get_if<Partial>(&p);
-    if (partial && partial->op != ReduceOp::sum && partial->op != ReduceOp::avg) return false;
+    auto pending = pending_op(p);
+    if (pending && pending != ReduceOp::sum && pending != ReduceOp::avg) return false;
   }
   return true;
 }
