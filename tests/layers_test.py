@@ -88,8 +88,8 @@ def declared(lines):
 
 
 def pairing_complaints(path, name, lines):
-    source = path.with_suffix(".cpp")
-    text = source.read_text() if source.exists() else ""
+    sources = [path.with_suffix(".cpp"), path.with_name(f"no_{path.stem}.cpp")]  # the second where an engine is left out
+    text = "".join(source.read_text() for source in sources if source.exists())
     for function in declared(lines):
         if not re.search(rf"^[\w\[][^\n;]*\b{function}\(", text, re.M):
             yield f"intarsia/{name}: declares {function}, which {name.with_suffix('.cpp')} does not define."

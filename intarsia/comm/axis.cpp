@@ -89,7 +89,8 @@ void attempt(const Line& line, const std::string& kind, Wait* wait, Start start)
 template <class Start>
 void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
   if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
-    judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), sent > 0 || received > 0);
+    // Also on a rank that itself sends nothing: all ranks of the line get the same answer.
+    judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), true);
   }
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(line, kind, wait, start);

@@ -8,50 +8,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
 
-#include "intarsia/core/overloaded.h"
-
 namespace intarsia {
 namespace {
-
-// The positions [begin, end) of a list of intervals, counted along the list.
-void append_slice(const Intervals& from, int64_t begin, int64_t end, Intervals& to) {
-  int64_t passed = 0;
-  for (auto& piece : from) {
-    auto first = std::max(begin, passed), last = std::min(end, passed + piece.size());
-    if (first < last) {
-      Interval part{piece.begin + first - passed, piece.begin + last - passed};
-      if (!to.empty() && to.back().end == part.begin) {
-        to.back().end = part.end;
-      } else {
-        to.push_back(part);
-      }
-    }
-    passed += piece.size();
-  }
-}
-
-int64_t total(const Intervals& intervals) {
-  int64_t sum = 0;
-  for (auto& piece : intervals) sum += piece.size();
-  return sum;
-}
-
-// Note [Strided shards]
-// StridedShard(d, b) takes part `index` of each of b blocks. It arises where the inner of two nested cuts is
-// gathered first ([S(0), S(0)] -> [R, SS(0, 2)]), where a sharded inner dim is flattened ([4, S(1) of 6] viewed as
-// [24] is SS(0, 4)), and where FSDP cuts what tensor parallelism has cut. Blocks and parts are both cut as
-// torch.chunk cuts, so uneven extents have one meaning everywhere.
-Intervals cut_once(const Intervals& held, const Placement& placement, int64_t parts, int64_t index) {
-  Intervals result;
-  auto extent = total(held);
-  auto blocks = std::holds_alternative<StridedShard>(placement) ? std::get<StridedShard>(placement).split : 1;
-  for (int64_t b = 0; b < blocks; ++b) {
-    auto block = chunk_of(extent, blocks, b);
-    auto part = chunk_of(block.size(), parts, index);
-    append_slice(held, block.begin + part.begin, block.begin + part.end, result);
-  }
-  return result;
-}
 
 struct Key {
   DeviceMesh mesh;
@@ -97,6 +55,39 @@ Interval chunk_of(int64_t size, int64_t parts, int64_t index) {
   return {begin, std::min(size, begin + step)};
 }
 
+int64_t extent_of(const Intervals& intervals) {
+  int64_t sum = 0;
+  for (auto& piece : intervals) sum += piece.size();
+  return sum;
+}
+
+// Note [Strided shards]
+// StridedShard(d, b) takes part `index` of each of b blocks. It arises where the inner of two nested cuts is
+// gathered first ([S(0), S(0)] -> [R, SS(0, 2)]), where a sharded inner dim is flattened ([4, S(1) of 6] viewed as
+// [24] is SS(0, 4)), and where FSDP cuts what tensor parallelism has cut. Blocks and parts are both cut as
+// torch.chunk cuts, so uneven extents have one meaning everywhere.
+Intervals cut_once(const Intervals& held, const Placement& placement, int64_t parts, int64_t index) {
+  Intervals result;
+  auto extent = extent_of(held);
+  // However many blocks there are, only as many as there are positions have one: those of a cut into `extent` blocks.
+  auto blocks = std::min(cut_blocks(placement), std::max<int64_t>(extent, 1));
+  auto piece = held.begin();
+  int64_t passed = 0;  // positions before *piece
+  for (int64_t b = 0; b < blocks; ++b) {
+    auto block = chunk_of(extent, blocks, b);
+    auto part = chunk_of(block.size(), parts, index);
+    for (auto at = block.begin + part.begin, end = block.begin + part.end; at < end;) {
+      while (passed + piece->size() <= at) passed += (piece++)->size();
+      auto last = std::min(end, passed + piece->size());
+      auto begin = piece->begin + at - passed;
+      if (result.empty() || result.back().end != begin) result.push_back({begin, begin});
+      result.back().end = piece->begin + last - passed;
+      at = last;
+    }
+  }
+  return result;
+}
+
 Intervals intervals_of(const Layout& layout, int64_t dim, int64_t size, c10::ArrayRef<int64_t> coordinate) {
   Intervals held;
   if (size > 0) held.push_back({0, size});
@@ -108,12 +99,18 @@ Intervals intervals_of(const Layout& layout, int64_t dim, int64_t size, c10::Arr
   return held;
 }
 
+c10::SmallVector<int64_t, 5> with_size(c10::ArrayRef<int64_t> shape, int64_t dim, int64_t size) {
+  c10::SmallVector<int64_t, 5> result(shape.begin(), shape.end());
+  result[dim] = size;
+  return result;
+}
+
 c10::SmallVector<int64_t, 5> local_shape(const Layout& layout, c10::ArrayRef<int64_t> shape,
                                          c10::ArrayRef<int64_t> coordinate) {
   c10::SmallVector<int64_t, 5> result(shape.begin(), shape.end());
   for (auto& p : layout.placements()) {
     auto dim = cut_dim(p);
-    if (dim >= 0) result[dim] = total(intervals_of(layout, dim, shape[dim], coordinate));
+    if (dim >= 0) result[dim] = extent_of(intervals_of(layout, dim, shape[dim], coordinate));
   }
   return result;
 }

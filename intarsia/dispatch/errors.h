@@ -4,7 +4,7 @@
 // Note [Errors that one rank sees]
 // Shapes, dims and dtypes are checked on every rank alike, before anything moves. Values are not: where an index tensor is
 // cut, only the rank that holds a wrong place fails, and the others would go on and wait for it in the next collective.
-// So a rule names the inputs whose values its op may refuse (Rule::refusable). Where such an input is cut, the ranks along
+// So a rule names the inputs whose values its op may refuse (Local::refusable). Where such an input is cut, the ranks along
 // those axes exchange one number after the op, and if somewhere it is an error, then everywhere, with the same text.
 // In a backward pass they do not: what it indexes with went through the forward pass. A simulation sees all ranks, needs no
 // messages, and says so if an error would not reach all of them.

@@ -2,33 +2,22 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
 
-// Tensors without data have nothing to be filled.
-void fill_shares(const at::Tensor& self, const at::Scalar& number, const Layout& pending) {
-  if (self.is_meta()) return;
-  auto value = at::scalar_tensor(number, at::dtype(self.scalar_type()));
-  auto& shards = body_of(self).shards();
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    shards[slot].fill_(shard_of(value, pending, pending.mesh().slots()[slot].coordinate).item());
-  }
-}
-
 Way fill_pending(const CutCall& c) {
   if (!c.has_partial(0)) return {};
-  auto placements = c.now[0]->placements();
-  for (auto& placement : placements) {
-    if (!is_partial(placement)) placement = Replicate();
-  }
-  auto* pending = c.now[0]->with(placements);
-  return [pending](Stack& stack) {
+  return [layout = c.now[0]](Stack& stack) {
     auto self = stack[0].toTensor();
-    fill_shares(self, stack[1].toScalar(), *pending);
+    auto& shards = body_of(self).shards();
+    auto& slots = layout->mesh().slots();
+    for (size_t slot = 0; slot < shards.size(); ++slot) {
+      shards[slot].fill_(share_of(stack[1].toScalar(), *layout, slots[slot].coordinate));
+    }
     body_of(self).written();
     stack = {self};
   };

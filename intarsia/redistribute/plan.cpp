@@ -7,7 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/core/pending.h"
-#include "intarsia/redistribute/overlap.h"
+#include "intarsia/redistribute/common_runs.h"
 
 namespace intarsia {
 namespace {
@@ -114,7 +114,7 @@ bool closed(const Step& step, const Problem& p) {
         rest /= mesh.shape()[axis];
         twin = twin || (is_replicate(step.from->placements()[axis]) && source[axis] != here[axis]);
       }
-      if (!twin) found += count_of(overlap(*step.from, source, *step.to, here, p.shape));
+      if (!twin) found += count_of(common_runs(*step.from, source, *step.to, here, p.shape));
     }
     if (found < need) return false;
   }

@@ -38,7 +38,7 @@ bool order_survives(c10::ScalarType from, c10::ScalarType to);
 // Whether what is pending in the inputs of a row survives the cast to the output's dtype.
 bool survives_casts(const Row& row, const OpCall& call);
 
-// The sizes of a tensor, as Rule::shapes hands them back.
+// The sizes of a tensor, as Form::shapes hands them back.
 inline std::vector<int64_t> sizes_of(const TensorForm& form) { return {form.sizes.begin(), form.sizes.end()}; }
 
 // The shape that the inputs broadcast to.

@@ -7,7 +7,9 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/pending.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/redistribute/exchange.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/autograd.h"
 #include "intarsia/tensor/body.h"
@@ -51,24 +53,17 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
       axis.broadcast(tensors, source);
       continue;
     }
-    Shards send, receive, parts;
-    Counts send_counts, receive_counts;
+    std::vector<Trade> trades;
     for (size_t slot = 0; slot < tensors.size(); ++slot) {
       auto& t = tensors[slot];
-      bool sends = axis.position(slot) == source;
-      auto &out = send_counts.emplace_back(axis.size(), 0), &in = receive_counts.emplace_back(axis.size(), 0);
-      std::vector<at::Tensor> pieces;
-      for (int64_t j = 0; sends && j < axis.size(); ++j) {
-        pieces.push_back(part_of(t, placement, axis.size(), j).reshape({-1}));
-        out[j] = pieces.back().numel();
-      }
-      parts.push_back(part_of(t, placement, axis.size(), axis.position(slot)));
-      in[source] = parts.back().numel();
-      send.push_back(sends ? at::cat(pieces) : at::empty({0}, t.options()));
-      receive.push_back(at::empty({in[source]}, t.options()));
+      auto me = axis.position(slot), dim = cut_dim(placement);
+      auto& trade = trades.emplace_back(axis, t.options());
+      for (int64_t j = 0; me == source && j < axis.size(); ++j) trade.give(j, part_of(t, placement, axis.size(), j));
+      auto extent = extent_of(cut_once({{0, t.size(dim)}}, placement, axis.size(), me));
+      trade.get(source, with_size(t.sizes(), dim, extent));
     }
-    axis.all_to_all(send, send_counts, receive, receive_counts, nullptr, "scatter");
-    for (size_t slot = 0; slot < tensors.size(); ++slot) tensors[slot] = receive[slot].view(parts[slot].sizes());
+    auto dealt = exchange(axis, std::move(trades), false, "scatter");
+    for (size_t slot = 0; slot < tensors.size(); ++slot) tensors[slot] = dealt.pieces(slot)[0];
   }
   return tensors;
 }
@@ -196,15 +191,8 @@ at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh&
   if (!options.has_dtype() && value.isBoolean()) options = options.dtype(at::kBool);
   auto* layout = checked_layout(mesh, placements, size.size(), "full");
   return make_shards(size, mesh, placements, options, "full", [&](at::IntArrayRef shape, auto options, auto& slot) {
-    // A constant whose reduction is pending: the first rank holds it, see Note [A value as a pending reduction].
-    auto result = at::full(shape, value, options);
-    for (size_t axis = 0; axis < layout->placements().size(); ++axis) {
-      auto* partial = std::get_if<Partial>(&layout->placements()[axis]);
-      if (!partial || slot.coordinate[axis] == 0) continue;
-      if (partial->op == ReduceOp::sum || partial->op == ReduceOp::bxor) result.zero_();
-      if (partial->op == ReduceOp::product) result.fill_(1);
-    }
-    return result;
+    // Where its reduction is pending: see Note [A value as a pending reduction].
+    return at::full(shape, share_of(value, *layout, slot.coordinate), options);
   });
 }
 

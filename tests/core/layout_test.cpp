@@ -1,4 +1,4 @@
-#include "intarsia/core/layout.h"
+#include "intarsia/core/held.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -155,6 +155,55 @@ TEST(IntervalsOf, ShardsDealOutEveryPositionOnce) {
       EXPECT_EQ(times, std::vector<int>(size, 1)) << placements << " of " << size;
     }
   }
+}
+
+TEST(IntervalsOf, MoreBlocksThanPositionsAreAsManyAsPositions) {
+  auto world = simulate(4);
+  auto line = init_device_mesh(kCPU, {4}), square = init_device_mesh(kCPU, {2, 2});
+  for (int64_t size = 0; size <= 9; ++size) {
+    for (auto split : {std::max<int64_t>(size, 1), int64_t{1000000000}, std::numeric_limits<int64_t>::max()}) {
+      auto text = "SS(0, " + std::to_string(split) + ")";
+      auto expected = held(line, "[SS(0, 9)]", size);
+      EXPECT_EQ(held(line, ("[" + text + "]").c_str(), size), expected) << split << " blocks of " << size;
+      EXPECT_EQ(held(square, ("[S(0), " + text + "]").c_str(), size), held(square, "[S(0), SS(0, 9)]", size));
+      EXPECT_EQ(held(square, ("[" + text + ", " + text + "]").c_str(), size), expected) << split << " blocks of " << size;
+    }
+  }
+}
+
+// A million runs, cut once more into as many: as work for every pair of the two, this would take hours.
+TEST(IntervalsOf, WorkGrowsWithTheSize) {
+  auto world = simulate(4);
+  auto mesh = init_device_mesh(kCPU, {2, 2});
+  int64_t blocks = 1 << 20;
+  auto* layout = Layout::get(mesh, {StridedShard(0, blocks), StridedShard(0, blocks)});
+  auto runs = intervals_of(*layout, 0, 4 * blocks, {1, 1});
+  ASSERT_EQ(runs.size(), blocks);
+  EXPECT_EQ(runs.front(), (Interval{3, 4}));
+  EXPECT_EQ(runs.back(), (Interval{4 * blocks - 1, 4 * blocks}));
+}
+
+TEST(Overlap, OfRunsThatDoNotMeetIsEmpty) {
+  EXPECT_EQ(overlap({0, 4}, {2, 6}), (Interval{2, 4}));
+  EXPECT_EQ(overlap({0, 9}, {2, 6}), (Interval{2, 6}));
+  EXPECT_EQ(overlap({0, 2}, {2, 6}).size(), 0);
+  EXPECT_EQ(overlap({7, 9}, {2, 6}).size(), 0);
+}
+
+TEST(HeldByMembers, ReadsTheAxesThatCutTheDimAsOne) {
+  auto world = simulate(8);
+  auto mesh = init_device_mesh(kCPU, {2, 2, 2});
+  auto* layout = Layout::get(mesh, {Shard(0), Shard(1), Shard(0)});
+  EXPECT_EQ(held_by_members(*layout, 0, 5), (std::vector<Intervals>{{{0, 2}}, {{2, 3}}, {{3, 4}}, {{4, 5}}}));
+  EXPECT_EQ(held_by_members(*layout, 0, 5, {2}, {1, 0, 0}), (std::vector<Intervals>{{{3, 4}}, {{4, 5}}}));
+  EXPECT_EQ(held_by_members(*layout, 2, 5), (std::vector<Intervals>{{{0, 5}}}));
+}
+
+TEST(HeldAlong, IsOneRunPerMember) {
+  auto world = simulate(4);
+  auto mesh = init_device_mesh(kCPU, {4});
+  EXPECT_EQ(held_along(*Layout::get(mesh, {Shard(0)}), 0, 5), (std::vector<Interval>{{0, 2}, {2, 4}, {4, 5}, {5, 5}}));
+  EXPECT_THROW(held_along(*Layout::get(mesh, {StridedShard(0, 2)}), 0, 8), c10::Error);
 }
 
 TEST(LocalShape, EachDimIsCutByItsAxes) {

@@ -126,6 +126,34 @@ TEST(RedistributeTable, EveryPairOfPlacementsOnThreeAxes) {
   std::cout << checked << " redistributions\n";
 }
 
+// Splits far beyond the size: the work is that of the size, in the plan as in the move.
+TEST(RedistributeTable, ASplitMayBeAnything) {
+  const std::vector<Placement> kinds = {Replicate(), Shard(0), StridedShard(0, 1000000000), StridedShard(0, 3)};
+  for_each_world({4}, [&](int64_t) {
+    auto whole = numbers({7, 2}, at::kFloat);
+    for (auto& shape : {Ints{4}, Ints{2, 2}}) {
+      auto mesh = init_device_mesh(at::kCPU, shape);
+      for (auto& from : layouts_of(kinds, mesh.ndim())) {
+        for (auto& to : layouts_of(kinds, mesh.ndim())) {
+          auto moved = redistribute(distribute_tensor(whole, mesh, from), to);
+          ASSERT_EQ(difference(full_tensor(moved), whole, 0), "") << str(from) << " -> " << str(to);
+          auto dealt = distribute_tensor(whole, mesh, to, std::nullopt);
+          ASSERT_EQ(difference(shards_of(moved)[0], shards_of(dealt)[0], 0), "") << str(from) << " -> " << str(to);
+        }
+      }
+    }
+  });
+}
+
+TEST(RedistributeTable, APlanOfManyRunsIsMadeInTimeThatGrowsWithThem) {
+  for_each_world({4}, [&](int64_t) {
+    auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+    auto *from = Layout::get(mesh, {StridedShard(0, 1 << 16), StridedShard(0, 1 << 17)});
+    auto *to = Layout::get(mesh, {StridedShard(0, 1 << 15), StridedShard(0, 1000000000)});
+    EXPECT_EQ(plan(from, to, {1 << 18}, 4).steps.back().to, to);
+  });
+}
+
 struct Heard : Recorder {
   Heard() { add_recorder(this); }
   ~Heard() override { remove_recorder(this); }

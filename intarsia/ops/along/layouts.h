@@ -1,5 +1,5 @@
 #pragma once
-// What decompositions ask about the tensors they are given. All of this runs below autograd.
+// What ways ask about the tensors they are given. All of this runs below autograd.
 
 #include <ATen/core/Tensor.h>
 

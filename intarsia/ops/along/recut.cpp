@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/redistribute/exchange.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
@@ -33,7 +34,6 @@ struct RecutSteps {
   };
   struct Parcel {
     std::vector<Gift> gifts;  // per tensor
-    int64_t extent = 0;       // of all of them
   };
   struct Member {
     std::vector<Parcel> given, taken;  // per other member; empty for members that no slot is
@@ -41,7 +41,6 @@ struct RecutSteps {
   struct Part {
     int64_t member;               // the slot's place on its line
     std::vector<int64_t> shape;   // of its share of the result
-    int64_t slice;                // elements in one position of the dim
   };
 
   const Layout* layout = nullptr;
@@ -76,17 +75,14 @@ std::vector<Holder> holders_of(const std::vector<Intervals>& held, int64_t size)
 void add_to(RecutSteps::Parcel& parcel, int64_t tensor, int64_t from, int64_t to) {
   parcel.gifts[tensor].from.add(from);
   parcel.gifts[tensor].to.add(to);
-  ++parcel.extent;
 }
 
 void plan_parts(RecutSteps& steps, size_t tensors) {
   auto& slots = steps.layout->mesh().slots();
-  RecutSteps::Parcel none{std::vector<RecutSteps::Gift>(tensors), 0};
+  RecutSteps::Parcel none{std::vector<RecutSteps::Gift>(tensors)};
   for (size_t slot = 0; slot < steps.axis->slot_count(); ++slot) {
     auto shape = local_shape(*steps.layout, steps.shape, slots[slot].coordinate);
-    auto& part = steps.parts.emplace_back(RecutSteps::Part{steps.axis->position(slot), {shape.begin(), shape.end()}, 0});
-    shape[steps.dim] = 1;
-    part.slice = c10::multiply_integers(shape);
+    auto& part = steps.parts.emplace_back(RecutSteps::Part{steps.axis->position(slot), {shape.begin(), shape.end()}});
     auto& member = steps.members[part.member];
     member.given.assign(steps.members.size(), none);
     member.taken = member.given;
@@ -126,12 +122,6 @@ void put(const at::Tensor& target, int64_t dim, const Positions& positions, cons
   }
 }
 
-at::Tensor flat(const std::vector<at::Tensor>& pieces, const at::Tensor& like) {
-  std::vector<at::Tensor> parts;
-  for (auto& piece : pieces) parts.push_back(piece.reshape({-1}));
-  return parts.empty() ? at::empty({0}, like.options()) : at::cat(parts).contiguous();
-}
-
 using Locals = std::vector<Shards>;  // [tensor][slot]
 
 Locals locals_of(const std::vector<at::Tensor>& tensors) {
@@ -154,77 +144,44 @@ at::Tensor own_share(const RecutSteps& steps, const Locals& locals, size_t slot)
   return result;
 }
 
-at::Tensor packed(const RecutSteps& steps, const Locals& locals, size_t slot) {
-  auto& part = steps.parts[slot];
-  auto& parcels = steps.members[part.member].given;
-  std::vector<at::Tensor> pieces;
+// All other members and tensors, in the order in which their pieces travel.
+template <class Body>
+void for_each_gift(const std::vector<RecutSteps::Parcel>& parcels, int64_t me, Body body) {
   for (int64_t other = 0; other < static_cast<int64_t>(parcels.size()); ++other) {
-    for (size_t t = 0; other != part.member && t < locals.size(); ++t) {
-      auto& from = parcels[other].gifts[t].from;
-      if (from.count) pieces.push_back(take(locals[t][slot], steps.dim, from));
-    }
-  }
-  return flat(pieces, locals[0][slot]);
-}
-
-void unpack(const RecutSteps& steps, const at::Tensor& received, size_t slot, const at::Tensor& result) {
-  auto& part = steps.parts[slot];
-  auto& parcels = steps.members[part.member].taken;
-  int64_t offset = 0;
-  for (int64_t other = 0; other < static_cast<int64_t>(parcels.size()); ++other) {
-    for (size_t t = 0; other != part.member && t < parcels[other].gifts.size(); ++t) {
-      auto& to = parcels[other].gifts[t].to;
-      if (!to.count) continue;
-      auto shape = part.shape;
-      shape[steps.dim] = to.count;
-      put(result, steps.dim, to, received.narrow(0, offset, to.count * part.slice).view(shape));
-      offset += to.count * part.slice;
+    for (size_t t = 0; other != me && t < parcels[other].gifts.size(); ++t) {
+      if (parcels[other].gifts[t].from.count) body(other, t, parcels[other].gifts[t]);
     }
   }
 }
 
-// How many elements a slot exchanges with each member but itself.
-std::vector<int64_t> counts_of(const RecutSteps::Part& part, const std::vector<RecutSteps::Parcel>& parcels) {
-  std::vector<int64_t> counts;
-  for (auto& parcel : parcels) counts.push_back(parcel.extent * part.slice);
-  counts[part.member] = 0;
-  return counts;
+Trade trade_of(const RecutSteps& steps, const Locals& locals, size_t slot) {
+  auto& part = steps.parts[slot];
+  auto& member = steps.members[part.member];
+  Trade trade(*steps.axis, locals[0][slot].options());
+  for_each_gift(member.given, part.member, [&](int64_t other, size_t t, auto& gift) {
+    trade.give(other, take(locals[t][slot], steps.dim, gift.from));
+  });
+  for_each_gift(member.taken, part.member, [&](int64_t other, size_t, auto& gift) {
+    auto shape = part.shape;
+    shape[steps.dim] = gift.to.count;
+    trade.get(other, shape);
+  });
+  return trade;
 }
 
-void exchange(const RecutSteps& steps, const Locals& locals, const Shards& results) {
-  Shards send, receive;
-  Counts send_counts, receive_counts;
+void take_from_others(const RecutSteps& steps, const Locals& locals, const Shards& results) {
+  std::vector<Trade> trades;
+  for (size_t slot = 0; slot < results.size(); ++slot) trades.push_back(trade_of(steps, locals, slot));
+  auto exchanged = exchange(*steps.axis, std::move(trades));
   for (size_t slot = 0; slot < results.size(); ++slot) {
-    auto& part = steps.parts[slot];
-    auto& member = steps.members[part.member];
-    send.push_back(packed(steps, locals, slot));
-    send_counts.push_back(counts_of(part, member.given));
-    auto& counts = receive_counts.emplace_back(counts_of(part, member.taken));
-    receive.push_back(at::empty({std::accumulate(counts.begin(), counts.end(), int64_t(0))}, results[slot].options()));
+    auto pieces = exchanged.pieces(slot);
+    size_t next = 0;
+    for_each_gift(steps.members[steps.parts[slot].member].taken, steps.parts[slot].member,
+                  [&](int64_t, size_t, auto& gift) { put(results[slot], steps.dim, gift.to, pieces[next++]); });
   }
-  steps.axis->all_to_all(send, send_counts, receive, receive_counts);
-  for (size_t slot = 0; slot < results.size(); ++slot) unpack(steps, receive[slot], slot, results[slot]);
 }
 
 }  // namespace
-
-std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size) {
-  auto axes = axes_cutting(layout, dim);
-  auto& mesh = layout.mesh();
-  int64_t members = 1;
-  for (auto axis : axes) members *= mesh.size(axis);
-  std::vector<Intervals> held;
-  for (int64_t member = 0; member < members; ++member) {
-    std::vector<int64_t> coordinate(mesh.ndim(), 0);  // the other axes do not cut this dim
-    auto rest = member;
-    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-      coordinate[*axis] = rest % mesh.size(*axis);
-      rest /= mesh.size(*axis);
-    }
-    held.push_back(intervals_of(layout, dim, size, coordinate));
-  }
-  return held;
-}
 
 RecutPlan plan_recut(const Layout& layout, at::IntArrayRef shape, int64_t dim, const std::vector<int64_t>& extents,
                      const std::vector<Source>& sources) {
@@ -249,7 +206,7 @@ at::Tensor recut(const RecutPlan& plan, const std::vector<at::Tensor>& tensors) 
   auto locals = locals_of(tensors);
   Shards results;
   for (size_t slot = 0; slot < steps.parts.size(); ++slot) results.push_back(own_share(steps, locals, slot));
-  if (steps.moves && !results.empty()) exchange(steps, locals, results);
+  if (steps.moves && !results.empty()) take_from_others(steps, locals, results);
   return wrap(std::move(results), steps.layout, steps.shape, c10::contiguous_strides(steps.shape), tensors[0].dtype());
 }
 
@@ -260,31 +217,15 @@ at::Tensor recut(const std::vector<at::Tensor>& tensors, int64_t dim, const std:
 }
 
 Shards gather_along(const Axis& axis, const Shards& pieces, int64_t dim, const std::vector<int64_t>& extents) {
-  Shards mine, all;
-  Counts counts;
+  if (pieces.empty()) return {};
+  std::vector<std::vector<c10::DimVector>> shapes;
   for (auto& piece : pieces) {
-    auto shape = piece.sizes().vec();
-    shape[dim] = 1;
-    auto slice = c10::multiply_integers(shape);
-    auto& per_member = counts.emplace_back();
-    int64_t total = 0;
-    for (auto extent : extents) total += per_member.emplace_back(extent * slice);
-    mine.push_back(piece.contiguous().view({-1}));
-    all.push_back(at::empty({total}, piece.options()));
+    auto& of_slot = shapes.emplace_back();
+    for (auto extent : extents) of_slot.emplace_back(piece.sizes())[dim] = extent;
   }
-  if (!pieces.empty()) axis.all_gather(mine, all, counts);
+  auto gathered = gather(axis, pieces, std::move(shapes));
   Shards joined;
-  for (size_t slot = 0; slot < pieces.size(); ++slot) {
-    std::vector<at::Tensor> parts;
-    int64_t offset = 0;
-    for (size_t member = 0; member < extents.size(); ++member) {
-      auto shape = pieces[slot].sizes().vec();
-      shape[dim] = extents[member];
-      parts.push_back(all[slot].narrow(0, offset, counts[slot][member]).view(shape));
-      offset += counts[slot][member];
-    }
-    joined.push_back(at::cat(parts, dim));
-  }
+  for (size_t slot = 0; slot < pieces.size(); ++slot) joined.push_back(at::cat(gathered.pieces(slot), dim));
   return joined;
 }
 

@@ -7,13 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/core/cut_axes.h"
+#include "intarsia/core/held.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
-
-// The positions of `dim` that each member of the axes that cut it (read as one) holds, in local order.
-std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size);
 
 // Where an element of a result comes from: a position along the cut dim of one of the tensors, or nowhere: zero.
 struct Source {

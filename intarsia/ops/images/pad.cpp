@@ -4,6 +4,7 @@
 
 #include "intarsia/ops/all.h"
 #include "intarsia/ops/images/side.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/rules/builders.h"
 
 namespace intarsia {
@@ -23,12 +24,7 @@ bool is_padded(const OpCall& call, int64_t dim) {
 }
 
 // Of the ranks that share a pending sum, one pads with the value and the others with zeros.
-bool adds_the_value(const Layout& layout, const Slot& slot) {
-  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (is_partial(layout.placements()[axis]) && slot.coordinate[axis] != 0) return false;
-  }
-  return true;
-}
+bool adds_the_value(const Layout& layout, const Slot& slot) { return holds_value(layout, slot.coordinate); }
 
 void local_pad(LocalCall& local) {
   auto value = adds_the_value(*local.in[0], local.slot) ? local.stack[2].toScalar() : c10::Scalar(0);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/redistribute/exchange.h"
+
 namespace intarsia {
 namespace {
 
@@ -11,74 +13,29 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t dim, Interval have, Interva
   return tensor.narrow(dim, want.size() ? want.begin - have.begin : 0, want.size());
 }
 
-int64_t numel_per_row(const at::Tensor& tensor, int64_t dim) {
-  int64_t numel = 1;
-  for (int64_t d = 0; d < tensor.dim(); ++d) numel *= d == dim ? 1 : tensor.size(d);
-  return numel;
-}
-
 // Zeros like `tensor`, over other rows.
 at::Tensor with_rows(const at::Tensor& tensor, int64_t dim, Interval rows) {
-  auto shape = tensor.sizes().vec();
-  shape[dim] = rows.size();
-  return at::zeros(shape, tensor.options());
+  return at::zeros(with_size(tensor.sizes(), dim, rows.size()), tensor.options());
 }
 
-at::Tensor packed(const at::Tensor& like, const std::vector<at::Tensor>& parts) {
-  std::vector<at::Tensor> flat;
-  for (auto& part : parts) flat.push_back(part.reshape(-1));
-  return flat.empty() ? like.new_empty({0}) : at::cat(flat);
-}
-
-struct Exchanged {
-  Shards received;
-  Counts counts;  // per slot and member
-  Wait wait;
-};
-
-// Every slot sends `part(slot, member)`, which may be undefined, and receives rows `get(slot, member)`.
-template <class Part, class Get>
-Exchanged exchange(const Shards& like, int64_t dim, const Axis& axis, bool later, Part part, Get get) {
-  Shards packets;
-  Exchanged result;
-  Counts send_counts;
+// Every slot gives the others the rows of its own that they need, or `back` to them what it has of theirs, as
+// `part(slot, rows)`; what it gets is shaped as `like` with other rows, member by member. Nothing, if nothing travels.
+template <class Part>
+Exchanged exchange_rows(const Shards& like, const RowPlan& plan, const Axis& axis, bool back, Part part) {
+  if (!plan.travels()) return {Shards(like.size()), std::vector<std::vector<c10::DimVector>>(like.size()), {}};
+  std::vector<Trade> trades;
   for (size_t slot = 0; slot < like.size(); ++slot) {
     auto me = axis.position(slot);
-    auto per_row = numel_per_row(like[slot], dim);
-    std::vector<at::Tensor> parts;
-    auto& sends = send_counts.emplace_back(axis.size(), 0);
-    auto& gets = result.counts.emplace_back(axis.size(), 0);
-    int64_t total = 0;
+    auto& trade = trades.emplace_back(axis, like[slot].options());
     for (int64_t member = 0; member < axis.size(); ++member) {
       if (member == me) continue;
-      if (auto sent = part(slot, member); sent.defined()) {
-        sends[member] = sent.numel();
-        parts.push_back(std::move(sent));
-      }
-      gets[member] = get(slot, member).size() * per_row;
-      total += gets[member];
+      auto given = plan.sent(me, member), got = plan.sent(member, me);
+      if (back) std::swap(given, got);
+      if (given.size()) trade.give(member, part(slot, given));
+      if (got.size()) trade.get(member, with_size(like[slot].sizes(), plan.dim, got.size()));
     }
-    packets.push_back(packed(like[slot], parts));
-    result.received.push_back(at::empty({total}, like[slot].options()));
   }
-  axis.all_to_all(packets, send_counts, result.received, result.counts, later ? &result.wait : nullptr, "halo");
-  return result;
-}
-
-// The parts that a slot received, shaped like `tensor` with other rows. Empty ones are left undefined.
-std::vector<at::Tensor> unpacked(const Exchanged& exchanged, size_t slot, const at::Tensor& tensor, int64_t dim) {
-  std::vector<at::Tensor> parts;
-  auto shape = tensor.sizes().vec();
-  auto per_row = numel_per_row(tensor, dim);
-  int64_t passed = 0;
-  for (auto count : exchanged.counts[slot]) {
-    auto& part = parts.emplace_back();
-    if (!count) continue;
-    shape[dim] = count / per_row;
-    part = exchanged.received[slot].narrow(0, passed, count).view(shape);
-    passed += count;
-  }
-  return parts;
+  return exchange(axis, std::move(trades), !back, "halo");
 }
 
 // Rows that lie in one of the pieces.
@@ -108,25 +65,6 @@ at::Tensor own_rows(const Pieces& pieces, const RowPlan& plan, int64_t me, bool 
 
 }  // namespace
 
-std::vector<Interval> held_along(const Layout& layout, int64_t dim, int64_t size) {
-  auto axes = axes_cutting(layout, dim);
-  int64_t members = 1;
-  for (auto axis : axes) members *= layout.mesh().size(axis);
-  std::vector<Interval> held;
-  std::vector<int64_t> coordinate(layout.mesh().ndim(), 0);
-  for (int64_t member = 0; member < members; ++member) {
-    auto rest = member;
-    for (size_t i = axes.size(); i-- > 0;) {
-      coordinate[axes[i]] = rest % layout.mesh().size(axes[i]);
-      rest /= layout.mesh().size(axes[i]);
-    }
-    auto runs = intervals_of(layout, dim, size, coordinate);
-    TORCH_INTERNAL_ASSERT(runs.size() <= 1, "a strided shard holds no single run of rows");
-    held.push_back(runs.empty() ? Interval{size, size} : runs[0]);
-  }
-  return held;
-}
-
 bool RowPlan::travels() const {
   for (size_t holder = 0; holder < held.size(); ++holder) {
     for (size_t needer = 0; needer < needed.size(); ++needer) {
@@ -137,25 +75,19 @@ bool RowPlan::travels() const {
 }
 
 Incoming start_fetch(const Shards& shards, const RowPlan& plan, const Axis& axis) {
-  Exchanged exchanged;
-  bool travels = plan.travels();
-  if (travels) {
-    auto send = [&](size_t slot, int64_t other) {
-      auto me = axis.position(slot);
-      auto rows = plan.sent(me, other);
-      return rows.size() ? rows_of(shards[slot], plan.dim, plan.held[me], rows) : at::Tensor();
-    };
-    exchanged = exchange(shards, plan.dim, axis, true, send,
-                         [&](size_t slot, int64_t other) { return plan.sent(other, axis.position(slot)); });
-  }
-  Incoming result{{}, std::move(exchanged.wait)};
+  auto own = [&](size_t slot, Interval rows) {
+    return rows_of(shards[slot], plan.dim, plan.held[axis.position(slot)], rows);
+  };
+  auto exchanged = exchange_rows(shards, plan, axis, false, own);
+  Incoming result{{}, exchanged.wait};
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     auto me = axis.position(slot);
     auto& pieces = result.pieces.emplace_back();
-    auto parts = travels ? unpacked(exchanged, slot, shards[slot], plan.dim) : std::vector<at::Tensor>(axis.size());
-    if (plan.sent(me, me).size()) parts[me] = rows_of(shards[slot], plan.dim, plan.held[me], plan.sent(me, me));
+    auto fetched = exchanged.pieces(slot);
+    auto next = fetched.begin();
     for (int64_t member = 0; member < axis.size(); ++member) {
-      if (parts[member].defined()) pieces.push_back({plan.sent(member, me), parts[member], member == me});
+      auto rows = plan.sent(member, me);
+      if (rows.size()) pieces.push_back({rows, member == me ? own(slot, rows) : *next++, member == me});
     }
   }
   return result;
@@ -201,24 +133,18 @@ Shards return_rows(const Shards& fetched, const RowPlan& plan, const Axis& axis)
 Shards return_pieces(const std::vector<Pieces>& pieces, const RowPlan& plan, const Axis& axis) {
   Shards like;
   for (auto& of_slot : pieces) like.push_back(of_slot[0].values);
-  Exchanged exchanged;
-  bool travels = plan.travels();
-  if (travels) {
-    auto send = [&](size_t slot, int64_t other) {
-      auto rows = plan.sent(other, axis.position(slot));
-      return rows.size() ? part_of(pieces[slot], plan.dim, rows) : at::Tensor();
-    };
-    exchanged = exchange(like, plan.dim, axis, false, send,
-                         [&](size_t slot, int64_t other) { return plan.sent(axis.position(slot), other); });
-  }
+  auto exchanged = exchange_rows(like, plan, axis, true, [&](size_t slot, Interval rows) {
+    return part_of(pieces[slot], plan.dim, rows);
+  });
   Shards result;
   for (size_t slot = 0; slot < pieces.size(); ++slot) {
     auto me = axis.position(slot);
-    auto parts = travels ? unpacked(exchanged, slot, like[slot], plan.dim) : std::vector<at::Tensor>(axis.size());
-    bool others = std::any_of(parts.begin(), parts.end(), [](auto& part) { return part.defined(); });
-    auto sum = own_rows(pieces[slot], plan, me, others);
+    auto returned = exchanged.pieces(slot);
+    auto sum = own_rows(pieces[slot], plan, me, !returned.empty());
+    auto next = returned.begin();
     for (int64_t member = 0; member < axis.size(); ++member) {
-      if (parts[member].defined()) rows_of(sum, plan.dim, plan.held[me], plan.sent(me, member)).add_(parts[member]);
+      auto rows = plan.sent(me, member);
+      if (member != me && rows.size()) rows_of(sum, plan.dim, plan.held[me], rows).add_(*next++);
     }
     result.push_back(sum);
   }

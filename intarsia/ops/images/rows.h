@@ -5,18 +5,9 @@
 #include <vector>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/core/cut_axes.h"
-#include "intarsia/core/layout.h"
+#include "intarsia/core/held.h"
 
 namespace intarsia {
-
-inline Interval overlap(Interval a, Interval b) {
-  auto begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-// What the members of a line along those axes hold of the dim, in the order of the line. Plain shards only.
-std::vector<Interval> held_along(const Layout& layout, int64_t dim, int64_t size);
 
 // Who holds and who needs which positions of one dim; one entry per member of a line. Members hold ascending runs, and
 // needs lie within what is held by somebody. A run may span several members, or be empty. Nothing wraps around.

@@ -1,0 +1,28 @@
+#pragma once
+// Which positions of a tensor two shards have in common, in the local coordinates of both.
+
+#include <cstdint>
+#include <vector>
+
+#include "intarsia/core/layout.h"
+
+namespace intarsia {
+
+// `size` positions that stand at `source` in one shard and at `target` in the other.
+struct Run {
+  int64_t source, target, size;
+};
+using Runs = c10::SmallVector<Run, 2>;
+
+// The common positions of one dim. Shards hold ascending positions, so the runs ascend in both.
+Runs common_runs(const Intervals& source, const Intervals& target);
+
+// The common positions of every dim; empty if the shards share nothing.
+std::vector<Runs> common_runs(const Layout& from, c10::ArrayRef<int64_t> from_coordinate, const Layout& to,
+                              c10::ArrayRef<int64_t> to_coordinate, c10::ArrayRef<int64_t> shape);
+
+// The shape of the piece that those are, and how many elements it has.
+c10::SmallVector<int64_t, 5> shape_of(const std::vector<Runs>& common);
+int64_t count_of(const std::vector<Runs>& common);
+
+}  // namespace intarsia

@@ -1,0 +1,105 @@
+#include "intarsia/redistribute/exchange.h"
+
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+namespace intarsia {
+namespace {
+
+int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+// The memory of the pieces, if they stand there one behind the other; else undefined. Bytes travel, so what memory holds
+// must be the values: it is not where a conjugate or a negative is only noted.
+at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> pieces) {
+  const at::Tensor* first = nullptr;
+  int64_t total = 0;
+  for (auto& piece : pieces) {
+    if (piece.numel() == 0) continue;
+    if (!piece.is_contiguous() || piece.is_conj() || piece.is_neg()) return {};
+    if (!first) first = &piece;
+    if (!piece.is_alias_of(*first) || piece.storage_offset() != first->storage_offset() + total) return {};
+    total += piece.numel();
+  }
+  if (!first) return {};
+  return total == first->numel() ? first->view({-1}) : first->as_strided({total}, {1});
+}
+
+}  // namespace
+
+Trade::Trade(const Axis& axis, const at::TensorOptions& options)
+    : options_(options), given_counts_(axis.size(), 0), got_counts_(axis.size(), 0) {}
+
+void Trade::give(int64_t member, at::Tensor piece) {
+  TORCH_INTERNAL_ASSERT(last_given_ <= member, "pieces are given in the order of the members");
+  if (!piece.defined()) return;
+  last_given_ = member;
+  given_counts_[member] += piece.numel();
+  given_.push_back(std::move(piece));
+}
+
+void Trade::get(int64_t member, c10::ArrayRef<int64_t> shape) {
+  TORCH_INTERNAL_ASSERT(last_got_ <= member, "pieces are got in the order of the members");
+  last_got_ = member;
+  got_counts_[member] += c10::multiply_integers(shape);
+  shapes_.emplace_back(shape);
+}
+
+std::vector<at::Tensor> Exchanged::pieces(size_t slot) const {
+  auto& flat = received[slot];
+  std::vector<at::Tensor> pieces;
+  pieces.reserve(shapes[slot].size());
+  int64_t passed = 0;
+  for (auto& shape : shapes[slot]) {
+    auto count = c10::multiply_integers(shape);
+    pieces.push_back((count == flat.numel() ? flat : flat.narrow(0, passed, count)).view(shape));
+    passed += count;
+  }
+  return pieces;
+}
+
+Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, const char* kind) {
+  Exchanged result;
+  Shards send;
+  Counts given, got;
+  for (auto& trade : trades) {
+    send.push_back(packed(trade.given_, trade.options_));
+    result.received.push_back(at::empty({sum_of(trade.got_counts_)}, trade.options_));
+    result.shapes.push_back(std::move(trade.shapes_));
+    given.push_back(std::move(trade.given_counts_));
+    got.push_back(std::move(trade.got_counts_));
+  }
+  axis.all_to_all(send, given, result.received, got, later ? &result.wait : nullptr, kind);
+  return result;
+}
+
+Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later) {
+  Exchanged result;
+  Shards send;
+  Counts counts;
+  for (size_t slot = 0; slot < mine.size(); ++slot) {
+    auto& count = counts.emplace_back();
+    count.reserve(shapes[slot].size());
+    for (auto& shape : shapes[slot]) count.push_back(c10::multiply_integers(shape));
+    send.push_back(packed(mine[slot], mine[slot].options()));
+    result.received.push_back(at::empty({sum_of(count)}, mine[slot].options()));
+  }
+  result.shapes = std::move(shapes);
+  axis.all_gather(send, result.received, counts, later ? &result.wait : nullptr);
+  return result;
+}
+
+at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
+  if (auto flat = as_they_stand(pieces); flat.defined()) return flat;
+  int64_t total = 0;
+  for (auto& piece : pieces) total += piece.numel();
+  auto flat = at::empty({total}, options);
+  total = 0;
+  for (auto& piece : pieces) {
+    flat.narrow(0, total, piece.numel()).view(piece.sizes()).copy_(piece);
+    total += piece.numel();
+  }
+  return flat;
+}
+
+}  // namespace intarsia

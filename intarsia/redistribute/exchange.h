@@ -1,0 +1,53 @@
+#pragma once
+// Pieces of tensors on their way between ranks: packed into one flat buffer per slot, carried by one collective that moves
+// exactly those, and seen at the other end in their shapes again.
+
+#include <vector>
+
+#include <c10/util/DimVector.h>
+
+#include "intarsia/comm/axis.h"
+
+namespace intarsia {
+
+struct Exchanged;
+
+// What one slot gives to the members of its line, itself among them, and gets from them. Members are named in ascending
+// order, and each as often as there are pieces: those for one member arrive in the order in which they are given.
+class Trade {
+ public:
+  Trade(const Axis& axis, const at::TensorOptions& options);  // of what is given and got
+
+  void give(int64_t member, at::Tensor piece);  // an undefined piece is none
+  void get(int64_t member, c10::ArrayRef<int64_t> shape);
+
+ private:
+  friend Exchanged exchange(const Axis&, std::vector<Trade>, bool, const char*);
+  at::TensorOptions options_;
+  std::vector<at::Tensor> given_;
+  std::vector<c10::DimVector> shapes_;               // of what it gets
+  std::vector<int64_t> given_counts_, got_counts_;  // per member, in elements
+  int64_t last_given_ = 0, last_got_ = 0;
+};
+
+// What every slot got.
+struct Exchanged {
+  Shards received;                                 // all of it, flat, one piece behind the other
+  std::vector<std::vector<c10::DimVector>> shapes;  // of the pieces
+  Wait wait;                                       // empty if nothing has to be waited for
+
+  // Its pieces in the order in which it named them, as views of what it received. May be called before the wait.
+  std::vector<at::Tensor> pieces(size_t slot) const;
+};
+
+// One all-to-all, traced as `kind`. One trade per slot; what one member gives another, that one gets. With `later` it is
+// only begun, and the pieces given stay as they are until the wait.
+Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false, const char* kind = "all_to_all");
+
+// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of shapes[slot][member] from each.
+Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later = false);
+
+// The pieces as one flat buffer of values, in order: a view of them where they stand so in memory, else a copy.
+at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options);
+
+}  // namespace intarsia
