@@ -16,6 +16,12 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO := $(basename $(notdir $(firstword $(wildcard examples/2_*.cpp))))
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export NINJA_STATUS = [%p, %f of %t, %e s]$(SPACE)
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+
+# Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
+first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
 
 .PHONY: demo test nightly bench python asan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
@@ -27,16 +33,19 @@ setup-tests:
 	@tools/setup tests
 
 build: setup
+	$(call first_build,10)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 
 demo: setup
 	@[ -n "$(DEMO)" ] || { echo "there is no examples/2_*.cpp to show"; exit 1; }
+	$(call first_build,3)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS) --target example_$(DEMO)
 	build/examples/$(DEMO)
 
 test: setup-tests
+	$(call first_build,10)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 	ctest --preset dev --parallel $(JOBS)
@@ -72,4 +81,4 @@ tidy: setup
 	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-ignored-gch
 
 clean:
-	rm -rf build build-release build-asan build-tsan
+	rm -rf build build-edit build-release build-asan build-tsan

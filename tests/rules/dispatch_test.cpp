@@ -92,7 +92,11 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
       SampleCall plain(sample, dtype);
       if (!plain.runs()) continue;
       auto& rule = rule_table().rules().at(sample.op);
-      for (auto& row : rule.rows(plain.seen())) {
+      auto rows = rule.rows(plain.seen());
+      if (rule.along.rows) {
+        for (auto& row : rule.along.rows(plain.seen())) rows.push_back(row);
+      }
+      for (auto& row : rows) {
         for_each_world({1, 2, 3, 4}, [&](int64_t n) {
           if (dtype != at::kDouble && n > 2) return;
           Trial trial{{row}, {n}};
