@@ -87,6 +87,25 @@ Rule rows(std::string family, std::function<Rows(const OpCall&)> make) {
   return rule;
 }
 
+Rows independent_of(const OpCall& call, const std::vector<int64_t>& dims) {
+  Rows rows;
+  for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+    if (std::find(dims.begin(), dims.end(), d) != dims.end()) continue;
+    rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
+  }
+  return rows;
+}
+
+Rows linear_in_first(size_t inputs, size_t outputs) {
+  Rows rows;
+  for (auto& pending : {P_sum, P_avg}) {
+    Row row{Placements(inputs, R), Placements(outputs, pending)};
+    row.in[0] = pending;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Rule on_whole_tensors() {
   Rule rule = rows("whole", [](const OpCall&) { return Rows(); });
   rule.asks_for_all = true;

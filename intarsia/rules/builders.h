@@ -28,6 +28,12 @@ Rule pointwise(Rows pending = {});
 // P(result), cutting a kept dim leaves a cut. `pending` are the reductions that pass through.
 Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims = "dim");
 
+// Every dim of the first input may be cut, but for those that the op works along; all inputs and outputs have it.
+Rows independent_of(const OpCall& call, const std::vector<int64_t>& dims);
+
+// A sum and an average that are pending in the first of so many inputs pass through, while the others are whole.
+Rows linear_in_first(size_t inputs, size_t outputs = 1);
+
 // Whether a pending sum (average, product) of one dtype is still that sum after every share is cast to another.
 // Whole numbers wrap at the width of their type (bool sums are "or"), and halves overflow, so only widening will do.
 bool sums_survive(c10::ScalarType from, c10::ScalarType to);

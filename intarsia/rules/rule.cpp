@@ -44,6 +44,10 @@ bool OpCall::bool_arg(const char* name, bool otherwise) const {
   return index < 0 || args[index].isNone() ? otherwise : args[index].toBool();
 }
 
+int64_t OpCall::dim_arg(const char* name, int64_t ndim, int64_t otherwise) const {
+  return c10::maybe_wrap_dim(int_arg(name, otherwise), ndim);
+}
+
 std::vector<int64_t> OpCall::dims_arg(const char* name, int64_t ndim) const {
   auto index = arg_index(name);
   std::vector<int64_t> dims;

@@ -45,6 +45,7 @@ struct OpCall {
   const c10::IValue& arg(const char* name) const;               // an error if there is none
   int64_t int_arg(const char* name, int64_t otherwise) const;   // also for None and missing arguments
   bool bool_arg(const char* name, bool otherwise) const;
+  int64_t dim_arg(const char* name, int64_t ndim, int64_t otherwise = 0) const;  // not negative; 0 of a tensor without dims
   std::vector<int64_t> dims_arg(const char* name, int64_t ndim) const;  // not negative; empty means all dims
 };
 

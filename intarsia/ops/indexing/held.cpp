@@ -1,6 +1,5 @@
 #include "intarsia/ops/indexing/held.h"
 
-#include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/core/cut_axes.h"
 
@@ -8,7 +7,7 @@ namespace intarsia {
 
 int64_t indexed_dim(const OpCall& call) {
   auto ndim = call.inputs[0].dim();
-  return ndim ? c10::maybe_wrap_dim(call.int_arg("dim", 0), ndim) : 0;
+  return ndim ? call.dim_arg("dim", ndim) : 0;
 }
 
 bool cuts_dim(const Layout& layout, int64_t dim) { return !axes_cutting(layout, dim).empty(); }

@@ -1,6 +1,5 @@
 // Distances between vectors, and their products in space.
 
-#include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/ops/linalg/batched.h"
 #include "intarsia/rules/table.h"
@@ -15,7 +14,7 @@ Rule cross() {
   auto everywhere = pointwise();
   Rule rule = rows("scan", [everywhere](const OpCall& call) {
     Rows rows;
-    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), call.outputs[0].dim());
+    auto dim = call.dim_arg("dim", call.outputs[0].dim(), -1);
     for (auto& row : everywhere.rows(call)) {
       if (cut_dim(row.out[0]) != dim) rows.push_back(row);
     }

@@ -15,13 +15,9 @@ namespace {
 // Gradients are linear in the one that comes in, the first tensor.
 Rule along_dim(int tensors) {
   Rule rule = rows("along dim", [tensors](const OpCall& call) {
-    Rows rows;
-    if (tensors == 2) rows = {{{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
-    auto ndim = call.inputs[0].dim();
-    auto dims = call.dims_arg("dim", ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dims[0]) rows.push_back({Placements(tensors, S(d)), {S(d)}});
-    }
+    auto rows = tensors == 2 ? linear_in_first(2) : Rows();
+    auto dims = call.dims_arg("dim", call.inputs[0].dim());
+    for (auto& row : independent_of(call, {dims[0]})) rows.push_back(std::move(row));
     return rows;
   });
   rule.aligned = true;

@@ -1,7 +1,5 @@
 // Norms of the slices along one dim, each on its own: that dim may be cut.
 
-#include <c10/core/WrapDimMinimal.h>
-
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
 #include "intarsia/rules/table.h"
@@ -9,7 +7,7 @@
 namespace intarsia {
 namespace {
 
-int64_t sliced_dim(const OpCall& call) { return c10::maybe_wrap_dim(call.int_arg("dim", 0), call.inputs[0].dim()); }
+int64_t sliced_dim(const OpCall& call) { return call.dim_arg("dim", call.inputs[0].dim()); }
 
 Rule renorm() {
   Rule rule = rows("norm", [](const OpCall& call) {

@@ -1,18 +1,12 @@
 #include "intarsia/ops/order/dim_rules.h"
 
-#include <c10/core/WrapDimMinimal.h>
-
 namespace intarsia {
 
 Rule scan_rule(Rows pending) {
   Rule rule = rows("scan", [pending](const OpCall& call) {
-    Rows rows;
     auto ndim = call.inputs[0].dim();
-    if (ndim == 0) return rows;
-    auto dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim) rows.push_back({Placements(call.inputs.size(), S(d)), Placements(call.outputs.size(), S(d))});
-    }
+    if (ndim == 0) return Rows();
+    auto rows = independent_of(call, {call.dim_arg("dim", ndim)});
     for (auto& row : pending) {
       if (survives_casts(row, call)) rows.push_back(row);
     }
@@ -27,7 +21,7 @@ Rule pick_rule() {
     Rows rows;
     auto ndim = call.inputs[0].dim();
     if (ndim == 0 || call.arg("dim").isNone()) return rows;
-    auto dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), ndim);
+    auto dim = call.dim_arg("dim", ndim);
     bool keep = call.bool_arg("keepdim", false);
     for (int64_t d = 0; d < ndim; ++d) {
       if (d == dim) continue;

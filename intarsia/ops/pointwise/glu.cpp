@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
@@ -12,12 +11,7 @@ namespace {
 
 Rule gate(size_t tensors) {
   Rule rule = rows("scan", [tensors](const OpCall& call) {
-    Rows rows;
-    auto ndim = call.inputs[0].dim();
-    auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), ndim);
-    for (int64_t d = 0; d < ndim; ++d) {
-      if (d != dim) rows.push_back({Placements(tensors, S(d)), {S(d)}});
-    }
+    auto rows = independent_of(call, {call.dim_arg("dim", call.inputs[0].dim(), -1)});
     if (tensors == 2) rows.push_back({{P_sum, R}, {P_sum}});  // linear in the gradient
     return rows;
   });

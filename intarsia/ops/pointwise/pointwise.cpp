@@ -53,7 +53,7 @@ const Rows kMultiplicative = {
 };
 
 // A quotient is linear in the dividend.
-const Rows kDividend = {{{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
+const Rows kDividend = linear_in_first(2);
 
 // a + value * b * c and a + value * b / c: the sum needs all its terms pending, each product only one factor.
 const Rows kAddProduct = {
@@ -89,7 +89,7 @@ const Rows kMinimum = {{{P_min, P_min}, {P_min}}, {{P_min, R}, {P_min}}, {{R, P_
                        {{P_max, R}, {P_max}},     {{R, P_max}, {P_max}}};
 
 // Gradients are linear in the gradient that comes in, which is the first operand.
-const Rows kLinearInFirst = {{{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
+const Rows kLinearInFirst = linear_in_first(2);
 
 // Whole numbers cannot be divided by zero.
 std::vector<size_t> divisor(const OpCall& call) {

@@ -54,7 +54,7 @@ void add_special(RuleTable& t) {
   t.add({"aten::_conj_physical", "aten::conj_physical"}, pointwise({{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}}));
   // Linear in the gradient, which comes first.
   t.add({"aten::log_sigmoid_backward", "aten::_prelu_kernel_backward", "aten::rrelu_with_noise_backward"},
-        pointwise({{{P_sum, R, R}, {P_sum}}, {{P_avg, R, R}, {P_avg}}}));
+        pointwise(linear_in_first(3)));
 }
 
 }  // namespace intarsia

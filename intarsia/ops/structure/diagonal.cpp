@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/ops/along/copied_view.h"
 #include "intarsia/ops/along/recut.h"
@@ -19,7 +18,7 @@ namespace {
 std::vector<int64_t> diagonal_dims(const OpCall& call) {
   std::vector<int64_t> map;
   auto ndim = call.inputs[0].dim();
-  auto dim1 = named_dim(call, ndim, "dim1"), dim2 = named_dim(call, ndim, "dim2");
+  auto dim1 = call.dim_arg("dim1", ndim), dim2 = call.dim_arg("dim2", ndim);
   for (int64_t d = 0; d < ndim; ++d) {
     if (d != dim1 && d != dim2) map.push_back(d);
   }
@@ -33,7 +32,7 @@ std::vector<std::vector<int64_t>> embedded_shapes(const OpCall& call) {
   auto length = shape.back() + std::abs(call.int_arg("offset", 0));
   shape.pop_back();
   auto ndim = static_cast<int64_t>(shape.size()) + 2;
-  auto first = c10::maybe_wrap_dim(call.int_arg("dim1", -2), ndim), second = c10::maybe_wrap_dim(call.int_arg("dim2", -1), ndim);
+  auto first = call.dim_arg("dim1", ndim, -2), second = call.dim_arg("dim2", ndim, -1);
   for (auto dim : {std::min(first, second), std::max(first, second)}) shape.insert(shape.begin() + dim, length);
   return {shape};
 }
@@ -87,7 +86,7 @@ Way diagonal_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() < 2) return {};
   auto offset = c.call.int_arg("offset", 0);
-  auto row = named_dim(c.call, self.dim(), "dim1"), column = named_dim(c.call, self.dim(), "dim2");
+  auto row = c.call.dim_arg("dim1", self.dim()), column = c.call.dim_arg("dim2", self.dim());
   if (row == column || c.cuts(0, row) == c.cuts(0, column)) return {};
   if (c.cuts(0, column)) std::swap(row, column), offset = -offset;
   auto begin = std::max<int64_t>(0, -offset), end = std::min(self.sizes[row], self.sizes[column] - offset);

@@ -22,7 +22,7 @@ Rule cat_rule() {
   Rule rule = rows("join", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.outputs[0].dim();
-    auto joined = named_dim(call, ndim);
+    auto joined = call.dim_arg("dim", ndim);
     auto placed = [&](const Placement& p) {
       Row row{{}, {p}};
       for (auto& form : call.inputs) row.in.push_back(form.dim() == 1 && form.sizes[0] == 0 && ndim != 1 ? R : p);
@@ -44,7 +44,7 @@ Rule stack_rule() {
   Rule rule = rows("join", [](const OpCall& call) {
     Rows rows;
     auto ndim = call.outputs[0].dim();
-    auto fresh = named_dim(call, ndim);
+    auto fresh = call.dim_arg("dim", ndim);
     for (int64_t d = 0; d < ndim; ++d) {
       if (d != fresh) rows.push_back({Placements(call.inputs.size(), S(d < fresh ? d : d - 1)), {S(d)}});
     }
@@ -74,7 +74,7 @@ Way cat_along(const CutCall& c) {
   bool all_something = std::none_of(forms.begin(), forms.end(), is_nothing);
   if (!all_something && first != forms.end() && c.is_distributed(first - forms.begin())) return cat_some;
   if (forms.empty() || forms[0].dim() == 0) return {};
-  auto dim = named_dim(c.call, forms[0].dim());
+  auto dim = c.call.dim_arg("dim", forms[0].dim());
   auto* layout = joining_layout(c, dim);
   if (!layout) return {};
   std::vector<int64_t> extents;

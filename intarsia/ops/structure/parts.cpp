@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <c10/core/WrapDimMinimal.h>
 
 namespace intarsia {
 namespace {
@@ -11,7 +10,7 @@ Rows put_rows(const OpCall& call, const std::vector<const char*>& names, bool la
   Rows rows;
   auto ndim = call.outputs[0].dim();
   std::vector<int64_t> dims;
-  for (auto name : names) dims.push_back(named_dim(call, ndim, name));
+  for (auto name : names) dims.push_back(call.dim_arg(name, ndim));
   int64_t kept = 0;
   for (int64_t d = 0; d < ndim; ++d) {
     if (std::find(dims.begin(), dims.end(), d) != dims.end()) continue;
@@ -24,10 +23,6 @@ Rows put_rows(const OpCall& call, const std::vector<const char*>& names, bool la
 }  // namespace
 
 const std::vector<ReduceOp> kKeepsZero = {ReduceOp::sum, ReduceOp::avg, ReduceOp::bor, ReduceOp::bxor};
-
-int64_t named_dim(const OpCall& call, int64_t ndim, const char* name) {
-  return c10::maybe_wrap_dim(call.int_arg(name, 0), ndim);
-}
 
 void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops) {
   for (auto op : ops) rows.push_back({Placements(call.inputs.size(), P(op)), Placements(call.outputs.size(), P(op))});

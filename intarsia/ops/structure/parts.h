@@ -7,9 +7,6 @@
 
 namespace intarsia {
 
-// The dim that an argument names, not negative.
-int64_t named_dim(const OpCall& call, int64_t ndim, const char* name = "dim");
-
 // No element is computed, so whatever is pending passes wherever all of it does.
 void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops = kReduceOps);
 

@@ -21,7 +21,7 @@ namespace {
 // select, slice, split, unbind: every dim but the one they work on may be cut.
 std::vector<int64_t> other_dims(const OpCall& call, bool removed) {
   auto ndim = call.inputs[0].dim();
-  auto gone = ndim ? named_dim(call, ndim) : 0;
+  auto gone = ndim ? call.dim_arg("dim", ndim) : 0;
   std::vector<int64_t> map;
   for (int64_t d = 0; d < ndim; ++d) {
     if (d != gone) map.push_back(d);
@@ -32,7 +32,7 @@ std::vector<int64_t> other_dims(const OpCall& call, bool removed) {
 
 std::vector<int64_t> sliced_dims(const OpCall& call) {
   auto map = other_dims(call, false);
-  auto dim = named_dim(call, call.inputs[0].dim());
+  auto dim = call.dim_arg("dim", call.inputs[0].dim());
   if (call.inputs[0].sizes == call.outputs[0].sizes) map[dim] = dim;  // the whole of it
   return map;
 }
@@ -43,7 +43,7 @@ Rule narrow_rule() {
     Rows rows;
     auto ndim = call.inputs[0].dim();
     for (int64_t d = 0; d < ndim; ++d) {
-      if (d != named_dim(call, ndim)) rows.push_back({{S(d)}, {S(d)}});
+      if (d != call.dim_arg("dim", ndim)) rows.push_back({{S(d)}, {S(d)}});
     }
     pass_pending(call, rows);
     return rows;
@@ -84,7 +84,7 @@ RecutPlan plan_slice(const Layout& layout, const TensorForm& self, int64_t dim, 
 Way slice_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0 || c.call.int_arg("step", 1) <= 0) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   if (!c.cuts(0, dim)) return {};
   Range range(c.call, self.sizes[dim]);
   if (range.count == self.sizes[dim]) return {};  // all of it: stays where it is
@@ -133,7 +133,7 @@ Shards sent_by(const Owner& owner, const at::Tensor& self, int64_t dim) {
 Way select_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   auto index = c.call.int_arg("index", 0), size = self.sizes[dim];
   if (!c.cuts(0, dim) || index < -size || index >= size) return {};
   auto owner = owner_of(*c.now[0], dim, size, index < 0 ? index + size : index);
@@ -171,7 +171,7 @@ std::optional<std::vector<int64_t>> lengths_in(const c10::IValue& given, int64_t
 Way split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   if (!c.cuts(0, dim)) return {};
   auto lengths = lengths_in(c.call.args[1], self.sizes[dim]);
   if (!lengths) return {};
@@ -190,7 +190,7 @@ Way split_along(const CutCall& c) {
 Way unsafe_split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   if (!c.cuts(0, dim)) return {};
   auto size = self.sizes[dim];
   auto lengths = lengths_in(c.call.args[1], size);
@@ -210,7 +210,7 @@ Way unsafe_split_along(const CutCall& c) {
 
 Way slice_gradient_along(const CutCall& c) {
   auto sizes = c.call.arg("input_sizes").toIntVector();
-  auto dim = named_dim(c.call, sizes.size());
+  auto dim = c.call.dim_arg("dim", sizes.size());
   if (!c.cuts(0, dim) || !zeros_pass(*c.now[0])) return {};
   Range range(c.call, sizes[dim]);
   std::vector<Source> sources(sizes[dim]);
@@ -222,7 +222,7 @@ Way slice_gradient_along(const CutCall& c) {
 Way slice_scatter_along(const CutCall& c) {
   auto &self = c.input(0), &src = c.input(1);
   if (self.dim() == 0 || src.dim() != self.dim() || c.call.int_arg("step", 1) <= 0) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   Range range(c.call, self.sizes[dim]);
   if (src.sizes[dim] != range.count || src.dtype != self.dtype) return {};
   auto* layout = joining_layout(c, dim);
@@ -237,7 +237,7 @@ Way slice_scatter_along(const CutCall& c) {
 Way select_scatter_along(const CutCall& c) {
   auto &self = c.input(0), &src = c.input(1);
   if (self.dim() == 0 || src.dim() + 1 != self.dim()) return {};
-  auto dim = named_dim(c.call, self.dim());
+  auto dim = c.call.dim_arg("dim", self.dim());
   auto index = c.call.int_arg("index", 0), size = self.sizes[dim];
   if (!c.cuts(0, dim) || index < -size || index >= size) return {};
   if (index < 0) index += size;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/ops/structure/parts.h"
 #include "intarsia/rules/table.h"
@@ -25,7 +24,7 @@ Map permuted(const OpCall& call) { return call.dims_arg("dims", call.inputs[0].d
 Map transposed(const OpCall& call) {
   auto ndim = call.inputs[0].dim();
   auto map = identity(ndim);
-  if (ndim) std::swap(map[named_dim(call, ndim, "dim0")], map[named_dim(call, ndim, "dim1")]);
+  if (ndim) std::swap(map[call.dim_arg("dim0", ndim)], map[call.dim_arg("dim1", ndim)]);
   return map;
 }
 
@@ -37,7 +36,7 @@ Map reversed(const OpCall& call) {
 
 Map unsqueezed(const OpCall& call) {
   auto map = identity(call.inputs[0].dim());
-  map.insert(map.begin() + named_dim(call, call.inputs[0].dim() + 1), -1);
+  map.insert(map.begin() + call.dim_arg("dim", call.inputs[0].dim() + 1), -1);
   return map;
 }
 
@@ -83,7 +82,7 @@ Map expanded(const OpCall& call) {
 Map unfolded(const OpCall& call) {
   Map map;
   auto ndim = call.inputs[0].dim();
-  auto dim = named_dim(call, ndim, "dimension");
+  auto dim = call.dim_arg("dimension", ndim);
   for (int64_t d = 0; d < ndim; ++d) map.push_back(d == dim ? -1 : d);
   map.push_back(-1);
   return map;
