@@ -157,8 +157,12 @@ std::shared_ptr<const Decision> decide(const Call& call) {
     decision->any_moves = true;
   }
   if (decision->known_outputs && !op.size_args.empty()) {
+    // A gradient that nobody asks for has no form; the one that comes in has the same.
+    bool asked = decision->outputs[0].defined;
+    auto& form = asked ? decision->outputs[0] : decision->inputs[0];
+    auto* layout = asked ? decision->out[0] : decision->in[0];
     for (auto& slot : call.mesh.slots()) {
-      auto shape = local_shape(*decision->out[0], decision->outputs[0].sizes, slot.coordinate);
+      auto shape = local_shape(*layout, form.sizes, slot.coordinate);
       decision->local_shape.assign(shape.begin(), shape.end());
       auto& sizes = decision->local_sizes.emplace_back();
       for (auto arg : op.size_args) sizes.push_back(local_size(op.functional.schema().arguments()[arg], shape));

@@ -29,7 +29,8 @@ struct CutCall {
   bool cuts(size_t i, int64_t dim) const;
   bool cuts(size_t i, const std::vector<int64_t>& dims) const;
   bool has_partial(size_t i) const { return now[i] && now[i]->has_partial(); }
-  // Whether all defined tensors are distributed, on one mesh.
+  // Whether all distributed tensors are on one mesh; and whether, besides, there are no others.
+  bool share_a_mesh() const;
   bool on_one_mesh() const;
 };
 

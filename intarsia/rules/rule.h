@@ -102,6 +102,7 @@ struct Local {
   std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
 
   // Names of arguments that hold a size and must become the local shape of output 0, or its batch size if it is one number.
+  // Where output 0 is a gradient that is not asked for, input 0 is the one that comes in, of the same shape.
   std::vector<std::string> size_args;
 
   // Inputs whose values the op may refuse (a place out of range, a zero to divide by): see Note [Errors that one rank sees].

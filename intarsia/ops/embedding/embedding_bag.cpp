@@ -116,7 +116,7 @@ void look_up_bags(Stack& stack, const BagLayouts& lie) {
 }
 
 Way plan_bags(const CutCall& c) {
-  if (!c.is_distributed(0) || c.input(0).dim() != 2 || c.input(1).dim() != 1 || c.input(2).dim() != 1) return {};
+  if (!c.share_a_mesh() || !c.is_distributed(0) || c.input(0).dim() != 2 || c.input(1).dim() != 1 || c.input(2).dim() != 1) return {};
   auto bags = c.input(2).sizes[0] - (c.call.bool_arg("include_last_offset", false) ? 1 : 0);
   if (bags < 0) return {};  // the plain op's error
   auto& mesh = c.now[0]->mesh();
@@ -163,7 +163,7 @@ void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
 
 // Words are summed over bags; frequencies are those of all indices, so there bags stay together.
 Way plan_bags_backward(const CutCall& c) {
-  if (!c.is_distributed(0) || !c.is_distributed(3)) return {};
+  if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(3)) return {};
   TORCH_CHECK_NOT_IMPLEMENTED(!c.call.bool_arg("sparse", false), "[embedding_bag] distributed tensors have no sparse gradients. "
                               "Pass sparse = false.");
   auto& mesh = c.now[0]->mesh();
@@ -200,7 +200,7 @@ void add_up_sample_weights(Stack& stack, const BagGradientLayouts& lie) {
 }
 
 Way plan_sample_weights_backward(const CutCall& c) {
-  if (!c.is_distributed(0) || !c.is_distributed(1) || !c.is_distributed(4)) return {};
+  if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(1) || !c.is_distributed(4)) return {};
   auto& mesh = c.now[0]->mesh();
   Placements grad, table, out;
   for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
