@@ -16,8 +16,8 @@ bool DirectCall::admits(const at::Tensor& tensor) {
   return true;
 }
 
-bool DirectCall::follows(std::shared_ptr<const Decision> decision) {
-  decision_ = std::move(decision);
+bool DirectCall::follows(const Decision* decision) {
+  decision_ = decision;
   if (!decision_ || !decision_->direct) return false;
   if (!op_.rule || !op_.rule->local.run) return true;
   if (!is_dtensor(*first_)) return false;

@@ -2,7 +2,6 @@
 // Calls that need no more than local tensors in place of distributed ones.
 
 #include <algorithm>
-#include <memory>
 
 #include "intarsia/dispatch/key.h"
 #include "intarsia/dispatch/op.h"
@@ -20,7 +19,7 @@ class DirectCall {
 
   // To be asked of every tensor among the arguments, then of the whole.
   bool admits(const at::Tensor& tensor);
-  bool follows(std::shared_ptr<const Decision> decision);
+  bool follows(const Decision* decision);  // which the caller holds; null: nothing is known
   const Decision& decision() const { return *decision_; }
 
   // The part of a tensor that this rank works on, moved if need be. To be asked of all tensors in order, undefined ones
@@ -46,7 +45,7 @@ class DirectCall {
   const Op& op_;
   const at::Tensor* first_ = nullptr;
   const DeviceMesh* mesh_ = nullptr;
-  std::shared_ptr<const Decision> decision_;
+  const Decision* decision_ = nullptr;
   at::Tensor shown_;  // what an in-place op returns, or what a view shows
   c10::DispatchKeySet keys_;
   int operand_ = 0, result_ = 0;

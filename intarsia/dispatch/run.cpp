@@ -273,14 +273,14 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
 }
 
 // Exchanges the arguments on the stack for local ones, where they stand, and the results for distributed ones.
-bool run_directly(const Op& op, Stack& stack, const std::shared_ptr<const Decision>& decision) {
+bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
   auto count = op.kinds.size();
   auto* args = stack.data() + stack.size() - count;
   DirectCall call(op);
   for (size_t i = 0; i < count; ++i) {
     if (op.kinds[i] == ArgKind::tensor && args[i].isTensor() && !call.admits(args[i].toTensor())) return false;
   }
-  if (!call.follows(decision)) return false;
+  if (!call.follows(&decision)) return false;
   for (size_t i = 0; i < count; ++i) {
     if (op.kinds[i] != ArgKind::tensor) continue;
     auto local = call.next_local(args[i].isTensor() ? args[i].toTensor() : at::Tensor());
@@ -314,7 +314,7 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
   CallKey key;
   bool decided_already = op.way && *op.way;
   if (!decided_already && !found.key && make_key(op, given, key)) found = {&key, op.cache.find(key)};
-  if (may_be_direct && found.decision && found.decision->direct && run_directly(op, stack, found.decision)) return;
+  if (may_be_direct && found.decision && found.decision->direct && run_directly(op, stack, *found.decision)) return;
 
   Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
   stack.erase(stack.end() - count, stack.end());

@@ -78,7 +78,7 @@ struct Typed<AtenOp, Result(Args...)> {
     DirectCall call(*op);
     if (C10_LIKELY(!OpWatch::open() && all_keys) && (admits(call, args) && ...) && (keys::push(key, args) && ...)) {
       found = {&key, op->cache.find(key)};
-      if (C10_LIKELY(call.follows(found.decision))) {
+      if (C10_LIKELY(call.follows(found.decision.get()))) {
         return run_locally(call, std::index_sequence_for<Args...>(), args...);
       }
     }
