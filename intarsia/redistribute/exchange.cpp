@@ -3,9 +3,14 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 namespace intarsia {
 namespace {
+
+// Bytes are below gradients: autograd need not follow the views that packing and unpacking make, which costs more than to
+// make them.
+using BelowGradients = at::AutoDispatchBelowADInplaceOrView;
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
@@ -46,6 +51,7 @@ void Trade::get(int64_t member, c10::ArrayRef<int64_t> shape) {
 }
 
 std::vector<at::Tensor> Exchanged::pieces(size_t slot) const {
+  BelowGradients guard;
   auto& flat = received[slot];
   std::vector<at::Tensor> pieces;
   pieces.reserve(shapes[slot].size());
@@ -59,6 +65,7 @@ std::vector<at::Tensor> Exchanged::pieces(size_t slot) const {
 }
 
 Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, const char* kind) {
+  BelowGradients guard;
   Exchanged result;
   Shards send;
   Counts given, got;
@@ -74,6 +81,7 @@ Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, cons
 }
 
 Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later) {
+  BelowGradients guard;
   Exchanged result;
   Shards send;
   Counts counts;
@@ -90,6 +98,7 @@ Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c
 }
 
 at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
+  BelowGradients guard;
   if (auto flat = as_they_stand(pieces); flat.defined()) return flat;
   int64_t total = 0;
   for (auto& piece : pieces) total += piece.numel();
