@@ -116,6 +116,18 @@ std::string moves_along(const RehearsedCall& rehearsed) {
   return text;
 }
 
+// Some ops of LibTorch that ways and joint calls are made of cannot run without data.
+void explain_along(const Op& op, const ImaginedCall& call, const DeviceMesh& mesh, Explanation& result) {
+  try {
+    auto rehearsed = rehearse(op.functional, call.args, call.layouts, mesh);
+    if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
+    result.collectives = moves_along(rehearsed);
+  } catch (const c10::NotImplementedError& error) {
+    TORCH_CHECK(!result.chosen.empty(), "[explain] ", op.name, " runs along a cut, and cannot be rehearsed without data.");
+    result.collectives += "along the cut: what windows need of other ranks, which cannot be told without data\n";
+  }
+}
+
 void explain_rows(const Question& question, const ImaginedCall& call, Explanation& result, std::ostream& text) {
   text << "\n        cost  inputs -> outputs\n";
   size_t shown = 0;
@@ -162,11 +174,7 @@ Explanation explain(const std::string& name, const std::vector<Imagined>& given,
     OpCall seen{op.functional.schema(), call.args, inputs, *outputs};
     explain_rows({op.rule, seen, mesh, call.layouts, -1}, call, result, text);
   }
-  if (result.along) {
-    auto rehearsed = rehearse(op.functional, call.args, call.layouts, mesh);
-    if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
-    result.collectives = moves_along(rehearsed);
-  }
+  if (result.along) explain_along(op, call, mesh, result);
   text << "\n" << (result.collectives.empty() ? "Nothing moves.\n" : result.collectives);
   result.text = text.str();
   return result;

@@ -33,7 +33,7 @@ std::vector<Case> cases() {
       {"aten::select.int", [](auto& x) { return at::select(x, 3, 5); }},
       {"aten::convolution", [](auto& x) { return at::conv2d(x, whole(at::ones({3, 4, 3, 3}), x), {}, 1, 1); }},
       {"aten::max_pool2d_with_indices", [](auto& x) { return std::get<0>(at::max_pool2d_with_indices(x, {3, 3}, {1, 1}, {1, 1})); }},
-      {"aten::upsample_nearest2d", [](auto& x) { return at::upsample_nearest2d(x, {12, 9}); }},
+      {"aten::upsample_bilinear2d", [](auto& x) { return at::upsample_bilinear2d(x, {12, 9}, false); }},
       {"aten::index_select", [](auto& x) { return at::index_select(x, 3, whole(at::tensor({7, 0}), x)); }},
   };
 }

@@ -1,4 +1,6 @@
+#include "intarsia/comm/reduce.h"
 #include "intarsia/redistribute/share.h"
+
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
