@@ -2,7 +2,7 @@
 """Folders of intarsia/ are layers: each includes, and calls, only what the table below allows. Headers pair with their
 sources. Files stay short.
 
-INTARSIA_OBJECTS names the folder of the library's object files; their symbols tell who calls whom."""
+INTARSIA_OBJECTS names the library's object files, joined by ":"; their symbols tell who calls whom."""
 
 import os
 import pathlib
@@ -97,7 +97,7 @@ def pairing_complaints(path, name, lines):
 
 def symbols(objects):
     """(folder, defined, used) of each object file: names of ours only."""
-    for path in sorted(pathlib.Path(objects).rglob("*.o")):
+    for path in map(pathlib.Path, sorted(objects.split(":"))):
         inside = re.search(r"/intarsia/(\w+)/", str(path))
         group = re.search(r"unity_(\w+?)-", path.name)
         folder = group[1] if group else inside and inside[1]

@@ -122,7 +122,10 @@ void explain_along(const Op& op, const ImaginedCall& call, const DeviceMesh& mes
     auto rehearsed = rehearse(op.functional, call.args, call.layouts, mesh);
     if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
     result.collectives = moves_along(rehearsed);
-  } catch (const c10::NotImplementedError& error) {
+  } catch (const c10::Error& error) {
+    bool lacks_data = dynamic_cast<const c10::NotImplementedError*>(&error) ||
+                      std::string_view(error.what_without_backtrace()).find("not allocated yet") != std::string_view::npos;
+    if (!lacks_data) throw;
     TORCH_CHECK(!result.chosen.empty(), "[explain] ", op.name, " runs along a cut, and cannot be rehearsed without data.");
     result.collectives += "along the cut: what windows need of other ranks, which cannot be told without data\n";
   }

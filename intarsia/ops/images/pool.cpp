@@ -227,8 +227,12 @@ Rule pool_rule(int64_t image_dims, bool linear, std::function<void(JointCall&)> 
     rows.push_back({pending, {P_sum}});
     return rows;
   }));
-  return std::move(rule).with_along(
-      [=](const OpCall& call) { return cuts(call, call.inputs[0].dim() - image_dims, call.inputs[0].dim()); }, std::move(run));
+  auto along = [=](const OpCall& call) {
+    // How the gradient of an average of whole numbers is rounded only the plain op knows.
+    bool rounds = linear && call.inputs.size() > 1 && !at::isFloatingType(call.inputs[0].dtype);
+    return rounds ? Rows() : cuts(call, call.inputs[0].dim() - image_dims, call.inputs[0].dim());
+  };
+  return std::move(rule).with_along(along, std::move(run));
 }
 
 void add_pools(RuleTable& t) {
