@@ -5,9 +5,10 @@
 namespace intarsia {
 namespace {
 
-thread_local ImplicitMoves policy_ = ImplicitMoves::allow;
-thread_local bool all_ = false;
-thread_local int judged_ = 0;
+// Asked on the way of every move, so where the thread keeps them is not looked up.
+__attribute__((tls_model("initial-exec"))) thread_local ImplicitMoves policy_ = ImplicitMoves::allow;
+__attribute__((tls_model("initial-exec"))) thread_local bool all_ = false;
+__attribute__((tls_model("initial-exec"))) thread_local int judged_ = 0;
 
 }  // namespace
 

@@ -23,7 +23,7 @@ struct Cause {
   const char* op = "";
   bool implicit = false;
 };
-thread_local Cause cause_;
+__attribute__((tls_model("initial-exec"))) thread_local Cause cause_;  // on the way of every move
 
 const auto kStart = std::chrono::steady_clock::now();
 

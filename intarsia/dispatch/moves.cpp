@@ -14,9 +14,8 @@ bool sends(const Step& step) { return step.kind != StepKind::narrow && step.kind
 
 Shards moved_for(const char* op, const at::Tensor& tensor, const Layout* layout, const Plan& plan) {
   CauseScope cause(op, true);
-  if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
-    judge_implicit_move(CauseScope::op(), str(plan), std::any_of(plan.steps.begin(), plan.steps.end(), sends));
-  }
+  if (C10_LIKELY(!judges_implicit_moves()) || !CauseScope::implicit()) return shards_by(tensor, layout, plan);
+  judge_implicit_move(CauseScope::op(), str(plan), std::any_of(plan.steps.begin(), plan.steps.end(), sends));
   JudgedScope judged;
   return shards_by(tensor, layout, plan);
 }

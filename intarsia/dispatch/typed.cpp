@@ -82,12 +82,17 @@ struct Typed<AtenOp, Result(Args...)> {
         return run_locally(call, std::index_sequence_for<Args...>(), args...);
       }
     }
-    auto stack = c10::impl::boxArgs<Args...>(args...);
-    run_op(*op, stack, std::move(found));
-    return c10::impl::PopResult<Result>::call(stack);
+    return run_boxed(*op, std::move(found), args...);
   }
 
  private:
+  // Apart, so that the short way has a small frame.
+  C10_NOINLINE static Result run_boxed(const Op& op, Found found, Args... args) {
+    auto stack = c10::impl::boxArgs<Args...>(args...);
+    run_op(op, stack, std::move(found));
+    return c10::impl::PopResult<Result>::call(stack);
+  }
+
   template <size_t... index>
   static Result run_locally(DirectCall& call, std::index_sequence<index...>, const Args&... args) {
     c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
