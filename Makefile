@@ -33,7 +33,7 @@ setup-tests:
 	@tools/setup tests
 
 build: setup
-	$(call first_build,13)
+	$(call first_build,11)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 
@@ -45,7 +45,7 @@ demo: setup
 	build/examples/$(DEMO)
 
 test: setup-tests
-	$(call first_build,13)
+	$(call first_build,11)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 	ctest --preset dev --parallel $(JOBS)
