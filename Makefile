@@ -6,6 +6,7 @@
 #   make bench     print the comparison tables
 #   make python    build the Python package into build/python (PYTHONPATH=build/python)
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make tsan      the simulated tests, with threads as ranks, under ThreadSanitizer
 #   make build     build everything
 #   make format    format the sources (needs clang-format)
 #   make tidy      run clang-tidy's short list on the library (needs clang-tidy)
@@ -23,7 +24,7 @@ SPACE := $(EMPTY) $(EMPTY)
 # Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
 first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
 
-.PHONY: demo test nightly bench python asan build setup setup-tests format tidy clean
+.PHONY: demo test nightly bench python asan tsan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
 
 setup:
@@ -69,6 +70,11 @@ asan: setup-tests
 	cmake --preset asan
 	cmake --build --preset asan --parallel $(JOBS)
 	ctest --preset asan --parallel $(JOBS)
+
+tsan: setup-tests
+	cmake --preset tsan
+	cmake --build --preset tsan --parallel $(JOBS)
+	ctest --preset tsan --parallel $(JOBS)
 
 format:
 	@command -v clang-format >/dev/null || { echo "please run:  sudo apt-get install clang-format"; exit 1; }

@@ -22,6 +22,7 @@ struct ProgramStep {
   at::Tensor leaf;                            // defined: this step is an input
   std::optional<Placements> placements;       // of the input, or what to redistribute to
   size_t source = 0;                          // of a redistribution
+  bool async = false;                         // which is only begun
   bool jumbled = false;                       // the input's local tensors are not contiguous
 };
 
@@ -64,13 +65,14 @@ class Builder {
 
   bool emit(std::string text, std::function<Values(const Values&)> run);
   void redistribute(size_t source);
+  void write_locally(size_t i);                            // to the local tensors of value i
   Placements placements(int64_t ndim, at::ScalarType dtype, bool pending);
   Program finish();
 
  private:
   std::mt19937_64 rng_;
   Program program_;
-  std::vector<const void*> frozen_;  // memory that must not be written: a redistribution may or may not share it
+  bool writes_locally_ = false;
 };
 
 using DrawOp = void (*)(Builder&);

@@ -146,7 +146,7 @@ TEST(LocalWrites, AreNotCountedByInPlaceOpsOfTheTensorItself) {
     std::vector<int64_t> before;
     for (auto& shard : shards_of(x)) before.push_back(shard._version());
     x.add_(1), x.mul_(x), x.select(0, 1).fill_(3), x.clamp_(0, 9), at::add_out(x, x, x), x.zero_(), x.normal_();
-    at::_foreach_add_({x}, 1), x.index_fill_(0, distribute_tensor(at::tensor({0}), line(), {Replicate()}), 4), x.copy_(x + 1);
+    at::_foreach_add_({x}, 1), x.index_fill_(0, distribute_tensor(at::tensor({int64_t{0}}), line(), {Replicate()}), 4), x.copy_(x + 1);
     for (size_t slot = 0; slot < before.size(); ++slot) EXPECT_EQ(shards_of(x)[slot]._version(), before[slot]);
   });
 }

@@ -107,6 +107,64 @@ TEST(PendingWrites, OfWhatAFormulaHasSavedAreTheErrorOfAutograd) {
   });
 }
 
+// One step of a model whose batch is cut, so that its gradients are pending sums.
+using Step = std::function<at::Tensor(std::vector<at::Tensor> parameters, const std::function<at::Tensor()>& loss)>;
+const std::vector<std::pair<const char*, Step>> kSteps = {
+    {"clip_grad_value_", [](auto parameters, auto& loss) {
+       loss().backward();
+       torch::nn::utils::clip_grad_value_(parameters, 0.01);
+       return parameters[0].grad();
+     }},
+    {"clamp_ of a gradient", [](auto parameters, auto& loss) {
+       loss().backward();
+       return parameters[0].mutable_grad().clamp_(-0.02, 0.01);
+     }},
+    {"LBFGS", [](auto parameters, auto& loss) {
+       torch::optim::LBFGS optimizer(parameters, torch::optim::LBFGSOptions(0.1).max_iter(5));
+       optimizer.step([&] {
+         optimizer.zero_grad();
+         auto value = loss();
+         value.backward();
+         return value;
+       });
+       return parameters[0].detach();
+     }},
+    {"a loss that is added to", [](auto parameters, auto& loss) {
+       auto value = loss();
+       value += 0.1;
+       (value * value).backward();
+       return parameters[0].grad();
+     }},
+};
+
+TEST(PendingWrites, OfLibTorchItselfWorkOnPendingGradients) {
+  in_every_world([] {
+    for (auto& [name, step] : kSteps) {
+      auto run = [&](const at::Tensor& w, const at::Tensor& x) { return step({w}, [&] { return at::mm(x, w).sin().square().sum(); }); };
+      auto weight = ramp().t().contiguous() / 4;
+      auto expected = run(weight.clone().requires_grad_(), ramp());
+      auto actual = run(lay_out(weight, line(), {Replicate()}).requires_grad_(), lay_out(ramp(), line(), {Shard(0)}));
+      EXPECT_EQ(difference(full_tensor(actual), expected, 1e-9), "") << name;
+    }
+  });
+}
+
+TEST(PendingWrites, OfALossThatMasksItselfGiveItsGradient) {
+  in_every_world([] {
+    auto run = [](const at::Tensor& a, const at::Tensor& b, const at::Tensor& target) {
+      auto loss = at::cosine_embedding_loss(a, b, target, 0.2);
+      loss.backward();
+      return std::pair(loss, a.grad());
+    };
+    auto other = (ramp() * 3).cos(), target = at::tensor({1, -1, -1, 1});
+    auto [loss, grad] = run(ramp().requires_grad_(), other, target);
+    auto cut = [](const at::Tensor& x, Placement p) { return lay_out(x, line(), {p}); };
+    auto [value, actual] = run(cut(ramp(), Shard(1)).requires_grad_(), cut(other, Shard(1)), cut(target, Replicate()));
+    EXPECT_NEAR(value.item<double>(), loss.item<double>(), 1e-12);
+    EXPECT_EQ(difference(full_tensor(actual), grad, 1e-12), "");
+  });
+}
+
 TEST(PendingWrites, ShowInTheTraceAndAreJudged) {
   auto world = simulate(2);
   auto x = pending();
