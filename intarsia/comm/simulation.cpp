@@ -56,7 +56,7 @@ class UnderWay {
   }
 
   std::vector<std::shared_ptr<std::function<void()>>> waiting_;
-  std::mt19937 dice_;
+  std::minstd_rand dice_;  // small: libraries share little room for what is one per thread
 };
 thread_local UnderWay under_way;
 
