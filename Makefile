@@ -2,7 +2,7 @@
 #
 #   make demo      train a small model on a simulated mesh and show what moved
 #   make test      build everything, run every test
-#   make nightly   convolutions at their full sizes and random tests with fresh seeds; minutes, and up to 10 GB of memory
+#   make nightly   convolutions at their full sizes and 100,000 random programs with fresh seeds (INTARSIA_PROGRAMS=n); up to 10 GB of memory
 #   make bench     print the comparison tables
 #   make python    build the Python package into build/python (PYTHONPATH=build/python)
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -1,4 +1,5 @@
-// Random programs against plain tensors. INTARSIA_PROGRAMS=n draws n of them, INTARSIA_SEED=s runs one and prints it.
+// Random programs against plain tensors. INTARSIA_PROGRAMS=n draws n of them, from seed INTARSIA_FIRST on; INTARSIA_SEED=s runs
+// one and prints it.
 // Real processes run those whose mesh is as large as their world.
 
 #include <cstdlib>
@@ -39,7 +40,8 @@ bool fits_the_world(const Program& program) {
 class RandomPrograms : public testing::TestWithParam<int64_t> {};
 
 TEST_P(RandomPrograms, GiveTheValuesAndGradientsOfPlainTensors) {
-  auto count = number_from("INTARSIA_PROGRAMS", process_world() ? 8000 : 20800) / kShards, first = GetParam() * count;
+  auto count = number_from("INTARSIA_PROGRAMS", process_world() ? 8000 : 20800) / kShards;
+  auto first = number_from("INTARSIA_FIRST", 0) + GetParam() * count;
   if (std::getenv("INTARSIA_SEED")) first = number_from("INTARSIA_SEED", 0), count = GetParam() == 0;
   [[maybe_unused]] WithoutLeakCheck graphs_of_autograd;
   int64_t run = 0, refused = 0, failures = 0;
