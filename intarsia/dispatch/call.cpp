@@ -38,6 +38,17 @@ bool becomes_number(const Call& call, const Operand& operand) {
          same_ranks(call.mesh, operand.body->layout->mesh());
 }
 
+[[noreturn]] void refuse_meshes(const std::string& op, const DeviceMesh& a, const DeviceMesh& b) {
+  auto of_world = [](const DeviceMesh& mesh) {
+    bool current = &mesh.world() == &current_world();
+    return mesh.text() + " of " + mesh.world().text() + (current ? "" : ", which is not the current world");
+  };
+  TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ", of_world(b),
+              ". A world ends with finalize() or with its scope. Make meshes and tensors of the current one anew.");
+  TORCH_CHECK(false, "[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
+              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+}
+
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
   auto* body = is_dtensor(tensor) ? &body_of(tensor) : nullptr;
   call.operands.push_back({tensor, body, arg, index});
@@ -50,9 +61,7 @@ void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
     operand.body = &body_of(operand.tensor);
     return;
   }
-  TORCH_CHECK(false, "[", call.op.name, "] its tensors lie on different meshes: ",
-              call.mesh.text(), " and ", body->layout->mesh().text(),
-              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+  refuse_meshes(call.op.name, call.mesh, body->layout->mesh());
 }
 
 // Whether every rank holds the same values.

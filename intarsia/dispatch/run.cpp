@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/boxing/KernelFunction.h>
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
@@ -134,7 +133,12 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
       continue;
     }
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
-    errors.attempt(slot, [&] { call_local(call, decision, slots[slot], stack); });
+    auto run = [&] { call_local(call, decision, slots[slot], stack); };
+    if (call.op.is_random) {
+      run();  // all ranks draw the same from the same tensors, so an error is an error of all
+    } else {
+      errors.attempt(slot, run);
+    }
   }
   errors.raise(call.op.name, call.mesh, decision.agreeing);
   if (call.op.is_random && slots.size() > 1) share_random_results(call, decision, inputs, results);

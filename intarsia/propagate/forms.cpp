@@ -15,15 +15,16 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 using Forms = std::vector<TensorForm>;
 
-// A tensor with the form of another and no data; or a tiny one with data, for ops that need some. Zero is a place in
-// every tensor, but nothing to divide by.
-enum class StandIn { empty, zero, one };
+// A tensor with the form of another and no data; or a tiny one with data, for ops that need some; or one of that shape whose
+// elements are one zero in memory. Zero is a place in every tensor, but nothing to divide by.
+enum class StandIn { empty, zero, one, zeros };
 
 at::Tensor stand_in(const at::Tensor& tensor, StandIn kind) {
   if (!tensor.defined() || (!tensor.key_set().has(kDTensorKey) && tensor.dim() == 0)) return tensor;
   if (kind == StandIn::empty) {
     return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
   }
+  if (kind == StandIn::zeros) return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
   return at::full(std::vector<int64_t>(tensor.dim(), 1), kind == StandIn::one ? 1 : 0, tensor.options().device(at::kCPU));
 }
 
@@ -107,6 +108,8 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
   auto& returns = q.op.schema().returns();
   auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
   if (std::any_of(returns.begin(), returns.end(), is_number)) return std::nullopt;  // item(): the value is the result
+  // Not to be tried: an error takes much longer to throw than all the rest of a decision.
+  if (!q.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return forms_by_rule(q);
   auto stack = stand_ins(q.args, StandIn::empty);
   at::AutoDispatchBelowADInplaceOrView guard;
   try {
@@ -133,12 +136,15 @@ at::MemoryFormat format_of(const TensorForm& form) {
 }  // namespace
 
 std::optional<Forms> forms_of_results(const FormQuestion& q) {
+  if (!q.rule) return forms_by_op(q);
+  auto& told = q.rule->form;
   Forms none;
-  bool whole = q.rule && q.rule->form.whole;
-  auto forms = whole ? q.rule->form.whole({q.functional.schema(), q.args, q.inputs, none}) : forms_by_op(q);
-  if (!forms || !q.rule || !q.rule->form.keeps_format) return forms;
+  auto whole = told.whole ? told.whole({q.functional.schema(), q.args, q.inputs, none}) : none;
+  auto forms = whole.empty() ? forms_by_op(q) : std::optional(std::move(whole));
+  if (!forms) return forms;
+  if (told.check) told.check({q.functional.schema(), q.args, q.inputs, *forms});
   for (auto& form : *forms) {
-    if (form.defined) form = dense_form(form.sizes, form.dtype, format_of(q.inputs[0]));
+    if (told.keeps_format && form.defined) form = dense_form(form.sizes, form.dtype, format_of(q.inputs[0]));
   }
   return forms;
 }
@@ -147,13 +153,12 @@ TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype, at::MemoryFor
   return form_of(at::empty(shape, at::TensorOptions(at::kMeta).dtype(dtype).memory_format(format)));
 }
 
+void check_expands(const TensorForm& form, at::IntArrayRef shape) {
+  at::inferExpandGeometry_dimvector(form.sizes, form.strides, shape);
+}
+
 void ask_plain(const OpCall& call) {
-  Stack stack(call.args.begin(), call.args.end());
-  for (auto& value : stack) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    auto& tensor = value.toTensor();
-    value = at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
-  }
+  auto stack = stand_ins(call.args, StandIn::zeros);
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
   op.callBoxed(stack);
 }

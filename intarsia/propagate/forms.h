@@ -26,6 +26,9 @@ std::optional<std::vector<TensorForm>> forms_of_results(const FormQuestion& ques
 TensorForm dense_form(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype,
                       c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 
+// An error, that of expand, unless a tensor of this form expands to the shape.
+void check_expands(const TensorForm& form, c10::ArrayRef<int64_t> shape);
+
 // Throws the plain op's own error if it refuses the call: it checks before it computes. For calls that look wrong.
 void ask_plain(const OpCall& call);
 [[noreturn]] void refuse_as_plain(const OpCall& call);  // for calls that are wrong

@@ -99,6 +99,11 @@ Rule&& Rule::with_forms(std::function<std::vector<TensorForm>(const OpCall&)> fo
   return std::move(*this);
 }
 
+Rule&& Rule::checking(std::function<void(const OpCall&)> check) && {
+  form.check = std::move(check);
+  return std::move(*this);
+}
+
 Rule&& Rule::contiguous() && {
   form.strides = [shapes = form.shapes](const OpCall& call) {
     auto strides = shapes(call);

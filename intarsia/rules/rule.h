@@ -88,8 +88,10 @@ struct Form {
   std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;       // Undefined for an output that is not asked for
   // If they are not those of an input of the same shape (where dims line up) or contiguous.
   std::function<std::vector<std::vector<int64_t>>(const OpCall&)> strides;
-  // In place of all of these. Also checks the call, in the plain op's words.
+  // In place of all of these. Also checks the call, in the plain op's words. Empty: as if it were not there.
   std::function<std::vector<TensorForm>(const OpCall&)> whole;
+  // Refuses what the plain op refuses of sizes and dtypes, but not where it runs without data. The outputs are known.
+  std::function<void(const OpCall&)> check;
   bool from_ones = false;     // that one element is a one, not a zero, which is nothing to divide by
   bool keeps_format = false;  // results have their channels last in memory if the first input has
 };
@@ -140,6 +142,7 @@ struct Rule {
   Rule&& with_shapes(std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes) &&;
   Rule&& with_dtypes(std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes) &&;
   Rule&& with_forms(std::function<std::vector<TensorForm>(const OpCall&)> forms) &&;
+  Rule&& checking(std::function<void(const OpCall&)> check) &&;
   Rule&& contiguous() &&;                                  // results are, even where the input is not; after with_shapes
   Rule&& like_input(size_t input) &&;                      // result 0 has the shape and the dtype of that input
   Rule&& refusing(std::vector<size_t> inputs) &&;          // values of these inputs

@@ -1,6 +1,7 @@
 #include "intarsia/tensor/dtensor.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 
 #include "intarsia/comm/axis.h"
@@ -37,6 +38,49 @@ void check_device(const at::Tensor& tensor, const DeviceMesh& mesh, const char* 
   TORCH_CHECK_VALUE(tensor.device().type() == mesh.device_type() || tensor.is_meta(), "[", where,
                     "] the tensor is on ", tensor.device(), ", but ", mesh.text(), " is of ",
                     c10::DeviceTypeName(mesh.device_type(), true), ". Move the tensor there first.");
+}
+
+// A form as a word, and as a number of it.
+std::string form_text(const at::Tensor& tensor, bool requires_grad) {
+  return c10::str(tensor.scalar_type(), tensor.sizes(), requires_grad ? " that requires grad" : "");
+}
+
+[[noreturn]] void refuse_forms(const DeviceMesh& mesh, const std::string& forms) {
+  TORCH_CHECK_VALUE(false, "[distribute_tensor] the ranks of ", mesh.text(), " give different tensors: ", forms,
+                    ". Their values may differ, but not their shape, dtype and whether they require grad.");
+}
+
+// Forms of all ranks, as text of a fixed length, told to all.
+std::string all_forms(const std::string& mine, const Axis& everyone) {
+  constexpr int64_t kLength = 96;
+  auto own = at::zeros({kLength}, at::kByte), all = at::empty({kLength * everyone.size()}, at::kByte);
+  std::copy_n(mine.begin(), std::min<int64_t>(mine.size(), kLength), own.mutable_data_ptr<uint8_t>());
+  everyone.all_gather({own}, {all}, {std::vector<int64_t>(everyone.size(), kLength)});
+  std::string text;
+  auto* letters = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
+  for (int64_t i = 0; i < everyone.size(); ++i) {
+    std::string form(letters + i * kLength, letters + (i + 1) * kLength);
+    text += c10::str(i ? ", " : "", "rank ", everyone.line().ranks[0][i], " ", form.c_str());
+  }
+  return text;
+}
+
+// Ranks that cut tensors of different shapes would each see another whole. They compare notes before any data moves.
+void check_same_form(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh) {
+  auto& everyone = Axis::whole(mesh);
+  if (tensors.empty() || everyone.size() == 1) return;
+  if (mesh.world().simulated()) {
+    for (size_t slot = 1; slot < tensors.size(); ++slot) {
+      auto first = form_text(tensors[0], requires_grad), other = form_text(tensors[slot], requires_grad);
+      auto rank = [&](size_t i) { return c10::str("rank ", mesh.slots()[i].rank, " "); };
+      if (first != other) refuse_forms(mesh, rank(0) + first + ", " + rank(slot) + other);
+    }
+    return;
+  }
+  auto mine = form_text(tensors[0], requires_grad);
+  auto number = static_cast<int64_t>(std::hash<std::string>()(mine) >> 1);
+  bool unlike = number != everyone.highest(number);
+  if (everyone.highest(unlike)) refuse_forms(mesh, all_forms(mine, everyone));
 }
 
 // Axis by axis, the rank at `source` deals its tensor out; after the last axis every rank has its own part of the
@@ -78,6 +122,7 @@ std::vector<int64_t> strides_like(const at::Tensor& data) {
 template <class Make>
 at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
                        at::TensorOptions options, const char* where, Make make) {
+  at::detail::check_size_nonnegative(size);
   auto* layout = checked_layout(mesh, placements, size.size(), where);
   bool requires_grad = options.requires_grad();
   options = options.requires_grad(false).device(options.has_device() ? options.device() : mesh.device_type());
@@ -112,6 +157,7 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
   CauseScope cause("distribute_tensor", false);
   Shards shards;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(value_at(data, slot));
+  if (src_data_rank) check_same_form(shards, tensor.requires_grad(), mesh);
   if (src_data_rank) {
     shards = deal(std::move(shards), *layout, *src_data_rank);
   } else {

@@ -134,6 +134,21 @@ TEST(StateDicts, MoveWeightsBetweenPlainAndParallelModels) {
   });
 }
 
+TEST(StateDicts, SavingAndLoadingAParallelModuleDirectlyNamesThem) {
+  on_four_ranks([](const DeviceMesh& mesh) {
+    MLPModule model;
+    std::stringstream file;
+    torch::save(model, file);
+    auto parallel = parallelize_module(deepcopy(model), mesh, mlp_plan());
+    auto loading = error_text<c10::Error>([&] { torch::load(parallel, file); });
+    EXPECT_NE(loading.find("load_full_state_dict(module"), std::string::npos) << loading;
+    std::stringstream other;
+    auto saving = error_text<c10::Error>([&] { torch::save(parallel, other); });
+    EXPECT_NE(saving.find("full_state_dict(module)"), std::string::npos) << saving;
+    compare_params(*model, *parallel, false);
+  });
+}
+
 TEST(StateDicts, WrongDictsAreErrorsBeforeAnythingIsWritten) {
   MLPModule model;
   auto before = full_state_dict(*model);

@@ -6,6 +6,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"
+#include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
 namespace intarsia {
@@ -39,6 +40,38 @@ TEST(Embedding, OnTwoAxesIsExact) {
     for (auto indices : {"[R, R]", "[S(0), R]", "[S(0), S(1)]"}) {
       EXPECT_EQ(compare(look_up, {waves({7, 5}), ids()}, mesh, {table, indices}), "") << table << " " << indices;
     }
+  }
+}
+
+TEST(EmbeddingBag, OfTensorsOnSeveralMeshesIsAnError) {
+  auto world = simulate(4);
+  auto grid = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+  auto table = lay_out(waves({7, 5}), line(4), {Shard(0)});
+  auto bags = [&](const DeviceMesh& places, const DeviceMesh& offsets) {
+    auto whole = [](const DeviceMesh& mesh) { return Placements(mesh.ndim(), Replicate()); };
+    return error_text<c10::Error>([&] {
+      at::embedding_bag(table, lay_out(at::arange(6), places, whole(places)), lay_out(at::tensor({0, 2}, at::kLong), offsets, whole(offsets)));
+    });
+  };
+  EXPECT_NE(bags(grid, line(4)).find("different meshes"), std::string::npos);
+  EXPECT_NE(bags(line(4), grid).find("different meshes"), std::string::npos);
+  EXPECT_EQ(bags(line(4), line(4)), "no error");
+}
+
+TEST(EmbeddingBag, IsExactOnMeshesOfSeveralShapes) {
+  auto places = at::tensor({0, 3, 3, 6, 1, 5}, at::kLong), offsets = at::tensor({0, 2, 5}, at::kLong);
+  for (int64_t mode : {0, 1, 2}) {
+    auto bags = [=](auto& t) { return std::get<0>(at::embedding_bag(t[0], t[1], t[2], false, mode)); };
+    for_each_world({2, 3, 4}, [&](int64_t n) {
+      for (auto& shape : mesh_shapes(n)) {
+        auto mesh = init_device_mesh(at::kCPU, shape);
+        for (auto table : shape.size() == 1 ? std::vector<std::string>{"[R]", "[S(0)]", "[S(1)]"}
+                                            : std::vector<std::string>{"[S(0), S(0)]", "[S(0), S(1)]", "[S(1), R]"}) {
+          auto whole = shape.size() == 1 ? "[R]" : "[R, R]";
+          EXPECT_EQ(compare(bags, {waves({7, 5}), places, offsets}, mesh, {table, whole, whole}), "") << mode << table << " on " << n;
+        }
+      }
+    });
   }
 }
 

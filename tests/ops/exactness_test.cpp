@@ -5,6 +5,7 @@
 
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
 namespace intarsia {
@@ -25,6 +26,48 @@ void expect_exact(const std::string& name, const Function& function, const std::
       } catch (const c10::Error& error) {
         ADD_FAILURE() << name << " " << cut << " on " << n << ": " << error.what_without_backtrace();
       }
+    }
+  });
+}
+
+TEST(Exactness, ExtremesWhereSomeRanksHoldNothing) {
+  for (auto cut : {"[S(0)]", "[S(1)]"}) {
+    expect_exact("max", [](auto& t) { return t[0].max(); }, {waves({1, 2})}, {cut});
+    expect_exact("min", [](auto& t) { return t[0].min(); }, {waves({1, 2})}, {cut});
+    expect_exact("amax", [](auto& t) { return t[0].amax({0}); }, {waves({1, 2})}, {cut});
+    expect_exact("max along", [](auto& t) { return std::get<0>(t[0].max(0)); }, {waves({1, 2})}, {cut});
+    expect_exact("aminmax", [](auto& t) { return std::get<0>(at::aminmax(t[0])); }, {waves({1, 2})}, {cut});
+    expect_exact("median", [](auto& t) { return t[0].median(); }, {waves({1, 2})}, {cut});
+    expect_exact("mode", [](auto& t) { return std::get<0>(t[0].mode(0)); }, {waves({1, 2})}, {cut});
+  }
+}
+
+TEST(Exactness, OfNothingExtremesAreThePlainError) {
+  using Call = at::Tensor (*)(const at::Tensor&);
+  for (Call call : {Call([](const at::Tensor& t) { return t.max(); }), Call([](const at::Tensor& t) { return t.min(); }),
+                    Call([](const at::Tensor& t) { return t.argmax(); }), Call([](const at::Tensor& t) { return t.amax({0}); }),
+                    Call([](const at::Tensor& t) { return t.amin({}); }), Call([](const at::Tensor& t) { return t.median(); }),
+                    Call([](const at::Tensor& t) { return std::get<0>(t.max(0)); }),
+                    Call([](const at::Tensor& t) { return std::get<0>(at::aminmax(t)); }),
+                    Call([](const at::Tensor& t) { return std::get<0>(t.mode(0)); }),
+                    Call([](const at::Tensor& t) { return std::get<0>(t.median(0)); })}) {
+    auto error = [&](const at::Tensor& t) { return error_text<c10::Error>([&] { call(t); }); };
+    for_each_world({2, 3, 4}, [&](int64_t n) {
+      for (auto cut : {"[R]", "[S(0)]", "[S(1)]"}) {
+        EXPECT_EQ(error(lay_out(at::ones({0, 3}), line(n), parse_placements(cut))), error(at::ones({0, 3}))) << cut << " on " << n;
+      }
+    });
+  }
+}
+
+TEST(Exactness, TheSmallerOperandOfRsubDoesNotDecideTheOrderInMemory) {
+  auto column = waves({4, 1}), turned = waves({5, 4}).t();
+  for_each_world({2, 4}, [&](int64_t n) {
+    for (auto cut : {"[R]", "[S(0)]"}) {
+      auto a = lay_out(column, line(n), parse_placements(cut)), b = lay_out(turned, line(n), parse_placements(cut));
+      EXPECT_EQ(at::rsub(a, b).strides(), at::rsub(column, turned).strides()) << cut;
+      EXPECT_EQ(at::rsub(b, a).strides(), at::rsub(turned, column).strides()) << cut;
+      EXPECT_EQ(difference(full_tensor(at::rsub(b, a)), at::rsub(turned, column)), "") << cut;
     }
   });
 }

@@ -7,6 +7,7 @@
 
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/support/compare.h"
+#include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
 namespace intarsia {
@@ -186,6 +187,23 @@ TEST(Statistics, MoveOneNumberPerLine) {
   auto norm = at::linalg_vector_norm(x, kInfinity, std::vector<int64_t>{1});
   EXPECT_EQ(str(placements_of(norm)), "[P(max)]");
   EXPECT_EQ(comms.text(), "all_reduce(sum) tp 18B\n");
+}
+
+// Squares of 300 are beyond a half, and sums of many small terms beyond its digits.
+TEST(TotalNorm, OfHalvesIsSummedInFloat) {
+  for (auto type : {at::kHalf, at::kBFloat16}) {
+    for (double value : {300., 0.01}) {
+      auto whole = at::full({40, 50}, value, type);
+      for_each_world({1, 2, 3, 4}, [&](int64_t n) {
+        for (auto cut : {"[R]", "[S(0)]", "[S(1)]"}) {
+          auto x = lay_out(whole, init_device_mesh(at::kCPU, {n}), parse_placements(cut));
+          auto norm = full_tensor(at::norm(x, 2));
+          EXPECT_EQ(norm.scalar_type(), type);
+          EXPECT_EQ(difference(norm, at::norm(whole, 2), type == at::kHalf ? 1e-3 : 8e-3), "") << cut << " on " << n;
+        }
+      });
+    }
+  }
 }
 
 }  // namespace

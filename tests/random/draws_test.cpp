@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/tensor/dtensor.h"
+#include "tests/support/error_text.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
@@ -31,6 +32,32 @@ const std::vector<Draw> kDraws = {
     {"bernoulli_", [](at::Tensor& t) { t.bernoulli_(0.3); }},
     {"exponential_", [](at::Tensor& t) { t.exponential_(2); }},
 };
+
+struct BadDraw {
+  const char* name;
+  at::Tensor (*draw)(const at::Tensor&);
+};
+
+// Of numbers from -1 to 1.
+const std::vector<BadDraw> kBadDraws = {
+    {"multinomial", [](const at::Tensor& t) { return at::multinomial(t, 2); }},
+    {"bernoulli", [](const at::Tensor& t) { return at::bernoulli(t); }},
+    {"poisson", [](const at::Tensor& t) { return at::poisson(t); }},
+    {"normal", [](const at::Tensor& t) { return at::normal(0, t); }},
+};
+
+TEST(Draws, OfBadNumbersAreThePlainErrorOnEveryRank) {
+  auto numbers = at::linspace(-1, 1, 15).reshape({5, 3});
+  for_each_world({1, 2, 3, 4}, [&](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    for (auto& bad : kBadDraws) {
+      for (auto& cut : {Placement(Replicate()), Placement(Shard(0)), Placement(Shard(1))}) {
+        auto error = [&](const at::Tensor& t) { return error_text<c10::Error>([&] { bad.draw(t); }); };
+        EXPECT_EQ(error(lay_out(numbers, mesh, {cut})), error(numbers)) << bad.name << " " << str(cut);
+      }
+    }
+  });
+}
 
 at::Tensor plain(const Draw& draw, at::IntArrayRef shape) {
   torch::manual_seed(5);

@@ -1,88 +1,14 @@
 // The samples once more, now through dispatch: values and gradients for every row's placements.
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "intarsia/debug/comm_debug_mode.h"
-#include "tests/rules/harness.h"
+#include "tests/rules/compare_calls.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
 namespace intarsia {
 namespace {
-
-std::vector<at::Tensor> call(const SampleCall& sample, const std::vector<at::Tensor>& tensors) {
-  auto stack = sample.with_tensors(tensors);
-  sample.handle().callBoxed(stack);
-  return tensors_in(stack);
-}
-
-// The gradients of a weighted sum of all outputs; none where the op has no gradient.
-std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs) {
-  std::vector<at::Tensor> losses, leaves;
-  for (auto& out : outputs) {
-    if (!out.requires_grad()) continue;
-    auto whole = is_dtensor(out) ? full_tensor(out) : out;
-    if (whole.is_complex()) whole = at::real(whole) + 2 * at::imag(whole);
-    losses.push_back(whole.mul(static_cast<double>(out.numel()) + 0.5).sum().to(at::kDouble));
-  }
-  for (auto& in : inputs) {
-    if (in.defined() && in.requires_grad()) leaves.push_back(in);
-  }
-  if (losses.empty()) return {};
-  return torch::autograd::grad({losses.size() == 1 ? losses[0] : at::stack(losses).sum()}, leaves, {}, std::nullopt,
-                               false, /*allow_unused=*/true);
-}
-
-bool wants_grad(const at::Tensor& tensor) {
-  return tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
-}
-
-double tolerance_of(const at::Tensor& expected) {
-  return c10::elementSize(c10::toRealValueType(expected.scalar_type())) == 4 ? 1e-3 : 1e-9;
-}
-
-std::string scaled_difference(const at::Tensor& actual, const at::Tensor& expected) {
-  if (!expected.is_floating_point() && !expected.is_complex()) return difference(actual, expected);
-  auto finite = at::abs(expected).nan_to_num(0, 0, 0);
-  auto scale = expected.numel() ? std::max(1.0, finite.max().item<double>()) : 1.0;
-  return difference(actual / scale, expected / scale, tolerance_of(expected));
-}
-
-std::vector<at::Tensor> plain_gradients(const SampleCall& sample) {
-  std::vector<at::Tensor> leaves;
-  for (auto& t : sample.tensors()) leaves.push_back(wants_grad(t) ? t.detach().clone().requires_grad_() : t);
-  try {
-    return gradients(call(sample, leaves), leaves);
-  } catch (const std::exception&) {
-    return {};  // no derivative
-  }
-}
-
-void compare(const SampleCall& sample, const Row& row, int64_t n, bool values, bool gradient) {
-  auto mesh = init_device_mesh(at::kCPU, {n});
-  std::vector<at::Tensor> inputs;
-  auto expected = gradient ? plain_gradients(sample) : std::vector<at::Tensor>();
-  for (size_t i = 0; i < sample.tensors().size(); ++i) {
-    auto& whole = sample.tensors()[i];
-    inputs.push_back(whole.defined() ? lay_out(whole, mesh, {row.in[i]}) : whole);
-    if (!expected.empty() && wants_grad(whole)) inputs.back().requires_grad_();
-  }
-  auto outputs = call(sample, inputs);
-  for (size_t i = 0; values && i < outputs.size(); ++i) {
-    EXPECT_EQ(scaled_difference(full_tensor(outputs[i]).detach(), sample.expected()[i]), "") << "output " << i;
-  }
-  if (expected.empty()) return;
-  auto actual = gradients(outputs, inputs);
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_EQ(actual[i].defined(), expected[i].defined()) << "gradient " << i;
-    if (!actual[i].defined()) continue;
-    // Where autograd knows the gradient to be zero it makes a plain tensor of zeros.
-    auto found = is_dtensor(actual[i]) ? full_tensor(actual[i]) : actual[i];
-    EXPECT_EQ(scaled_difference(found, expected[i]), "") << "gradient " << i;
-  }
-}
 
 TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
   seed_dealer(3);
@@ -92,20 +18,17 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
       SampleCall plain(sample, dtype);
       if (!plain.runs()) continue;
       auto& rule = rule_table().rules().at(sample.op);
-      auto rows = rule.rows(plain.seen());
-      if (rule.along.rows) {
-        for (auto& row : rule.along.rows(plain.seen())) rows.push_back(row);
-      }
-      for (auto& row : rows) {
+      for (auto& row : all_rows(plain, rule)) {
         for_each_world({1, 2, 3, 4}, [&](int64_t n) {
           if (dtype != at::kDouble && n > 2) return;
           Trial trial{{row}, {n}};
           if (!possible(plain, rule, trial)) return;
           SCOPED_TRACE(plain.text() + "  " + text_of(trial));
           CommDebugMode comms;
-          EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
+          auto mesh = init_device_mesh(at::kCPU, {n});
+          EXPECT_NO_THROW(compare(plain, mesh, row.in, sample.values, sample.gradient));
           if (n == 1 || process_world()) {  // again, now that it is known: see Note [The direct path]
-            EXPECT_NO_THROW(compare(plain, row, n, sample.values, sample.gradient));
+            EXPECT_NO_THROW(compare(plain, mesh, row.in, sample.values, sample.gradient));
           }
           for (auto& event : comms.fallbacks()) {
             EXPECT_NE(event.op, sample.op) << "has a rule, but ran on whole tensors: it lacks the shapes of its results";

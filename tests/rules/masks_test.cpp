@@ -4,9 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/rules/harness.h"
+#include "tests/rules/compare_calls.h"
 #include "tests/support/compare.h"
-#include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
 namespace intarsia {
@@ -22,12 +21,7 @@ std::vector<c10::IValue> with_mask(std::vector<c10::IValue> stack, size_t place,
 void compare_subset(const SampleCall& sample, const Row& row, size_t place, size_t subset, const DeviceMesh& mesh) {
   auto expected = with_mask(sample.with_tensors(sample.tensors()), place, subset);
   sample.handle().callBoxed(expected);
-  std::vector<at::Tensor> inputs;
-  for (size_t i = 0; i < sample.tensors().size(); ++i) {
-    auto& whole = sample.tensors()[i];
-    inputs.push_back(whole.defined() ? lay_out(whole, mesh, {row.in[i]}) : whole);
-  }
-  auto actual = with_mask(sample.with_tensors(inputs), place, subset);
+  auto actual = with_mask(sample.with_tensors(laid_out(sample, mesh, row.in)), place, subset);
   sample.handle().callBoxed(actual);
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -43,12 +37,8 @@ TEST(OutputMask, EverySubsetOfGradientsIsRight) {
     auto place = plain.schema().argumentIndexWithName("output_mask");
     if (!place || !plain.runs()) continue;
     auto& rule = rule_table().rules().at(sample.op);
-    auto rows = rule.rows(plain.seen());
-    if (rule.along.rows) {
-      for (auto& row : rule.along.rows(plain.seen())) rows.push_back(row);
-    }
     auto count = plain.seen().args[*place].toBoolList().size();
-    for (auto& row : rows) {
+    for (auto& row : all_rows(plain, rule)) {
       for_each_world({2, 3, 4}, [&](int64_t n) {
         if (!possible(plain, rule, {{row}, {n}})) return;
         for (size_t subset = 1; subset < size_t(1) << count; ++subset) {

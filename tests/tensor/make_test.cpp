@@ -44,6 +44,41 @@ TEST(DistributeTensor, TheSourceRankDecidesWhereRanksDiffer) {
   });
 }
 
+// What one rank sees, not what all see: the first rank's tensor, and another on the last.
+at::Tensor unlike_on_the_last(const at::Tensor& first, const at::Tensor& last) {
+  Shards values;
+  for (auto rank : current_world().hosted()) values.push_back(rank + 1 == current_world().size() ? last : first);
+  return values.size() == 1 ? values[0] : per_rank(values);
+}
+
+TEST(DistributeTensor, RefusesOtherShapesAndDtypesOnEveryRank) {
+  in_every_world([] {
+    if (current_world().size() == 1) return;
+    for (auto& placements : {Placements{Shard(0)}, Placements{Replicate()}, Placements{Partial()}}) {
+      auto unlike = unlike_on_the_last(at::ones({6, 4}), at::ones({4, 6}));
+      auto text = error_text<c10::ValueError>([&] { distribute_tensor(unlike, line(), placements); });
+      EXPECT_NE(text.find("give different tensors: rank 0 Float[6, 4]"), std::string::npos) << text;
+      EXPECT_NE(text.find(c10::str("rank ", current_world().size() - 1, " Float[4, 6]")), std::string::npos) << text;
+    }
+  });
+  if (!process_world()) return;  // a tensor that stands for one per rank has one dtype
+  auto unlike = unlike_on_the_last(at::ones({4}), at::ones({4}, at::kDouble));
+  EXPECT_THROW(distribute_tensor(unlike, line(), {Shard(0)}), c10::ValueError);
+  EXPECT_TRUE(at::equal(full_tensor(distribute_tensor(at::ones({4}), line(), {Shard(0)})), at::ones({4})));
+}
+
+TEST(Factories, RefuseNegativeSizesAsThePlainOnesDo) {
+  in_every_world([] {
+    auto expected = error_text<c10::Error>([] { at::zeros({-2, 3}); });
+    auto mesh = line();
+    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::zeros({-2, 3}, mesh, {Shard(0)}); }), expected);
+    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::ones({-2, 3}, mesh, {Replicate()}); }), expected);
+    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::empty({-2, 3}, mesh, {Shard(1)}); }), expected);
+    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::full({-2, 3}, 1, mesh, {Shard(0)}); }), expected);
+    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::ones({2}, mesh, {Shard(0)}).new_zeros({-2, 3}); }), expected);
+  });
+}
+
 TEST(DistributeTensor, WithoutASourceEveryRankCutsItsOwn) {
   in_every_world([] {
     auto x = distribute_tensor(by_rank(at::zeros({8})), line(), {Shard(0)}, std::nullopt);

@@ -118,6 +118,22 @@ TEST(Ops, DifferentMeshesAreAnErrorThatNamesBoth) {
             " Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
 }
 
+TEST(Ops, MeshesOfTwoWorldsAreAnErrorThatSaysSo) {
+  auto make = [](int64_t n) {
+    auto world = simulate(n);
+    return distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {2}, {"tp"}), {Shard(0)});
+  };
+  auto before = [] {
+    auto world = simulate(3);
+    return distribute_tensor(ramp({4}), DeviceMesh(at::kCPU, {2}, {0, 1}, {"tp"}), {Shard(0)});
+  }();
+  auto world = simulate(2);
+  EXPECT_EQ(error_text<c10::Error>([&] { before + make(2); }),
+            "[aten::add.Tensor] its tensors lie on meshes of two worlds: DeviceMesh(cpu, tp=2) of a simulation of 3 ranks, which is "
+            "not the current world; and DeviceMesh(cpu, tp=2) of a simulation of 2 ranks. A world ends with finalize() or with its "
+            "scope. Make meshes and tensors of the current one anew.");
+}
+
 TEST(Ops, AnOpWithoutARuleRunsOnWholeTensorsAndSaysSoOnce) {
   in_every_world([] {
     Warnings warnings;

@@ -49,15 +49,11 @@ std::vector<Folding> foldings(const Layout& layout, int64_t dim, int64_t size, i
 }
 
 // What every share of a longer dim takes of the padded one: the list of its member. The dim is so long that every share has
-// room for the longest list.
+// room for the longest list, and no cut is strided.
 std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const std::vector<Folding>& members) {
   size_t longest = 0;
   for (auto& f : members) longest = std::max(longest, f.positions.size());
-  int64_t unit = members.size();  // divisible by what a strided cut divides its shares by
-  for (auto& placement : layout.placements()) {
-    unit *= cut_blocks(placement);
-  }
-  std::vector<Source> sources((longest * members.size() + unit - 1) / unit * unit);
+  std::vector<Source> sources(longest * members.size());
   auto places = held_by_members(layout, dim, sources.size());
   for (size_t m = 0; m < members.size(); ++m) {
     size_t next = 0;
@@ -70,9 +66,20 @@ std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const st
   return sources;
 }
 
+// Cuts of the dim that are strided give way to plain ones.
+at::Tensor in_one_run(const at::Tensor& x, int64_t dim) {
+  auto& layout = *body_of(x).layout;
+  auto placements = layout.placements();
+  for (auto& placement : placements) {
+    if (cut_dim(placement) == dim) placement = Shard(dim);
+  }
+  auto* plain = layout.with(placements);
+  return plain == &layout ? x : wrap(shards_in(x, plain), plain, x.sizes(), x.strides(), x.dtype());
+}
+
 // The adjoint: every row gets its own gradient and those of its copies. One exchange brings a member all of them.
 at::Tensor folded_back(const at::Tensor& padded, int64_t dim, int64_t before, int64_t after) {
-  auto grad = settle(padded);
+  auto grad = in_one_run(settle(padded), dim);
   auto& layout = *body_of(grad).layout;
   auto size = grad.size(dim) - before - after;
   auto members = foldings(layout, dim, size, before, after);

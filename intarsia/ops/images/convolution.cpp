@@ -25,6 +25,11 @@ bool cuts_between_groups(const Layout& a, int64_t a_channels, const Layout& b, i
   return true;
 }
 
+// Images without channels, or a weight without anything: the plain op makes nothing of it, of a shape of its own.
+bool has_no_channels(const OpCall& call, size_t image) {
+  return call.inputs[image].sizes[1] == 0 || call.inputs[image + 1].numel() == 0;
+}
+
 int64_t groups_of(const OpCall& call) { return call.int_arg("groups", 1); }
 
 // The groups of one rank: as many as its channels make.
@@ -33,6 +38,7 @@ int64_t local_groups(int64_t groups, int64_t local_channels, int64_t channels) {
 }
 
 void local_convolution(LocalCall& local) {
+  if (has_no_channels(local.call, 0)) return local.call_plain();
   auto& stack = local.stack;
   auto input = stack[0].toTensor(), weight = stack[1].toTensor();
   auto groups = local_groups(groups_of(local.call), input.size(1), local.call.inputs[0].sizes[1]);
@@ -85,6 +91,7 @@ bool plain_backward_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c1
 // so is the bias. Input channels are summed away; output channels are the weight's.
 Rule convolution_rule() {
   auto rule = rows("convolution", [](const OpCall& call) {
+    if (has_no_channels(call, 0)) return Rows();
     bool transposed = call.bool_arg("transposed", false);
     auto wo = S(transposed ? 1 : 0), wi = S(transposed ? 0 : 1);
     bool bias = call.inputs[2].defined;
@@ -108,6 +115,7 @@ Rule convolution_rule() {
   rule.local.plain_does = plain_convolution_does;
   rule.along = {[](const OpCall& call) {
                   Rows rows;
+                  if (has_no_channels(call, 0)) return rows;
                   for (int64_t d = 2; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), R, R}, {S(d)}});
                   return rows;
                 },
@@ -118,6 +126,7 @@ Rule convolution_rule() {
 // Batch and image are summed away in the gradients of weight and bias.
 Rule convolution_backward_rule() {
   auto rule = rows("convolution", [](const OpCall& call) {
+    if (has_no_channels(call, 1)) return Rows();
     bool transposed = call.bool_arg("transposed", false);
     auto wo = S(transposed ? 1 : 0), wi = S(transposed ? 0 : 1);
     Rows rows = {{{S(0), S(0), R}, {S(0), P_sum, P_sum}}};
@@ -138,6 +147,7 @@ Rule convolution_backward_rule() {
   rule.local.plain_does = plain_backward_does;
   rule.along = {[](const OpCall& call) {
                   Rows rows;
+                  if (has_no_channels(call, 1)) return rows;
                   for (int64_t d = 2; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d), R}, {S(d), P_sum, P_sum}});
                   return rows;
                 },

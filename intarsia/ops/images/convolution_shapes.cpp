@@ -7,11 +7,11 @@
 namespace intarsia {
 namespace {
 
-// What backends refuse, each in its own words, the plain op says: an output padding that no input can reach, cropping all, and
-// tensors of several types.
+// What backends refuse, each in its own words, the plain op says: an output padding that no input can reach, cropping all, an
+// empty weight, and tensors of several types.
 bool looks_wrong(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, at::IntArrayRef stride,
                  at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, at::IntArrayRef shape) {
-  bool fits = input.scalar_type() == weight.scalar_type() && (!bias.defined() || bias.scalar_type() == weight.scalar_type());
+  bool fits = weight.numel() > 0 && input.scalar_type() == weight.scalar_type() && (!bias.defined() || bias.scalar_type() == weight.scalar_type());
   for (size_t i = 0; transposed && i < output_padding.size(); ++i) {
     fits = fits && shape[i + 2] > 0 && (output_padding[i] < stride[i] || output_padding[i] < dilation[i]);
   }

@@ -4,6 +4,7 @@
 
 #include "intarsia/ops/all.h"
 #include "intarsia/ops/images/side.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
 
@@ -89,11 +90,19 @@ std::vector<int64_t> unshuffled(const OpCall& call) {
   return shape;
 }
 
+// The plain op leaves nothing as it is, of whatever shape.
+std::vector<TensorForm> nothing_unshuffled(const OpCall& call) {
+  auto& self = call.inputs[0];
+  if (self.numel() > 0) return {};
+  ask_plain(call);
+  return {dense_form(self.sizes, self.dtype)};
+}
+
 }  // namespace
 
 void add_pixels(RuleTable& t) {
   t.add("aten::pixel_shuffle", pixel_rule(shuffled));
-  t.add("aten::pixel_unshuffle", unless_empty(pixel_rule(unshuffled)));  // the plain op gets the shape of nothing wrong
+  t.add("aten::pixel_unshuffle", unless_empty(pixel_rule(unshuffled)).with_forms(nothing_unshuffled));
 }
 
 }  // namespace intarsia

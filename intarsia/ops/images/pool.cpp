@@ -1,7 +1,5 @@
 // Pooling on cut images: the windows of a convolution, with a maximum or an average in place of the weight.
 
-#include <limits>
-
 #include <ATen/ATen.h>
 #include <ATen/native/MaxPooling.h>
 #include <ATen/native/Pool.h>
@@ -9,6 +7,7 @@
 #include "intarsia/ops/all.h"
 #include "intarsia/ops/images/pool.h"
 #include "intarsia/propagate/forms.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
 
@@ -48,12 +47,6 @@ Sides pool_sides(const PoolArgs& args, const Layout& input_layout, const TensorF
 // Pads by nothing: what sticks out of the image has been filled up, also under windows of ceil_mode.
 Ints zeros_for(const PoolArgs& args) { return Ints(args.kernel.size(), 0); }
 
-c10::Scalar lowest(at::ScalarType dtype) {
-  if (at::isFloatingType(dtype)) return -std::numeric_limits<double>::infinity();
-  return dtype == at::kByte ? 0 : dtype == at::kChar ? -128 : dtype == at::kShort ? -32768
-         : dtype == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-}
-
 // Positions are numbered row by row in one frame; renumbers them in another. `from` and `to` give each dim's run.
 at::Tensor renumbered(const at::Tensor& indices, const std::vector<Interval>& from, const std::vector<Interval>& to) {
   auto rest = indices, result = at::zeros_like(indices);
@@ -67,20 +60,25 @@ at::Tensor renumbered(const at::Tensor& indices, const std::vector<Interval>& fr
   return result;
 }
 
+// Whether a rank has nothing of the results, which are then made.
+bool leaves_empty(JointCall& run, size_t slot) {
+  auto shape = run.output_shape(0, slot);
+  if (c10::multiply_integers(shape) > 0) return false;
+  for (size_t i = 0; i < run.outputs.size(); ++i) {
+    run.outputs[i].push_back(at::empty(shape, run.input(0, slot).options().dtype(run.call.outputs[i].dtype)));
+  }
+  return true;
+}
+
 void max_pool(JointCall& run, int64_t image_dims) {
   auto args = pool_args(run.call, image_dims);
   auto& form = run.call.inputs[0];
   auto sides = pool_sides(args, *run.in[0], form, *run.out[0], run.call.outputs[0]);
   auto fetched = fetch(run.inputs[0], sides);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto shape = run.output_shape(0, slot);
     auto& rows = fetched[slot];
-    if (c10::multiply_integers(shape) == 0) {
-      run.outputs[0].push_back(at::empty(shape, rows.options()));
-      run.outputs[1].push_back(at::empty(shape, rows.options().dtype(at::kLong)));
-      continue;
-    }
-    auto image = pad_to_wanted(rows, sides, slot, lowest(form.dtype));
+    if (leaves_empty(run, slot)) continue;
+    auto image = pad_to_wanted(rows, sides, slot, neutral_element(ReduceOp::max, form.dtype));
     auto pool = image_dims == 2 ? at::max_pool2d_with_indices : at::max_pool3d_with_indices;
     auto [values, indices] = pool(image, args.kernel, args.stride, zeros_for(args), args.dilation, false);
     std::vector<Interval> frame;
@@ -118,12 +116,8 @@ void avg_pool(JointCall& run, int64_t image_dims) {
   auto sides = pool_sides(args, *run.in[0], run.call.inputs[0], *run.out[0], run.call.outputs[0]);
   auto fetched = fetch(run.inputs[0], sides);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
-    auto shape = run.output_shape(0, slot);
     auto& rows = fetched[slot];
-    if (c10::multiply_integers(shape) == 0) {
-      run.outputs[0].push_back(at::empty(shape, rows.options()));
-      continue;
-    }
+    if (leaves_empty(run, slot)) continue;
     auto image = pad_to_wanted(rows, sides, slot, 0);
     auto pool = image_dims == 2 ? at::avg_pool2d : at::avg_pool3d;
     auto sums = pool(image, args.kernel, args.stride, zeros_for(args), false, true, 1);
@@ -159,6 +153,7 @@ std::vector<TensorForm> max_pool3d_forms(const OpCall& call) {
   auto args = pool_args(call, 3);
   auto& input = call.inputs[0];
   Ints shape(input.sizes.begin(), input.sizes.end());
+  if (!has_image(input, 3)) refuse_as_plain(call);
   for (int64_t i = 0; i < 3; ++i) {
     auto& extent = shape[input.dim() - 3 + i];
     extent = at::native::pooling_output_shape<int64_t>(extent, args.kernel[i], args.padding[i], args.stride[i],
@@ -181,6 +176,11 @@ at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArr
 }
 
 }  // namespace
+
+bool has_image(const TensorForm& form, int64_t image_dims) {
+  if (form.dim() != image_dims + 1 && form.dim() != image_dims + 2) return false;
+  return std::all_of(form.sizes.begin() + 1, form.sizes.end(), [](auto size) { return size > 0; });
+}
 
 std::vector<Interval> whole_frame(const Sides& sides) {
   std::vector<Interval> frame;

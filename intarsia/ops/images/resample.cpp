@@ -8,6 +8,7 @@
 
 #include "intarsia/core/cut_axes.h"
 #include "intarsia/ops/all.h"
+#include "intarsia/ops/images/pool.h"
 #include "intarsia/ops/images/rows.h"
 #include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
@@ -252,7 +253,7 @@ void resample(JointCall& run, const MakeTaps& make, size_t image_dims) {
         if (plane.taps.ragged) rows.masked_fill_(at::eq(weight, 0), 0);  // also where the image is infinite
         sum = sum.defined() ? sum.add_(rows) : rows;
       }
-      x = sum;
+      x = sum.defined() ? sum : x.narrow(plane.dim, 0, 0);  // without outputs there are no taps
     }
     run.outputs[0].push_back(x);
   }
@@ -325,6 +326,7 @@ Forms reflected_form(size_t image_dims) {
     auto& sizes = call.inputs[0].sizes;
     Ints shape(sizes.begin(), sizes.end());
     auto padding = call.arg("padding").toIntVector();
+    if (!has_image(call.inputs[0], image_dims)) refuse_as_plain(call);
     for (size_t i = 0; i < image_dims; ++i) {
       auto dim = shape.size() - 1 - i;
       auto before = padding[2 * i], after = padding[2 * i + 1];

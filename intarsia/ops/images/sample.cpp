@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/ops/all.h"
+#include "intarsia/ops/images/pool.h"
 #include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
@@ -26,7 +27,7 @@ auto unpool_forms(int64_t image_dims) {
     auto& sizes = call.inputs[0].sizes;
     auto output = call.arg("output_size").toIntVector();
     bool fits = static_cast<int64_t>(output.size()) == image_dims && sizes == call.inputs[1].sizes &&
-                call.inputs[1].dtype == at::kLong && (call.inputs[0].dim() == image_dims + 1 || call.inputs[0].dim() == image_dims + 2);
+                call.inputs[1].dtype == at::kLong && has_image(call.inputs[0], image_dims);
     if (!fits) refuse_as_plain(call);
     std::vector<int64_t> shape(sizes.begin(), sizes.end() - image_dims);
     shape.insert(shape.end(), output.begin(), output.end());

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/ops/indexing/held.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -104,7 +105,7 @@ Rule scatter_rule(bool summed) {
 // index_add, index_copy and the like take a vector of places along dim, and whole slices.
 void index_write_held(LocalCall& local) {
   auto dim = indexed_dim(local.call);
-  if (!cuts_dim(*local.in[0], dim)) return local.call_plain();
+  if (!cuts_dim(*local.in[0], dim) || local.call.inputs[0].sizes[dim] == 0) return local.call_plain();
   auto index = local.stack[2].toTensor();
   check_range(local, index, dim);
   auto mine = held_places(local, dim);
@@ -114,6 +115,30 @@ void index_write_held(LocalCall& local) {
     local.stack[3] = local.stack[3].toTensor().index_select(dim, kept);
   }
   local.call_plain();
+}
+
+// Where it runs without data, the plain op looks at slice 0 of both tensors. Of those that have none it is asked as if they
+// had one.
+std::vector<TensorForm> forms_without_slices(const OpCall& call) {
+  auto dim = indexed_dim(call);
+  auto &self = call.inputs[0], &index = call.inputs[1], &source = call.inputs[2];
+  bool fits = self.dim() > 0 && source.dim() == self.dim() && index.dim() == 1 && index.sizes[0] == source.sizes[dim];
+  if (!fits || (self.sizes[dim] > 0 && index.sizes[0] > 0)) return {};
+  auto with_slice = [](const TensorForm& form, int64_t d) {
+    auto sizes = form.sizes;
+    sizes[d] = std::max<int64_t>(sizes[d], 1);
+    return at::empty(sizes, at::TensorOptions(at::kMeta).dtype(form.dtype));
+  };
+  Stack stack(call.args.begin(), call.args.end());
+  stack[0] = with_slice(self, dim), stack[2] = with_slice(index, 0), stack[3] = with_slice(source, dim);
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
+  op.callBoxed(stack);
+  return {dense_form(self.sizes, stack[0].toTensor().scalar_type())};
+}
+
+// No place of an empty dim can be written. Where a rank has nothing of the other dims, the plain op does not say so.
+void refuse_places_of_nothing(const OpCall& call) {
+  if (call.inputs[0].numel() == 0 && call.inputs[1].numel() > 0) ask_plain(call);
 }
 
 Rule index_write_rule(bool summed) {
@@ -136,6 +161,7 @@ Rule index_write_rule(bool summed) {
            return rows;
          })
       .with_local(index_write_held)
+      .checking(refuse_places_of_nothing)
       .refusing({1});
 }
 
@@ -147,9 +173,9 @@ void add_gather(RuleTable& t) {
          "aten::scatter_reduce.two"},
         scatter_rule(false));
   t.add("aten::scatter_add", scatter_rule(true));
-  t.add("aten::index_add", index_write_rule(true));
-  t.add({"aten::index_copy", "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_reduce"},
-        index_write_rule(false));
+  t.add("aten::index_add", index_write_rule(true).with_forms(forms_without_slices));
+  t.add("aten::index_reduce", index_write_rule(false).with_forms(forms_without_slices));
+  t.add({"aten::index_copy", "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor"}, index_write_rule(false));
 }
 
 }  // namespace intarsia

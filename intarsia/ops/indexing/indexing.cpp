@@ -8,6 +8,7 @@
 
 #include "intarsia/ops/indexing/held.h"
 #include "intarsia/ops/indexing/take_along.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -147,6 +148,25 @@ void index_put_held(LocalCall& local) {
   local.stack = {at::index_put(self, indices, values, accumulate)};
 }
 
+// The shape of x[indices].
+std::vector<int64_t> indexed_shape(const TensorForm& self, const Places& places) {
+  std::vector<int64_t> shape;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (places.out_dim[d] >= 0) shape.push_back(self.sizes[d]);
+  }
+  shape.insert(shape.begin() + places.first, places.shape.begin(), places.shape.end());
+  return shape;
+}
+
+void check_values(const OpCall& call) {
+  auto places = places_of(call);
+  if (places.indexed.empty() || !places.whole_numbers) return;
+  auto &values = call.inputs.back(), &self = call.inputs[0];
+  auto shape = indexed_shape(self, places);
+  bool fits = at::is_expandable_to(values.sizes, shape) && (self.numel() > 0 || c10::multiply_integers(places.shape) == 0);
+  if (!fits) ask_plain(call);
+}
+
 Rule index_put_rule() {
   return rows("index write", [](const OpCall& call) {
            Rows rows;
@@ -173,7 +193,8 @@ Rule index_put_rule() {
            }
            return rows;
          })
-      .with_local(index_put_held);
+      .with_local(index_put_held)
+      .checking(check_values);
 }
 
 // The index tensors of x[i, :, j].

@@ -4,6 +4,7 @@
 
 #include "intarsia/dispatch/run.h"
 #include "intarsia/ops/losses/mean.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -35,6 +36,16 @@ void own_targets(LocalCall& local, size_t input, size_t target_arg, size_t ignor
   local.stack[ignore_arg] = kElsewhere;
 }
 
+// That every position has a target, and every class a weight.
+void check_nll(const OpCall& call) {
+  auto &input = call.inputs[0], &target = call.inputs[1], &weight = call.inputs[2];
+  auto positions = sizes_of(input);
+  if (!positions.empty()) positions.erase(positions.begin() + class_dim(input));
+  bool fits = input.dim() > 0 && (input.dim() == 1 || at::IntArrayRef(target.sizes) == at::IntArrayRef(positions)) &&
+              (!weight.defined || weight.numel() == input.sizes[class_dim(input)]);
+  if (!fits) ask_plain(call);
+}
+
 Rule nll_loss() {
   Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
@@ -55,6 +66,7 @@ Rule nll_loss() {
       .with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
         return {reduction_of(call) == kNone ? sizes_of(call.inputs[1]) : std::vector<int64_t>(), {}};
       })
+      .checking(check_nll)
       .with_local([](LocalCall& local) {
         own_targets(local, 0, 1, 4);
         local.call_plain();

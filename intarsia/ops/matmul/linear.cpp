@@ -15,11 +15,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Whether a bias has one number for each output. One that broadcasts is added as any tensor is.
+bool is_usual(at::IntArrayRef bias, int64_t outputs) { return bias.size() == 1 && bias[0] == outputs; }
+
 // linear(x [..., k], weight [n, k], bias [n]): as addmm, with any number of leading dims, which stay as they are.
 Rule linear_rule() {
   Rule rule = rows("add einsum ...k,nk->...n", [](const OpCall& call) {
     auto last = call.inputs[0].dim() - 1;
     bool bias = call.inputs[2].defined;
+    if (bias && !is_usual(call.inputs[2].sizes, call.inputs[1].sizes[0])) return Rows();
     auto with_bias = [&](const Placement& p) { return bias ? p : R; };
     Rows rows = {{{R, S(0), with_bias(S(0))}, {S(last)}}, {{S(last), S(1), with_bias(P_sum)}, {P_sum}}};
     for (int64_t d = 0; d < last; ++d) rows.push_back({{S(d), R, R}, {S(d)}});
@@ -92,13 +96,15 @@ struct Linear : torch::autograd::Function<Linear> {
 };
 
 at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (weight.dim() == 2 && x.dim() > 0) {
+  bool biased = bias && bias->defined();
+  if (weight.dim() == 2 && x.dim() > 0 && (!biased || is_usual(bias->sizes(), weight.size(0)))) {
     if (needs_node(x, weight, bias ? *bias : at::Tensor())) return Linear::apply(x, weight, bias);
     at::AutoDispatchBelowADInplaceOrView guard;
     return at::linear(x, weight, bias);
   }
   auto y = at::matmul(x, weight.t());
-  return bias && bias->defined() ? at::add(y, *bias) : y;
+  if (biased && !at::is_expandable_to(bias->sizes(), y.sizes())) bias->expand(y.sizes());  // says what is wrong
+  return biased ? at::add(y, *bias) : y;
 }
 
 // bilinear(x1 [..., i], x2 [..., j], weight [o, i, j]): leading dims are never flattened, so a cut batch stays cut.

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "intarsia/ops/matmul/linear.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -47,14 +48,16 @@ Rule add_einsum(const std::string& equation) {
     return rows;
   });
   rule.aligned = true;
+  rule.form.check = [](const OpCall& call) { check_expands(call.inputs[0], call.outputs[0].sizes); };
   rule.local.plain_does = [](const OpCall& call, auto, auto, auto&) { return !at::isIntegralType(call.inputs[0].dtype, true); };
   return std::move(rule).with_local(add_product);
 }
 
-// LibTorch cannot run addbmm on tensors without data. For a call that it would refuse it speaks for itself.
+// LibTorch cannot run addbmm on tensors without data.
 std::vector<std::vector<int64_t>> sum_of_products(const OpCall& call) {
-  if (call.inputs[1].dim() != 3 || call.inputs[2].dim() != 3) return {};
-  return {{call.inputs[1].sizes[1], call.inputs[2].sizes[2]}};
+  auto &a = call.inputs[1], &b = call.inputs[2];
+  if (a.dim() != 3 || b.dim() != 3 || a.sizes[0] != b.sizes[0] || a.sizes[2] != b.sizes[1]) refuse_as_plain(call);
+  return {{a.sizes[1], b.sizes[2]}};
 }
 
 // --- matmul

@@ -5,6 +5,7 @@
 
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
@@ -14,6 +15,13 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
+// Whether the numbers beside the tensors are theirs.
+bool numbers_fit(const OpCall& call) {
+  auto& input = call.inputs[0];
+  auto n = call.int_arg("N", 0), c = call.int_arg("C", 0), inner = call.int_arg("HxW", 0);
+  return input.dim() > 1 && input.sizes[0] == n && input.sizes[1] == c && input.numel() == n * c * inner;
+}
+
 // group_norm(input, weight, bias): every sample is on its own.
 Rule group_norm_rule() {
   auto make = [](const OpCall&) { return Rows{{{S(0), R, R}, {S(0), S(0), S(0)}}}; };
@@ -21,7 +29,10 @@ Rule group_norm_rule() {
     std::vector<int64_t> statistics = {call.inputs[0].sizes[0], call.int_arg("group", 1)};
     return {sizes_of(call.inputs[0]), statistics, statistics};
   };
-  return rows("norm", make).with_size_args({"N"}).with_shapes(shapes).with_dtypes(norm_dtypes);
+  auto check = [](const OpCall& call) {
+    if (!numbers_fit(call)) ask_plain(call);
+  };
+  return rows("norm", make).with_size_args({"N"}).with_shapes(shapes).with_dtypes(norm_dtypes).checking(check);
 }
 
 // backward(grad, input, mean, rstd, weight): gradients of weight and bias are sums over samples.
@@ -84,7 +95,7 @@ void normalize_groups(Stack& stack, const Groups& groups) {
 // native_group_norm(input, weight, bias, N, C, HxW, group, eps)
 Way group_norm_along(const CutCall& c) {
   auto& input = c.input(0);
-  if (!c.cuts(0, dims_from(1, input.dim())) || input.numel() == 0) return {};
+  if (!c.cuts(0, dims_from(1, input.dim())) || input.numel() == 0 || !numbers_fit(c.call)) return {};
   Groups groups{input.sizes[1], c.call.int_arg("group", 1), input.dim()};
   return [groups](Stack& stack) { normalize_groups(stack, groups); };
 }

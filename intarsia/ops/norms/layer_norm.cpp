@@ -7,6 +7,7 @@
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
 #include "intarsia/ops/reductions/statistics.h"
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -18,6 +19,13 @@ using Shapes = std::vector<std::vector<int64_t>>;
 // The first of the normalized dims; negative if there are more of them than dims.
 int64_t first_normalized(const OpCall& call, size_t input) {
   return call.inputs[input].dim() - static_cast<int64_t>(call.arg("normalized_shape").toIntVector().size());
+}
+
+// Whether the normalized dims are the last ones of the input; else the plain op speaks.
+bool fits(const OpCall& call, size_t input) {
+  auto first = first_normalized(call, input);
+  auto shape = call.arg("normalized_shape").toIntVector();
+  return first >= 0 && at::IntArrayRef(call.inputs[input].sizes).slice(first) == at::IntArrayRef(shape);
 }
 
 // layer_norm(input, shape, weight, bias): every leading position is on its own.
@@ -34,7 +42,14 @@ Rule layer_norm_rule() {
     std::fill(statistics.end() - static_cast<int64_t>(normed), statistics.end(), 1);
     return {whole, statistics, statistics};
   };
-  return rows("norm", make).with_shapes(shapes).with_dtypes(norm_dtypes);
+  // LibTorch gets the shape of the statistics of nothing wrong where it runs without data.
+  auto of_nothing = [shapes](const OpCall& call) -> std::vector<TensorForm> {
+    if (call.inputs[0].numel() > 0 || !fits(call, 0)) return {};
+    auto all = shapes(call);
+    auto dtypes = norm_dtypes(call);
+    return {dense_form(all[0], dtypes[0]), dense_form(all[1], dtypes[1]), dense_form(all[2], dtypes[2])};
+  };
+  return rows("norm", make).with_shapes(shapes).with_dtypes(norm_dtypes).with_forms(of_nothing);
 }
 
 // backward(grad, input, shape, mean, rstd, weight, bias): gradients of weight and bias are sums over positions.
@@ -69,10 +84,8 @@ void normalize(Stack& stack, const std::vector<int64_t>& dims) {
 // native_layer_norm(input, normalized_shape, weight, bias, eps)
 Way layer_norm_along(const CutCall& c) {
   auto& input = c.input(0);
-  auto shape = c.call.arg("normalized_shape").toIntVector();
-  auto first = first_normalized(c.call, 0);
-  if (first < 0 || at::IntArrayRef(input.sizes).slice(first) != at::IntArrayRef(shape)) return {};  // the plain op's error
-  auto dims = dims_from(first, input.dim());
+  if (!fits(c.call, 0)) return {};  // the plain op's error
+  auto dims = dims_from(first_normalized(c.call, 0), input.dim());
   if (!c.cuts(0, dims) || input.numel() == 0) return {};
   return [dims](Stack& stack) { normalize(stack, dims); };
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -55,7 +56,12 @@ Rule searchsorted() {
     return rows;
   });
   rule.aligned = true;
-  return rule;
+  return std::move(rule).checking([](const OpCall& call) {
+    auto &sorted = call.inputs[0], &values = call.inputs[1], &sorter = call.inputs[2];
+    bool fits = sorted.dim() == 1 || (sorted.dim() > 0 && sorted.dim() == values.dim());
+    for (int64_t d = 0; fits && sorted.dim() > 1 && d + 1 < sorted.dim(); ++d) fits = sorted.sizes[d] == values.sizes[d];
+    if (!fits || (sorter.defined && sorter.sizes != sorted.sizes)) ask_plain(call);
+  });
 }
 
 // The place of one number in a sorted row.

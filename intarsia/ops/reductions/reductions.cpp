@@ -1,14 +1,14 @@
 // Reductions whose results over the shards are reduced once more: sums, products, extremes, all and any. And what is made
 // of them: trace, equal.
 
-#include <limits>
-
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "intarsia/ops/along/layouts.h"
+#include "intarsia/propagate/forms.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -18,35 +18,27 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// max and min of an empty shard are the neutral element, where the plain op would refuse.
-at::Tensor neutral(const TensorForm& form, c10::ArrayRef<int64_t> sizes, bool lowest, const at::Tensor& like) {
-  auto options = like.options().dtype(form.dtype);
-  if (c10::multiply_integers(sizes) == 0) return at::empty(sizes, options);
-  if (form.dtype == at::kBool) return at::full(sizes, !lowest, options);
-  if (at::isFloatingType(form.dtype)) {
-    auto infinity = std::numeric_limits<double>::infinity();
-    return at::full(sizes, lowest ? -infinity : infinity, options);
-  }
-  auto limit = AT_DISPATCH_INTEGRAL_TYPES(form.dtype, "neutral", [&] {
-    return static_cast<int64_t>(lowest ? std::numeric_limits<scalar_t>::lowest()
-                                       : std::numeric_limits<scalar_t>::max());
-  });
-  return at::full(sizes, limit, options);
+// Of nothing at all there is no extreme, unless there is none to be found, either.
+void refuse_nothing(const OpCall& call) {
+  if (call.inputs[0].numel() == 0 && call.outputs[0].numel() > 0) refuse_as_plain(call);
 }
 
+// The extreme of an empty shard is the neutral element, where the plain op would refuse.
 Rule extremum(ReduceOp op) {
   return reduce(op, {op}).with_local([op](LocalCall& local) {
     auto self = local.stack[0].toTensor();
     auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
     if (self.numel() == 0) {
-      local.stack = {neutral(local.call.outputs[0], shape, op == ReduceOp::max, self)};
+      auto dtype = local.call.outputs[0].dtype;
+      auto nothing = at::empty(at::IntArrayRef(shape), self.options().dtype(dtype));
+      local.stack = {nothing.numel() ? nothing.fill_(neutral_element(op, dtype)) : nothing};  // complex numbers have none
       return;
     }
     auto dims = local.call.dims_arg("dim", self.dim());
     bool keep = local.call.bool_arg("keepdim", false);
     auto result = op == ReduceOp::max ? at::amax(self, dims, keep) : at::amin(self, dims, keep);
     local.stack = {std::move(result)};
-  });
+  }).checking(refuse_nothing);
 }
 
 // --- the gradient of prod, whose formula in LibTorch writes into plain tensors, as an expression of distributed ones

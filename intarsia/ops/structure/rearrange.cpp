@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include "intarsia/ops/along/recut.h"
 #include "intarsia/ops/along/replicated.h"
 #include "intarsia/ops/structure/parts.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
@@ -84,6 +86,12 @@ at::Tensor recut_by(const std::vector<RecutPlan>& plans, at::Tensor tensor) {
   return tensor;
 }
 
+// The same tensor with its elements in the order of the strides, which are dense.
+at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides) {
+  auto& body = body_of(tensor);
+  return tensor.strides() == strides ? tensor : wrap(body.shards(), body.layout, tensor.sizes(), strides, tensor.dtype());
+}
+
 Way flip_along(const CutCall& c) {
   auto& self = c.input(0);
   std::vector<int64_t> here;
@@ -100,8 +108,10 @@ Way flip_along(const CutCall& c) {
   }
   if (plans.empty()) return {};
   return [=](Stack& stack) {
-    auto flipped = recut_by(plans, stack[0].toTensor());
-    stack = {here.empty() ? flipped : at::flip(flipped, here)};
+    auto self = stack[0].toTensor();
+    auto flipped = recut_by(plans, self);
+    if (!here.empty()) flipped = at::flip(flipped, here);
+    stack = {in_order(flipped, at::infer_dense_strides(self.sizes(), self.strides()))};
   };
 }
 
