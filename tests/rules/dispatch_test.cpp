@@ -54,7 +54,8 @@ bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
 // Where the plain op leaves columns one after the other, as LAPACK does, or the order of a tensor that is turned or put together,
 // ours may be contiguous instead.
 bool lies_otherwise(const std::string& op) {
-  static const char* const kParts[] = {"cholesky", "geqrf", "linalg_", "ormqr", "index.Tensor", "rot90", "_scatter", "unsafe_split", "where"};
+  static const char* const kParts[] = {"cholesky", "geqrf",    "linalg_",      "ormqr", "index.Tensor",
+                                       "rot90",    "_scatter", "unsafe_split", "where"};
   return std::any_of(std::begin(kParts), std::end(kParts), [&](auto* part) { return op.find(part) != std::string::npos; });
 }
 
