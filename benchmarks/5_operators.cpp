@@ -1,5 +1,6 @@
-// Operators: what a call costs over the plain op when its decision is known, what the first call costs, what an optimizer
-// step costs, and what moves when an op runs along a cut dim, beside torch.distributed.tensor (peer_operators.py).
+// Operators: what a call costs over the plain op when its decision is known, alone or along a cut dim, what a call of new shapes
+// costs, what an optimizer step costs, and what moves when an op runs along a cut dim, beside torch.distributed.tensor
+// (peer_operators.py).
 // Processor time, best of several rounds, in a world of one rank; bytes on two simulated ranks.
 
 #include <torch/torch.h>
@@ -106,6 +107,26 @@ void print_misses() {
   }
 }
 
+// A call whose sizes were never seen before, on simulated ranks: the decision is made anew each time.
+void print_new_shapes() {
+  torch::NoGradGuard no_grad;
+  auto world = simulate(2);
+  auto mesh = init_device_mesh(torch::kCPU, {2}, {"tp"});
+  printf("\n%-18s %10s %10s   (us, always new shapes on 2 simulated ranks, and known ones)\n", "op", "new", "known");
+  for (auto& c : kLocal) {
+    constexpr int kShapes = 100;
+    double took[2];
+    std::vector<Values> inputs;
+    for (int i = 0; i < kShapes; ++i) inputs.push_back(make(c, &mesh, 100 + i));
+    for (auto& us : took) {
+      auto start = bench::cpu_us();
+      for (auto& v : inputs) c.call(v);
+      us = (bench::cpu_us() - start) / kShapes;
+    }
+    printf("%-18s %10.1f %10.1f\n", c.name, took[0], took[1]);
+  }
+}
+
 template <class Optimizer, class Options>
 double step_us(const DeviceMesh* mesh, int64_t side) {
   std::vector<at::Tensor> parameters;
@@ -193,6 +214,27 @@ const std::vector<Case> kAlong = {
     {"batch_norm, cut batch", {{8, 4, 8}}, {S0}, [](auto& v) { at::batch_norm(v[0], {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
 };
 
+// What these take once they are known, beside the plain op on the whole: the ranks of a simulation take turns.
+void print_known_along() {
+  torch::NoGradGuard no_grad;
+  auto world = simulate(2);
+  auto mesh = init_device_mesh(torch::kCPU, {2}, {"tp"});
+  const Case image = {"conv2d, cut width", {{4, 4, 16, 16}, {4, 4, 3, 3}}, {Shard(3), R},
+                      [](auto& v) { at::conv2d(v[0], v[1], {}, 1, 1); }};
+  std::vector<Case> cases = {image};
+  for (std::string name : {"slice", "cat", "flip", "softmax", "layer_norm", "cumsum", "pad"}) {
+    auto found = std::find_if(kAlong.begin(), kAlong.end(), [&](auto& c) { return c.name == name; });
+    cases.push_back(*found);
+  }
+  printf("\n%-28s %10s %12s   (us, known calls along the cut dim, both of 2 simulated ranks)\n", "along the cut dim", "plain",
+         "distributed");
+  for (auto& c : cases) {
+    auto plain = make(c, nullptr), cut = make(c, &mesh);
+    auto p = bench::time_us([&] { c.call(plain); }, 500, 5), d = bench::time_us([&] { c.call(cut); }, 500, 5);
+    printf("%-28s %10.2f %12.2f\n", c.name, p, d);
+  }
+}
+
 void print_bytes(const std::map<std::string, double>& peer) {
   torch::NoGradGuard no_grad;
   auto world = simulate(2);
@@ -223,6 +265,8 @@ int main() {
   if (peer.empty()) printf("torch.distributed.tensor could not be measured here: its columns are left out\n");
   print_hits();
   print_misses();
+  print_new_shapes();
   print_optimizers(peer);
+  print_known_along();
   print_bytes(peer);
 }

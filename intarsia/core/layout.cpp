@@ -73,10 +73,11 @@ Intervals cut_once(const Intervals& held, const Placement& placement, int64_t pa
   auto blocks = std::min(cut_blocks(placement), std::max<int64_t>(extent, 1));
   auto piece = held.begin();
   int64_t passed = 0;  // positions before *piece
-  for (int64_t b = 0; b < blocks; ++b) {
-    auto block = chunk_of(extent, blocks, b);
-    auto part = chunk_of(block.size(), parts, index);
-    for (auto at = block.begin + part.begin, end = block.begin + part.end; at < end;) {
+  auto length = chunk_of(extent, blocks, 0).size();  // of a block; the last ones may be shorter or empty
+  auto usual = chunk_of(length, parts, index);
+  for (int64_t first = 0; first < extent; first += length) {
+    auto part = first + length <= extent ? usual : chunk_of(extent - first, parts, index);
+    for (auto at = first + part.begin, end = first + part.end; at < end;) {
       while (passed + piece->size() <= at) passed += (piece++)->size();
       auto last = std::min(end, passed + piece->size());
       auto begin = piece->begin + at - passed;

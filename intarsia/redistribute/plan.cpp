@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/core/pending.h"
-#include "intarsia/redistribute/common_runs.h"
 
 namespace intarsia {
 namespace {
@@ -97,24 +96,72 @@ std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goa
   return Step{*kind, {axis}, now, now->with(placements)};
 }
 
+// How many positions two shards have in common along one dim.
+int64_t common_extent(const Intervals& a, const Intervals& b) {
+  int64_t common = 0;
+  for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
+    common += overlap(*i, *j).size();
+    if (i->end < j->end) ++i;
+    else ++j;
+  }
+  return common;
+}
+
+// What every rank holds before and after a step, of the dims that the step cuts otherwise. Of the others all ranks of a line along
+// the step's axes hold the same, before and after.
+struct HeldByRanks {
+  HeldByRanks(const Step& step, const Problem& p) {
+    for (auto* layout : {step.from, step.to}) {
+      for (auto axis : step.axes) {
+        auto dim = cut_dim(layout->placements()[axis]);
+        if (dim >= 0 && std::find(dims.begin(), dims.end(), dim) == dims.end()) dims.push_back(dim);
+      }
+    }
+    auto& mesh = step.from->mesh();
+    for (int64_t position = 0; position < mesh.size(); ++position) {
+      auto coordinate = mesh.coordinate_at(position);
+      for (auto dim : dims) {
+        before.push_back(intervals_of(*step.from, dim, p.shape[dim], coordinate));
+        after.push_back(intervals_of(*step.to, dim, p.shape[dim], coordinate));
+      }
+    }
+  }
+
+  int64_t needed(int64_t position) const {
+    int64_t count = 1;
+    for (size_t k = 0; k < dims.size(); ++k) count *= extent_of(after[position * dims.size() + k]);
+    return count;
+  }
+  int64_t offered(int64_t source, int64_t position) const {
+    int64_t count = 1;
+    for (size_t k = 0; k < dims.size() && count > 0; ++k) {
+      count *= common_extent(before[source * dims.size() + k], after[position * dims.size() + k]);
+    }
+    return count;
+  }
+
+  c10::SmallVector<int64_t, 4> dims;
+  std::vector<Intervals> before, after;  // [rank][dim]
+};
+
 // Whether every rank finds all it needs on its own line along `axes`.
 bool closed(const Step& step, const Problem& p) {
-  auto& mesh = step.from->mesh();
-  for (int64_t position = 0; position < mesh.size(); ++position) {
-    auto here = mesh.coordinate_at(position);
-    int64_t need = 1, found = 0;
-    for (auto extent : local_shape(*step.to, p.shape, here)) need *= extent;
-    auto source = here;
-    for (int64_t member = 0; member < line_size(step); ++member) {
+  auto shape = step.from->mesh().shape();
+  HeldByRanks held(step, p);
+  for (int64_t position = 0; position < step.from->mesh().size(); ++position) {
+    int64_t found = 0, need = held.needed(position);
+    for (int64_t member = 0; member < line_size(step) && found < need; ++member) {
       bool twin = false;  // a copy of a shard that another member already offers
-      int64_t rest = member;
+      int64_t source = position, rest = member;
       for (size_t k = step.axes.size(); k-- > 0;) {
         auto axis = step.axes[k];
-        source[axis] = rest % mesh.shape()[axis];
-        rest /= mesh.shape()[axis];
-        twin = twin || (is_replicate(step.from->placements()[axis]) && source[axis] != here[axis]);
+        auto stride = c10::multiply_integers(shape.slice(axis + 1));
+        auto here = position / stride % shape[axis], there = rest % shape[axis];
+        source += (there - here) * stride;
+        rest /= shape[axis];
+        twin = twin || (is_replicate(step.from->placements()[axis]) && there != here);
       }
-      if (!twin) found += count_of(common_runs(*step.from, source, *step.to, here, p.shape));
+      if (!twin) found += held.offered(source, position);
     }
     if (found < need) return false;
   }

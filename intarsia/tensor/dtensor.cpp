@@ -219,6 +219,7 @@ const Shards& shards_of(const at::Tensor& tensor) {
 }
 
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+  if (std::any_of(size.begin(), size.end(), [](auto n) { return n < 0; })) at::zeros(size);  // has an error of its own
   return full(size, 0, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
 }
 

@@ -16,7 +16,8 @@
 namespace intarsia {
 
 // Distributes a whole tensor over the mesh. With `src_data_rank`, the data of the rank at that position (of every axis)
-// counts, and ranks with other data agree with it; with none, every rank shards its own, and nothing is sent.
+// counts, and ranks with other data agree with it, while another shape or dtype on one rank is an error on all; with none,
+// every rank shards its own, and nothing is sent.
 // The result is a leaf that requires grad if `tensor` does. A Partial placement makes it a pending reduction whose
 // value is `tensor`: see Note [A value as a pending reduction]. To give the terms themselves, use from_local.
 at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
@@ -27,8 +28,8 @@ struct FromLocalOptions {
   std::optional<std::vector<int64_t>> shape, stride;  // global; needed for uneven shards unless run_check is set
 };
 
-// Takes each rank's `local` as its shard. Shares memory with it. Differentiable. Without a shape or run_check all
-// shards are taken to have equal shapes.
+// Takes each rank's `local` as its shard. Shares memory with it; but one plain tensor that is given for all ranks of a
+// simulation is copied for each. Differentiable. Without a shape or run_check all shards are taken to have equal shapes.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                       const FromLocalOptions& options = {});
 

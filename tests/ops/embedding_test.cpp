@@ -48,10 +48,9 @@ TEST(EmbeddingBag, OfTensorsOnSeveralMeshesIsAnError) {
   auto grid = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
   auto table = lay_out(waves({7, 5}), line(4), {Shard(0)});
   auto bags = [&](const DeviceMesh& places, const DeviceMesh& offsets) {
-    auto whole = [](const DeviceMesh& mesh) { return Placements(mesh.ndim(), Replicate()); };
-    return error_text<c10::Error>([&] {
-      at::embedding_bag(table, lay_out(at::arange(6), places, whole(places)), lay_out(at::tensor({0, 2}, at::kLong), offsets, whole(offsets)));
-    });
+    auto whole = [](const at::Tensor& t, const DeviceMesh& mesh) { return lay_out(t, mesh, Placements(mesh.ndim(), Replicate())); };
+    auto starts = at::tensor({0, 2}, at::kLong);
+    return error_text<c10::Error>([&] { at::embedding_bag(table, whole(at::arange(6), places), whole(starts, offsets)); });
   };
   EXPECT_NE(bags(grid, line(4)).find("different meshes"), std::string::npos);
   EXPECT_NE(bags(line(4), grid).find("different meshes"), std::string::npos);
@@ -68,7 +67,8 @@ TEST(EmbeddingBag, IsExactOnMeshesOfSeveralShapes) {
         for (auto table : shape.size() == 1 ? std::vector<std::string>{"[R]", "[S(0)]", "[S(1)]"}
                                             : std::vector<std::string>{"[S(0), S(0)]", "[S(0), S(1)]", "[S(1), R]"}) {
           auto whole = shape.size() == 1 ? "[R]" : "[R, R]";
-          EXPECT_EQ(compare(bags, {waves({7, 5}), places, offsets}, mesh, {table, whole, whole}), "") << mode << table << " on " << n;
+          auto inputs = {waves({7, 5}), places, offsets};
+          EXPECT_EQ(compare(bags, inputs, mesh, {table, whole, whole}), "") << mode << table << " on " << n;
         }
       }
     });

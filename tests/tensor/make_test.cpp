@@ -69,13 +69,14 @@ TEST(DistributeTensor, RefusesOtherShapesAndDtypesOnEveryRank) {
 
 TEST(Factories, RefuseNegativeSizesAsThePlainOnesDo) {
   in_every_world([] {
-    auto expected = error_text<c10::Error>([] { at::zeros({-2, 3}); });
     auto mesh = line();
-    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::zeros({-2, 3}, mesh, {Shard(0)}); }), expected);
-    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::ones({-2, 3}, mesh, {Replicate()}); }), expected);
-    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::empty({-2, 3}, mesh, {Shard(1)}); }), expected);
-    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::full({-2, 3}, 1, mesh, {Shard(0)}); }), expected);
-    EXPECT_EQ(error_text<c10::Error>([&] { intarsia::ones({2}, mesh, {Shard(0)}).new_zeros({-2, 3}); }), expected);
+    auto expect_alike = [](auto plain, auto ours) { EXPECT_EQ(error_text<c10::Error>(ours), error_text<c10::Error>(plain)); };
+    expect_alike([] { at::zeros({-2, 3}); }, [&] { intarsia::zeros({-2, 3}, mesh, {Shard(0)}); });
+    expect_alike([] { at::ones({-2, 3}); }, [&] { intarsia::ones({-2, 3}, mesh, {Replicate()}); });
+    expect_alike([] { at::empty({-2, 3}); }, [&] { intarsia::empty({-2, 3}, mesh, {Shard(1)}); });
+    expect_alike([] { at::full({-2, 3}, 1); }, [&] { intarsia::full({-2, 3}, 1, mesh, {Shard(0)}); });
+    expect_alike([] { at::ones({2}).new_zeros({-2, 3}); },
+                 [&] { intarsia::ones({2}, mesh, {Shard(0)}).new_zeros({-2, 3}); });
   });
 }
 
