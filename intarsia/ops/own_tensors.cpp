@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "intarsia/dispatch/run.h"
+#include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"
 
@@ -28,7 +28,7 @@ void with_own_tensors(const c10::OperatorHandle& op, c10::DispatchKeySet, torch:
     *arg = redistribute(arg->toTensor(), settled(placements_of(arg->toTensor())));
   }
   PlainTensorScope scope(mixed ? plain_tensor_policy() : PlainTensors::replicate);
-  op.redispatchBoxed(kComposite, stack);
+  run_composite(op, stack);
 }
 
 }  // namespace intarsia
