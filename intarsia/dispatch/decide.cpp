@@ -5,10 +5,11 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/dispatch/errors.h"
+#include "intarsia/dispatch/moves.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
 #include "intarsia/tensor/policy.h"
@@ -101,20 +102,6 @@ void choose_layouts(const Call& call, Decision& decision) {
   }
 }
 
-// Whether nobody else sees the tensor's body: no other handle, no view.
-bool is_alone(const at::Tensor& tensor) {
-  auto body = shared_body_of(tensor);
-  return body.use_count() == 2 && &body->memory() == body.get();
-}
-
-// Whether the reductions that a layout leaves pending are over axes of one rank.
-bool pends_over_nobody(const Layout& layout) {
-  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (is_partial(layout.placements()[axis]) && layout.mesh().size(axis) > 1) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void settle_written(const Call& call) {
@@ -122,16 +109,10 @@ void settle_written(const Call& call) {
   bool inside_formula = torch::autograd::get_current_graph_task_id() >= 0;
   for (auto& operand : call.operands) {
     if (!is_written(call.op, operand) || !operand.body || !operand.body->layout->has_partial()) continue;
-    if (inside_formula && pends_over_nobody(*operand.body->layout)) {  // then it is its own sum, for all who see it
-      operand.body->layout = Layout::get(call.mesh, settled(operand.body->layout->placements()));
-      continue;
-    }
-    TORCH_CHECK(inside_formula && is_alone(operand.tensor), "[", call.op.name, "] ", describe(call),
+    TORCH_CHECK(inside_formula || pending_writes() == PendingWrites::settle, "[", call.op.name, "] ", describe(call),
                 ": in-place operations that require placement changes are not supported. ",
                 "Use the op that returns a new tensor, or redistribute first.");
-    at::NoGradGuard below_autograd;
-    auto value = redistribute(operand.tensor.detach(), settled(placements_of(operand.tensor)));
-    operand.tensor.unsafeGetTensorImpl()->set_backend_meta(shared_body_of(value));
+    settle_for(call.op.name.c_str(), operand.tensor);
   }
 }
 

@@ -173,6 +173,31 @@ int64_t argument_returned(const c10::FunctionSchema& schema, size_t r) {
   return -1;
 }
 
+int64_t argument_viewed(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args, size_t r) {
+  auto names = [](const c10::AliasInfo& alias) {
+    return alias.containedTypes().empty() ? alias.beforeSets() : alias.containedTypes()[0].beforeSets();
+  };
+  auto* alias = schema.returns()[r].alias_info();
+  if (!alias) return -1;
+  for (size_t i = 0; i < args.size(); ++i) {
+    auto* own = schema.arguments()[i].alias_info();
+    bool same = own && args[i].isTensor() && own->beforeSets() == names(*alias);
+    if (same && is_per_rank(args[i].toTensor())) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+// Views count writes together with what they view. Below autograd nobody else sees to that.
+static void share_counters(const at::Tensor& viewed, const std::vector<Arguments>& results, size_t r) {
+  for (size_t slot = 0; slot < results.size(); ++slot) {
+    auto value = value_at(viewed, slot);
+    for (auto& tensor : tensors_in(results[slot][r])) {
+      if (!tensor.defined() || tensor.is_inference() || value.is_inference() || !tensor.is_alias_of(value)) continue;
+      tensor.unsafeGetTensorImpl()->set_version_counter(value.unsafeGetTensorImpl()->version_counter());
+    }
+  }
+}
+
 Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   auto first = stack.end() - static_cast<int64_t>(op.schema().arguments().size());
   Arguments args(first, stack.end());
@@ -208,7 +233,8 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   }
   targets.finish();
   for (size_t r = 0; r < op.schema().returns().size(); ++r) {
-    auto same = argument_returned(op.schema(), r);
+    auto same = argument_returned(op.schema(), r), viewed = argument_viewed(op.schema(), args, r);
+    if (same < 0 && viewed >= 0) share_counters(args[viewed].toTensor(), results, r);
     stack->push_back(same >= 0 ? args[same] : join(results, r, op));
   }
 }

@@ -42,6 +42,9 @@ std::vector<size_t> written_arguments(const c10::OperatorHandle& op);
 // Which argument an in-place or out= op gives back as result number r; -1 for a new result.
 int64_t argument_returned(const c10::FunctionSchema& schema, size_t r);
 
+// Which per-rank argument the result number r, or the tensors of that list, may be a view of; -1 for none.
+int64_t argument_viewed(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args, size_t r);
+
 // Takes the arguments of an op from the stack.
 Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 

@@ -221,21 +221,6 @@ class RecordedCall {
     }
   }
 
-  // Which argument the result is a view of; -1 for none.
-  int64_t viewed(size_t r) const {
-    auto names = [](const c10::AliasInfo& alias) {
-      return alias.containedTypes().empty() ? alias.beforeSets() : alias.containedTypes()[0].beforeSets();
-    };
-    auto* alias = op_.schema().returns()[r].alias_info();
-    if (!alias) return -1;
-    for (size_t i = 0; i < args_.size(); ++i) {
-      auto* own = op_.schema().arguments()[i].alias_info();
-      bool same = own && args_[i].isTensor() && own->beforeSets() == names(*alias);
-      if (same && is_per_rank(args_[i].toTensor())) return static_cast<int64_t>(i);
-    }
-    return -1;
-  }
-
   c10::IValue result(size_t r) {
     auto& first = results_[0][r];
     if (first.isTensor()) return tensor_result(r, -1, [r](Arguments& of_rank) { return of_rank[r].toTensor(); });
@@ -254,7 +239,7 @@ class RecordedCall {
     variable_list values;
     for (auto& of_rank : results_) values.push_back(get(of_rank));
     if (!values[0].defined()) return values[0];
-    auto self = viewed(r);
+    auto self = argument_viewed(op_.schema(), args_, r);
     size_t same = 0, alias = 0;
     for (size_t slot = 0; self >= 0 && slot < values.size(); ++slot) {
       auto& given = given_[slot][self].toTensor();

@@ -20,4 +20,15 @@ Shards moved_for(const char* op, const at::Tensor& tensor, const Layout* layout,
   return shards_by(tensor, layout, plan);
 }
 
+void settle_for(const char* op, const at::Tensor& tensor) {
+  CauseScope cause(op, true);
+  auto& body = body_of(tensor);
+  auto* done = body.layout->with(settled(body.layout->placements()));
+  if (C10_LIKELY(!judges_implicit_moves()) || !CauseScope::implicit()) return body.settle_in_place();
+  auto steps = plan(body.layout, done, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
+  judge_implicit_move(CauseScope::op(), str(steps), std::any_of(steps.steps.begin(), steps.steps.end(), sends));
+  JudgedScope judged;
+  body.settle_in_place();
+}
+
 }  // namespace intarsia

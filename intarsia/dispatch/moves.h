@@ -9,4 +9,7 @@ namespace intarsia {
 // policy for implicit moves.
 Shards moved_for(const char* op, const at::Tensor& tensor, const Layout* layout, const Plan& plan);
 
+// Does what is pending in `tensor`, in place, so that the op can write to it. Traced and judged alike.
+void settle_for(const char* op, const at::Tensor& tensor);
+
 }  // namespace intarsia

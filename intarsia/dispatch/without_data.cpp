@@ -46,7 +46,7 @@ at::Tensor alone(const at::Tensor& tensor) {
   return wrap(Shards{tensor}, whole, tensor.sizes(), tensor.strides(), tensor.dtype());
 }
 
-at::Tensor plain(const at::Tensor& tensor) { return is_dtensor(tensor) ? shards_of(tensor)[0] : tensor; }
+at::Tensor plain(const at::Tensor& tensor) { return is_dtensor(tensor) ? body_of(tensor).shards()[0] : tensor; }
 
 void exchange(c10::IValue& value, at::Tensor (*make)(const at::Tensor&)) {
   if (value.isTensor()) {

@@ -30,6 +30,23 @@ at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> pieces) {
   return total == first->numel() ? first->view({-1}) : first->as_strided({total}, {1});
 }
 
+at::Tensor packed_copy(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
+  int64_t total = 0;
+  for (auto& piece : pieces) total += piece.numel();
+  auto flat = at::empty({total}, options);
+  total = 0;
+  for (auto& piece : pieces) {
+    flat.narrow(0, total, piece.numel()).view(piece.sizes()).copy_(piece);
+    total += piece.numel();
+  }
+  return flat;
+}
+
+// What is under way belongs to the engine, and whoever gave it may write to it meanwhile.
+at::Tensor packed_to_send(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options, bool later) {
+  return later ? packed_copy(pieces, options) : packed(pieces, options);
+}
+
 }  // namespace
 
 Trade::Trade(const Axis& axis, const at::TensorOptions& options)
@@ -70,7 +87,7 @@ Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, cons
   Shards send;
   Counts given, got;
   for (auto& trade : trades) {
-    send.push_back(packed(trade.given_, trade.options_));
+    send.push_back(packed_to_send(trade.given_, trade.options_, later));
     result.received.push_back(at::empty({sum_of(trade.got_counts_)}, trade.options_));
     result.shapes.push_back(std::move(trade.shapes_));
     given.push_back(std::move(trade.given_counts_));
@@ -89,7 +106,7 @@ Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c
     auto& count = counts.emplace_back();
     count.reserve(shapes[slot].size());
     for (auto& shape : shapes[slot]) count.push_back(c10::multiply_integers(shape));
-    send.push_back(packed(mine[slot], mine[slot].options()));
+    send.push_back(packed_to_send(mine[slot], mine[slot].options(), later));
     result.received.push_back(at::empty({sum_of(count)}, mine[slot].options()));
   }
   result.shapes = std::move(shapes);
@@ -99,16 +116,8 @@ Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c
 
 at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
   BelowGradients guard;
-  if (auto flat = as_they_stand(pieces); flat.defined()) return flat;
-  int64_t total = 0;
-  for (auto& piece : pieces) total += piece.numel();
-  auto flat = at::empty({total}, options);
-  total = 0;
-  for (auto& piece : pieces) {
-    flat.narrow(0, total, piece.numel()).view(piece.sizes()).copy_(piece);
-    total += piece.numel();
-  }
-  return flat;
+  auto flat = as_they_stand(pieces);
+  return flat.defined() ? flat : packed_copy(pieces, options);
 }
 
 }  // namespace intarsia

@@ -41,10 +41,10 @@ struct Exchanged {
 };
 
 // One all-to-all, traced as `kind`. One trade per slot; what one member gives another, that one gets. With `later` it is
-// only begun, and the pieces given stay as they are until the wait.
+// only begun: the pieces given are copied, and may change before the wait.
 Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false, const char* kind = "all_to_all");
 
-// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of shapes[slot][member] from each.
+// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of shapes[slot][member] from each. `later` as above.
 Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later = false);
 
 // The pieces as one flat buffer of values, in order: a view of them where they stand so in memory, else a copy.

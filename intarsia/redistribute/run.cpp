@@ -186,10 +186,17 @@ Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int6
   return result;
 }
 
+Shards apart(const Shards& shards) {
+  Shards result;
+  for (auto& shard : shards) result.push_back(shard.clone(at::MemoryFormat::Contiguous));
+  return result;
+}
+
 Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   Wait wait;
   auto op = *pending_op(step.from->placements()[step.axes[0]]);
-  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(shards, op, async ? &wait : nullptr);
+  auto mine = async ? apart(shards) : shards;
+  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(mine, op, async ? &wait : nullptr);
   return [wait, result] {
     if (wait) wait();
     return result;
@@ -208,8 +215,8 @@ Shards as_stored(const Shards& shards) {
 Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto done = [](Shards result) -> Finish { return [result] { return result; }; };
   switch (step.kind) {
-    case StepKind::narrow: return done(narrow(step, shards));
-    case StepKind::pend: return done(pend(step, shards));
+    case StepKind::narrow: return done(async ? apart(narrow(step, shards)) : narrow(step, shards));
+    case StepKind::pend: return done(async ? apart(pend(step, shards)) : pend(step, shards));
     case StepKind::all_gather: return all_gather(step, shards, shape, async);
     case StepKind::all_to_all: return all_to_all(step, shards, shape, async);
     case StepKind::reduce_scatter: return done(reduce_scatter(step, shards, shape));
@@ -227,7 +234,7 @@ Shards run(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape)
 }
 
 std::function<Shards()> run_async(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape) {
-  if (plan.steps.empty()) return [shards] { return shards; };
+  if (plan.steps.empty()) return [result = apart(shards)] { return result; };
   auto now = as_stored(shards);
   for (size_t i = 0; i + 1 < plan.steps.size(); ++i) now = begin(plan.steps[i], now, shape, false)();
   return begin(plan.steps.back(), now, shape, true);

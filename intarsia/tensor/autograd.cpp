@@ -29,19 +29,23 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   if (from.layout == to) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
   auto steps = plan(from.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
   auto& shards = from.shards();
-  auto apart = [shards](Shards result) {  // the caller may write to the result: it has memory of its own
-    for (size_t slot = 0; slot < result.size(); ++slot) {
+  auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
+  if (!async_op) {
+    auto result = run(steps, shards, sizes);
+    for (size_t slot = 0; slot < result.size(); ++slot) {  // the caller may write to the result: it has memory of its own
       bool shared = result[slot].is_alias_of(shards[slot]);
       result[slot] = shared ? result[slot].clone(at::MemoryFormat::Contiguous) : result[slot].contiguous();
     }
-    return result;
-  };
-  auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
-  if (!async_op) return wrap(apart(run(steps, shards, sizes)), to, sizes, strides, tensor.dtype());
+    return wrap(std::move(result), to, sizes, strides, tensor.dtype());
+  }
   auto body = c10::make_intrusive<DTensorBody>(Shards(), to);
   auto finish = run_async(steps, shards, sizes);
   auto result = wrap(body, sizes, strides, tensor.dtype());
-  body->arrive_later([finish, apart] { return apart(finish()); });
+  body->arrive_later([finish] {
+    auto result = finish();
+    for (auto& shard : result) shard = shard.contiguous();
+    return result;
+  });
   return result;
 }
 
@@ -104,7 +108,7 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
     ctx->saved_data["grad_layout"] = grad_layout;
     ctx->saved_data["sizes"] = tensor.sizes().vec();
     auto& body = body_of(tensor);
-    auto& shards = body.shards();
+    auto& shards = whole ? body.shards() : body.hand_out();
     auto& mesh = body.layout->mesh();
     if (whole && !shards.empty() && mesh.group_count() == 1) return shards[0].alias();
     return local_value(shards, mesh);

@@ -1,10 +1,12 @@
 #include "intarsia/tensor/body.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
 
-#include "intarsia/comm/trace.h"
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
 #include "intarsia/redistribute/run.h"
@@ -20,26 +22,71 @@ c10::Device device_of(const Shards& shards, const Layout& layout) {
   return as_the_mesh ? c10::Device(layout.mesh().device_type()) : shards[0].device();
 }
 
-// An expanded dim is one place in memory, which copy_ would refuse to write many times; all its values are equal.
-void write(at::Tensor target, at::Tensor value) {
-  for (int64_t d = 0; d < target.dim(); ++d) {
-    if (target.stride(d) == 0 && target.size(d) > 1) target = target.narrow(d, 0, 1), value = value.narrow(d, 0, 1);
-  }
-  target.copy_(value);
-}
+thread_local bool is_replaying = false;
+struct ReplayScope {
+  bool outer = std::exchange(is_replaying, true);
+  ~ReplayScope() { is_replaying = outer; }
+};
 
-at::Tensor replay(const Recipe& recipe, const at::Tensor& base) {
-  auto stack = recipe.args;
-  stack[recipe.self] = base;
-  recipe.op.callBoxed(stack);
-  if (stack[0].isTensorList()) return stack[0].toTensorVector()[recipe.output];
-  return stack[recipe.output].toTensor();
+// One counter for tensors that view one memory: a write to one is a write to both.
+void share_counter(const at::Tensor& tensor, const at::Tensor& owner) {
+  if (tensor.is_inference() || owner.is_inference()) return;
+  tensor.unsafeGetTensorImpl()->set_version_counter(owner.unsafeGetTensorImpl()->version_counter());
 }
 
 }  // namespace
 
 void DTensorBody::view_memory_of(const c10::intrusive_ptr<DTensorBody>& base) {
   base_ = base->base_ ? base->base_ : base;
+  if (C10_LIKELY(!layout->has_partial())) return;
+  auto& views = base_->pending_views_;
+  auto is_gone = [](auto& view) { return view.expired(); };
+  if (views.size() == views.capacity()) views.erase(std::remove_if(views.begin(), views.end(), is_gone), views.end());
+  views.emplace_back(c10::intrusive_ptr<DTensorBody>::unsafe_reclaim_from_nonowning(this));
+}
+
+void DTensorBody::follow(std::unique_ptr<Recipe> recipe) {
+  recipe_ = std::move(recipe);
+  is_tied_ = true;
+}
+
+const Shards& DTensorBody::hand_out() {
+  if (shards().empty()) return shards_;
+  auto& owner = memory();
+  if (shards_[0].is_inference()) {
+    owner.is_unwatched_ = true;
+    return shards_;
+  }
+  if (&owner != this) {
+    std::lock_guard lock(mutex_);
+    for (size_t slot = 0; slot < shards_.size() && !shares_counters_; ++slot) share_counter(shards_[slot], owner.shards_[slot]);
+    shares_counters_ = true;
+  }
+  if (owner.recipe_) body_of(owner.recipe_->base).lend(owner);
+  return shards_;
+}
+
+// Notes the copy of a view of this tensor as lent, or that what is lent of it is up to date.
+void DTensorBody::lend(DTensorBody& view) {
+  auto recipe = *view.recipe_;
+  recipe.base = wrap(c10::make_intrusive<DTensorBody>(shards(), layout), recipe.base.sizes(), recipe.base.strides(), recipe.base.dtype());
+  auto& owner = memory();
+  std::lock_guard lock(owner.mutex_);
+  auto writes = count_writes(view.shards_);
+  auto seen = version();
+  auto known = std::find_if(owner.lent_.begin(), owner.lent_.end(), [&](auto& lent) { return lent->values[0].is_same(view.shards_[0]); });
+  if (known != owner.lent_.end()) {
+    (*known)->writes = writes;
+    (*known)->seen = seen;
+  } else {
+    owner.lent_.push_back(std::make_unique<Lent>(Lent{std::move(recipe), view.shards_, view.layout, writes, seen}));
+  }
+  owner.is_tied_.store(true, std::memory_order_release);
+}
+
+uint64_t DTensorBody::version() {
+  auto& owner = memory();
+  return owner.version_.load(std::memory_order_relaxed) + count_writes(owner.shards_);
 }
 
 void DTensorBody::arrive_later(std::function<Shards()> finish) {
@@ -65,8 +112,40 @@ void DTensorBody::finish() {
 
 void DTensorBody::written() {
   auto& owner = memory();
-  ++owner.version_;
+  owner.count_write();
   if (owner.recipe_) owner.write_back();
+}
+
+// Of the owner of memory: takes back what was written to what it lent, and follows its base.
+void DTensorBody::catch_up() {
+  take_back();
+  if (recipe_) refresh();
+}
+
+void DTensorBody::take_back() {
+  bool changed = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& lent : lent_) {
+      auto writes = count_writes(lent->values);
+      if (lent->writes == writes) continue;
+      auto before = version();
+      TORCH_CHECK(lent->seen == before, "[", lent->recipe.op.schema().name(), "] the local tensor of this view was written to ",
+                  "after the tensor that it views had changed. The view is a copy, brought together from other ranks, and to_local ",
+                  "showed it as it was. Call to_local again after a write, or write to the view itself.");
+      write_through(lent->recipe, lent->values, lent->layout);
+      count_write();
+      lent->writes = writes;
+      for (auto& other : lent_) {
+        if (other == lent || (other->seen == before && !overlap(other->recipe, lent->recipe))) other->seen = version();
+      }
+      changed = true;
+    }
+    auto is_returned = [](auto& lent) { return lent->is_returned(); };
+    lent_.erase(std::remove_if(lent_.begin(), lent_.end(), is_returned), lent_.end());
+    if (lent_.empty() && !recipe_) is_tied_.store(false, std::memory_order_release);
+  }
+  if (changed && recipe_) write_back();
 }
 
 // The base changed since this view copied it: replay the view, into the same memory, so that views of the copy see it.
@@ -74,19 +153,33 @@ void DTensorBody::refresh() {
   std::lock_guard lock(mutex_);
   auto& base = body_of(recipe_->base);
   base.shards();
-  if (recipe_->seen == base.version()) return;
+  auto version = base.version();
+  // Nobody knows whether a tensor that is not watched has changed, but that a view of it which was just made is fresh.
+  if (recipe_->seen == version && (is_replaying || !base.memory().is_unwatched_)) return;
   at::AutoDispatchBelowADInplaceOrView guard;
-  recipe_->seen = base.version();
+  recipe_->seen = version;
   Shards values;
   if (recipe_->local) {
     for (size_t slot = 0; slot < shards_.size(); ++slot) {
       values.push_back(base.shards()[slot].reshape(shards_[slot].sizes()));
     }
   } else {
+    ReplayScope replaying;
     values = shards_in(replay(*recipe_, recipe_->base), layout);
   }
   for (size_t slot = 0; slot < shards_.size(); ++slot) shards_[slot].copy_(values[slot]);
-  ++version_;
+  count_write();
+  base.renew_lent(*this);
+}
+
+// What is lent of a view that has been renewed shows this tensor as it is.
+void DTensorBody::renew_lent(const DTensorBody& view) {
+  auto& owner = memory();
+  if (!owner.is_tied_) return;
+  std::lock_guard lock(owner.mutex_);
+  for (auto& lent : owner.lent_) {
+    if (!view.shards_.empty() && lent->values[0].is_same(view.shards_[0])) lent->seen = version();
+  }
 }
 
 bool DTensorBody::is_stale() {
@@ -97,38 +190,37 @@ bool DTensorBody::is_stale() {
   return base.is_stale() || (!owner.recipe_->local && owner.recipe_->seen != base.version());
 }
 
-// Opens the base as a whole tensor, writes the view's values through a plain view of it, and keeps each rank's part.
 void DTensorBody::write_back() {
-  at::AutoDispatchBelowADInplaceOrView guard;
-  CauseScope cause("write through a view", true);
   auto& base = body_of(recipe_->base);
-  if (recipe_->local) {
-    auto& targets = base.shards();
-    for (size_t slot = 0; slot < targets.size(); ++slot) {
-      write(targets[slot], shards_[slot].reshape(targets[slot].sizes()));
-    }
-    base.written();
-    recipe_->seen = base.version();
-    return;
-  }
-  auto* replicated = Layout::replicated(layout->mesh());
-  auto element_size = c10::elementSize(recipe_->base.scalar_type());
-  auto values = run(plan(layout, replicated, recipe_->sizes, element_size), shards_, recipe_->sizes);
-  auto wholes = shards_in(recipe_->base, replicated);
-  auto& targets = base.shards();
-  for (size_t slot = 0; slot < targets.size(); ++slot) {
-    auto whole = at::empty_strided(recipe_->base.sizes(), recipe_->base.strides(), wholes[slot].options());
-    write(whole, wholes[slot]);
-    write(replay(*recipe_, whole), values[slot]);
-    write(targets[slot], shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
-  }
+  write_through(*recipe_, shards_, layout);
   base.written();
   recipe_->seen = base.version();
 }
 
+void DTensorBody::settle_in_place() {
+  auto& owner = memory();
+  auto* done = owner.layout->with(intarsia::settled(owner.layout->placements()));
+  auto& targets = owner.shards();
+  at::AutoDispatchBelowADInplaceOrView guard;
+  auto reduced = owner.settled([&] {
+    // The reductions are elementwise, so that the shape does not matter: the same plan on every rank.
+    auto steps = plan(owner.layout, done, {}, 1);
+    return Settled{done, owner.version(), run(steps, targets, {})};
+  });
+  if (reduced.layout != done) reduced.shards = run(plan(owner.layout, done, {}, 1), targets, {});
+  for (size_t slot = 0; slot < targets.size(); ++slot) write_into(targets[slot], reduced.shards[slot]);
+  owner.settled_ = nullptr;
+  owner.layout = done;
+  for (auto& lent : owner.lent_) body_of(lent->recipe.base).layout = done;
+  for (auto& weak : owner.pending_views_) {
+    if (auto view = weak.lock()) view->layout = view->layout->with(intarsia::settled(view->layout->placements()));
+  }
+  owner.pending_views_.clear();
+}
+
 DTensorBody::Settled DTensorBody::settled(const std::function<Settled()>& settle) {
   std::lock_guard lock(mutex_);
-  if (!settled_ || settled_->version != version()) settled_ = std::make_unique<Settled>(settle());
+  if (!settled_ || settled_->version != version() || memory().is_unwatched_) settled_ = std::make_unique<Settled>(settle());
   return *settled_;
 }
 

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorImpl.h>
 
 #include "intarsia/core/keys.h"
@@ -18,6 +16,7 @@
 #include "intarsia/core/shards.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/recipe.h"
 
 namespace intarsia {
 
@@ -28,24 +27,14 @@ namespace intarsia {
 // clone, to and detach hand the note on, and set_data of a distributed tensor keeps it.
 using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 
-// Note [Views that communicate]
-// A view op whose result lies on the same ranks as its base is a view of the local tensors, and writing through it
-// changes the base by itself. Where the result has to be brought together from other ranks (row 3 of a tensor cut by
-// rows), its shards are a copy. Such a view keeps a recipe: the base and the op that made it. A write to the view is
-// carried back into the base, and a view whose base has changed is made anew before it is read. Printing is no reading:
-// it shows what was last known and says so.
-struct Recipe {
-  at::Tensor base;  // the distributed tensor that is viewed
-  c10::OperatorHandle op;
-  std::vector<c10::IValue> args;  // of the op; the viewed tensor's place is left empty
-  size_t self;                    // that place
-  size_t output;                  // which result of the op this is
-  std::vector<int64_t> sizes;     // global, of that result
-  uint64_t seen;                  // version of the base that the copy shows
-  // The view is a reshape of the local tensors that some rank had to copy, for its strides. Another rank may not have
-  // had to, so keeping in step must not communicate: the copy has the elements of the base's shard, in order.
-  bool local = false;
-};
+// Note [Writes through local memory]
+// A program gets hold of local tensors by to_local and shards_of, or has them from before from_local, and what it writes to
+// them does not pass dispatch. Their own version counters tell: what is remembered of a tensor (its reduced value, a view
+// that is a copy) counts for one state of these counters. Dispatch itself writes below them. Tensors that view one memory
+// get one counter when they are handed out. The local tensors of a view that is a copy are lent: whoever reads the base
+// first carries into it what was written to them, and it is an error if the base had changed by then. Tensors made in
+// inference mode have no counter: once handed out, nothing of them is remembered, and nothing is carried. A write through local memory is every rank's business, like any op: a rank that alone has to
+// renew what it remembers would wait for the others.
 
 // Note [Reading from several threads]
 // Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
@@ -61,9 +50,12 @@ class DTensorBody final : public c10::BackendMeta {
   // The local tensors, finished and up to date.
   const Shards& shards() {
     if (C10_UNLIKELY(late_.load(std::memory_order_acquire))) finish();
-    if (C10_UNLIKELY(memory().recipe_ != nullptr)) memory().refresh();
+    if (C10_UNLIKELY(memory().is_tied_.load(std::memory_order_acquire))) memory().catch_up();
     return shards_;
   }
+
+  // The same for a caller who may write to them without dispatch; see Note [Writes through local memory].
+  const Shards& hand_out();
 
   // The local tensors as they were last read: a view whose base has changed since may show old values. Never communicates.
   const Shards& last_known_shards() {
@@ -75,13 +67,18 @@ class DTensorBody final : public c10::BackendMeta {
 
   // Who owns the memory that the shards view.
   DTensorBody& memory() { return base_ ? *base_ : *this; }
-  uint64_t version() { return memory().version_; }
+  // Another number after every write to the memory, by whomever.
+  uint64_t version();
 
   // To be called after the shards have been written to.
   void written();
 
+  // Does what is pending, in the memory itself, for all who see it: the value is the same, and from now on each rank holds
+  // it. For ops that write to a value whose reduction is pending.
+  void settle_in_place();
+
   void view_memory_of(const c10::intrusive_ptr<DTensorBody>& base);
-  void follow(std::unique_ptr<Recipe> recipe) { recipe_ = std::move(recipe); }
+  void follow(std::unique_ptr<Recipe> recipe);
   void arrive_later(std::function<Shards()> finish);
 
   // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
@@ -98,13 +95,24 @@ class DTensorBody final : public c10::BackendMeta {
 
  private:
   void finish();
+  void catch_up();
+  void take_back();
+  void lend(DTensorBody& view);
+  void renew_lent(const DTensorBody& view);
   void refresh();
   void write_back();
 
+  void count_write() { version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+
   Shards shards_;
-  uint64_t version_ = 0;
+  std::atomic<uint64_t> version_{0};
   c10::intrusive_ptr<DTensorBody> base_;  // null if the memory is its own
   std::unique_ptr<Recipe> recipe_;
+  std::atomic<bool> is_tied_{false};       // has a recipe, or lent something
+  std::atomic<bool> is_unwatched_{false};  // handed out, and writes to it are not counted
+  bool shares_counters_ = false;           // with its base
+  std::vector<std::unique_ptr<Lent>> lent_;
+  std::vector<c10::weak_intrusive_ptr<DTensorBody>> pending_views_;  // of this memory, and pending like it
   std::atomic<bool> late_{false};  // pending_ is set
   std::function<Shards()> pending_;
   std::unique_ptr<Settled> settled_;

@@ -169,7 +169,7 @@ Shards shards_of(at::Tensor&& tensor) { return shards_of(static_cast<const at::T
 
 const Shards& shards_of(const at::Tensor& tensor) {
   checked_body(tensor, "shards_of");
-  return body_of(tensor).shards();
+  return body_of(tensor).hand_out();
 }
 
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {

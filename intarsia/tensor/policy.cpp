@@ -1,5 +1,6 @@
 #include "intarsia/tensor/policy.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -17,6 +18,7 @@ bool strict_by_environment() {
 thread_local PlainTensors plain_tensors_ = PlainTensors::error;
 thread_local bool strict_ = strict_by_environment();
 thread_local bool local_errors_ = false;
+std::atomic<PendingWrites> pending_writes_{PendingWrites::settle};
 
 }  // namespace
 
@@ -31,5 +33,8 @@ bool is_strict() { return strict_; }
 LocalErrorScope::LocalErrorScope(bool local) : outer_(local_errors_) { local_errors_ = local; }
 LocalErrorScope::~LocalErrorScope() { local_errors_ = outer_; }
 bool errors_are_local() { return local_errors_; }
+
+void set_pending_writes(PendingWrites policy) { pending_writes_.store(policy, std::memory_order_relaxed); }
+PendingWrites pending_writes() { return pending_writes_.load(std::memory_order_relaxed); }
 
 }  // namespace intarsia

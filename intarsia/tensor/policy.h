@@ -53,4 +53,14 @@ class LocalErrorScope {
 };
 bool errors_are_local();
 
+// What happens when an op writes in place to a value whose reduction is pending, and cannot leave it so: clamp_, relu_,
+// add_ of a number.
+enum class PendingWrites {
+  settle,  // the default: the reduction is done first, for all who see the tensor; the value is the same
+  error,   // as PyTorch's DTensor: an error
+};
+// For the whole process.
+void set_pending_writes(PendingWrites policy);
+PendingWrites pending_writes();
+
 }  // namespace intarsia

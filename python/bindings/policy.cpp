@@ -45,6 +45,10 @@ void bind_policies(py::module_& module) {
   bind_scope<ImplicitMovesScope, ImplicitMoves, bool>(module, "ImplicitMovesScope",
                                                       "What happens when an op has to move its tensors by itself.");
   bind_scope<StrictScope, bool>(module, "StrictScope", "Ops without a rule are errors inside.");
+  py::enum_<PendingWrites>(module, "PendingWrites")
+      .value("settle", PendingWrites::settle)
+      .value("error", PendingWrites::error);
+  module.def("set_pending_writes", &set_pending_writes);
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }
 

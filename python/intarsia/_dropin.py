@@ -125,6 +125,7 @@ def install() -> None:
         _rebind(module, ours_by_theirs)
     _show_to_optimizers()
     _refuse_dropout_of_pending()
+    _refuse_writes_to_pending()
     _teach_children()
 
 
@@ -201,6 +202,14 @@ def _refuse_dropout_of_pending() -> None:
         theirs = getattr(functional, name)
         setattr(functional, name, _settled_only(theirs))
         _undo.append(lambda name=name, theirs=theirs: setattr(functional, name, theirs))
+
+
+def _refuse_writes_to_pending() -> None:
+    """An in-place op that cannot leave a reduction pending is an error of PyTorch's DTensor. Ours would reduce first."""
+    from . import _core
+
+    _core.set_pending_writes(_core.PendingWrites.error)
+    _undo.append(lambda: _core.set_pending_writes(_core.PendingWrites.settle))
 
 
 def _settled_only(dropout: Callable[..., Any]) -> Callable[..., Any]:

@@ -138,15 +138,15 @@ at::Tensor grad_by_words(const at::Tensor& grad, const at::Tensor& indices, cons
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     auto count = local_shape(*layout, sizes, slots[slot].coordinate)[0];
     auto first = local_offset(*layout, sizes, slots[slot].coordinate)[0];
-    auto& mine = shards_of(ids)[slot];
+    auto& mine = body_of(ids).shards()[slot];
     if (mine.is_meta()) {  // see Note [Tensors without data]
-      shards.push_back(at::empty({count, grad.size(-1)}, shards_of(g)[slot].options()));
+      shards.push_back(at::empty({count, grad.size(-1)}, body_of(g).shards()[slot].options()));
       continue;
     }
     auto local = mine - first;
     auto elsewhere = (local < 0).logical_or_(local >= count).logical_or_(mine == padding);
     // One row more takes what belongs to others.
-    auto sums = at::embedding_dense_backward(shards_of(g)[slot], local.masked_fill(elsewhere, count), count + 1, -1, false);
+    auto sums = at::embedding_dense_backward(body_of(g).shards()[slot], local.masked_fill(elsewhere, count), count + 1, -1, false);
     shards.push_back(sums.narrow(0, 0, count));
   }
   auto strides = c10::contiguous_strides(sizes);

@@ -81,7 +81,7 @@ at::Tensor folded_back(const at::Tensor& padded, int64_t dim, int64_t before, in
   Shards sums;
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
     auto& f = members[axis.position(slot)];
-    auto& shard = shards_of(gathered)[slot];
+    auto& shard = body_of(gathered).shards()[slot];
     auto sum = shard.narrow(dim, 0, f.own).clone(at::MemoryFormat::Contiguous);
     if (!f.rows.empty()) sum.index_add_(dim, at::tensor(f.rows, at::kLong), shard.narrow(dim, f.own, f.rows.size()));
     sums.push_back(sum);

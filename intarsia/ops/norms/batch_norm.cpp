@@ -133,7 +133,7 @@ Placements beside(const at::Tensor& x, bool sums) {
 
 Shards shards_beside(const at::Tensor& values, const at::Tensor& x) {
   at::NoGradGuard below_autograd;
-  return values.defined() ? shards_of(redistribute(values, beside(x, false))) : Shards(mesh_of(x).slots().size());
+  return values.defined() ? body_of(redistribute(values, beside(x, false))).shards() : Shards(mesh_of(x).slots().size());
 }
 
 at::Tensor per_channel(Shards shards, const at::Tensor& x) {
@@ -150,7 +150,7 @@ struct Statistics {
 Statistics statistics(const at::Tensor& x) {
   auto count = extent(x, all_but_channels(x));
   Shards means, variances, sums, squares;
-  for (auto& shard : shards_of(x)) {
+  for (auto& shard : body_of(x).shards()) {
     auto [mean, variance] = shard.numel() ? at::batch_norm_update_stats(shard, {}, {}, 0)
                                           : std::make_tuple(zero_per_channel(shard), zero_per_channel(shard));
     means.push_back(mean), variances.push_back(variance);
@@ -158,8 +158,8 @@ Statistics statistics(const at::Tensor& x) {
   }
   auto mean = at::div(settle(per_channel(std::move(sums), x)), count);
   for (size_t slot = 0; slot < means.size(); ++slot) {
-    auto& shard = shards_of(x)[slot];
-    auto apart = means[slot].sub_(shards_of(mean)[slot]);
+    auto& shard = body_of(x).shards()[slot];
+    auto apart = means[slot].sub_(body_of(mean).shards()[slot]);
     squares.push_back(variances[slot].addcmul_(apart, apart).mul_(extent(shard, all_but_channels(shard))));
   }
   return {mean, at::div(settle(per_channel(std::move(squares), x)), count)};
@@ -172,7 +172,7 @@ Stack by_loops(const BatchNorm& norm) {
   auto weights = shards_beside(norm.weight, x), biases = shards_beside(norm.bias, x);
   Shards results;
   for (size_t slot = 0; slot < means.size(); ++slot) {
-    auto& shard = shards_of(x)[slot];
+    auto& shard = body_of(x).shards()[slot];
     results.push_back(shard.numel() ? std::get<0>(at::native_batch_norm(shard, weights[slot], biases[slot], means[slot],
                                                                         variances[slot], false, 0, norm.eps))
                                     : at::empty_like(shard));
@@ -188,11 +188,11 @@ std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, cons
                                                     const Shards& means, const Shards& deviations) {
   Shards alongs, levels;
   for (size_t slot = 0; slot < means.size(); ++slot) {
-    auto& shard = shards_of(x)[slot];
+    auto& shard = body_of(x).shards()[slot];
     at::Tensor none, along, level;
     if (shard.numel()) {
       std::tie(none, along, level) =
-          at::native_batch_norm_backward(shards_of(grad)[slot], shard, weights[slot], {}, {}, means[slot], deviations[slot], true,
+          at::native_batch_norm_backward(body_of(grad).shards()[slot], shard, weights[slot], {}, {}, means[slot], deviations[slot], true,
                                          0, {false, true, true});
     }
     alongs.push_back(along.defined() ? along : zero_per_channel(shard));
@@ -228,7 +228,7 @@ Stack gradients_by_loops(const BatchNormBackward& norm) {
     slopes = shards_beside(at::mul(at::div(settle(along), count), at::mul(rstd, factor)), x);
   }
   for (size_t slot = 0; slot < means.size(); ++slot) {
-    auto &gradient = shards_of(grad)[slot], &shard = shards_of(x)[slot];
+    auto &gradient = body_of(grad).shards()[slot], &shard = body_of(x).shards()[slot];
     inputs.push_back(input_gradient(gradient, shard, means[slot], factors[slot], shifts[slot], slopes[slot]));
   }
   results[0] = wrap(std::move(inputs), &layout_of(x), x.sizes(), result_strides(x), x.dtype());

@@ -1,0 +1,135 @@
+// In-place ops on values whose reduction is pending: the reduction is done first, for all who see the tensor.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "intarsia/comm/implicit_moves.h"
+#include "intarsia/debug/comm_debug_mode.h"
+#include "tests/support/error_text.h"
+#include "tests/support/lay_out.h"
+#include "tests/support/worlds.h"
+
+namespace intarsia {
+namespace {
+
+DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
+at::Tensor ramp() { return at::arange(1, 25, at::kDouble).reshape({4, 6}) / 8; }
+at::Tensor pending(ReduceOp op = ReduceOp::sum) { return lay_out(ramp(), line(), {Partial(op)}); }
+
+using Write = std::function<void(at::Tensor)>;
+const std::vector<std::pair<const char*, Write>> kWrites = {
+    {"clamp_", [](at::Tensor x) { x.clamp_(1, 2); }},
+    {"add_ of a number", [](at::Tensor x) { x.add_(0.5); }},
+    {"relu_", [](at::Tensor x) { x.relu_(); }},
+    {"pow_", [](at::Tensor x) { x.pow_(2); }},
+    {"a view", [](at::Tensor x) { x.t().select(0, 3).sigmoid_(); }},
+    {"a part", [](at::Tensor x) { x.slice(1, 2, 5).exp_(); }},
+    {"cumsum_", [](at::Tensor x) { x.cumsum_(1); }},
+    {"masked_fill_", [](at::Tensor x) { x.masked_fill_(x > 1, 7); }},
+    {"mul_ of itself", [](at::Tensor x) { x.mul_(x); }},
+    {"add_ of its square", [](at::Tensor x) { x.add_(x * x); }},
+};
+
+TEST(PendingWrites, GiveTheValuesOfThePlainOp) {
+  in_every_world([] {
+    for (auto& [name, write] : kWrites) {
+      for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+        auto plain = ramp(), x = pending(op);
+        write(plain), write(x);
+        EXPECT_EQ(difference(full_tensor(x), plain, 1e-12), "") << name << " of a pending " << str(op);
+      }
+    }
+  });
+}
+
+TEST(PendingWrites, AreSeenByAllWhoSeeTheTensor) {
+  in_every_world([] {
+    for (auto& [name, write] : kWrites) {
+      auto plain = ramp(), x = pending();
+      auto detached = x.detach(), turned = x.t(), row = x.select(0, 1), part = x.view({24}).slice(0, 3, 9);
+      write(plain), write(x);
+      EXPECT_EQ(difference(full_tensor(detached), plain, 1e-12), "") << name;
+      EXPECT_EQ(difference(full_tensor(turned), plain.t(), 1e-12), "") << name;
+      EXPECT_EQ(difference(full_tensor(row), plain[1], 1e-12), "") << name;
+      EXPECT_EQ(difference(full_tensor(part), plain.view({24}).slice(0, 3, 9), 1e-12), "") << name;
+    }
+  });
+}
+
+TEST(PendingWrites, ThroughAViewReachTheBase) {
+  in_every_world([] {
+    auto plain = ramp(), x = pending();
+    auto turned = x.t(), row = x.select(0, 2);
+    turned.clamp_(0, 2), row.add_(1);
+    plain.clamp_(0, 2), plain.select(0, 2).add_(1);
+    EXPECT_EQ(difference(full_tensor(x), plain, 1e-12), "");
+    EXPECT_EQ(str(placements_of(turned)), str(placements_of(x)));
+  });
+}
+
+TEST(PendingWrites, OverTwoAxesAndBesideCutsReduceWhatIsPending) {
+  auto world = simulate(6);
+  auto mesh = init_device_mesh(at::kCPU, {2, 3});
+  for (Placements placements : {Placements{Partial(), Shard(1)}, {Shard(0), Partial()}, {Partial(), Partial()}, {Partial(), Replicate()}}) {
+    auto x = lay_out(ramp(), mesh, placements);
+    x.relu_().sub_(1);
+    EXPECT_EQ(difference(full_tensor(x), ramp() - 1, 1e-12), "") << str(placements);
+    EXPECT_FALSE(layout_of(x).has_partial());
+  }
+}
+
+TEST(PendingWrites, KeepGradients) {
+  in_every_world([] {
+    auto run = [](const at::Tensor& leaf, const at::Tensor& other) {
+      auto y = at::mm(leaf, other);  // pending where both are cut along the sum
+      auto saved = y.exp();
+      y += 0.5;
+      y.clamp_(0.1, 30);
+      auto loss = (y * 2 + saved).sum();
+      loss += 0.1;
+      loss.backward();
+      return std::pair(loss, leaf.grad());
+    };
+    auto [value, grad] = run(ramp().requires_grad_(), ramp().t());
+    auto [loss, actual] = run(lay_out(ramp(), line(), {Shard(1)}).requires_grad_(), lay_out(ramp().t().contiguous(), line(), {Shard(0)}));
+    EXPECT_NEAR(loss.item<double>(), value.item<double>(), 1e-9 * value.item<double>());
+    EXPECT_EQ(difference(full_tensor(actual) / value.item<double>(), grad / value.item<double>(), 1e-12), "");
+  });
+}
+
+TEST(PendingWrites, OfWhatAFormulaHasSavedAreTheErrorOfAutograd) {
+  in_every_world([] {
+    auto leaf = lay_out(ramp(), line(), {Partial()}).requires_grad_();
+    auto x = leaf * 1;
+    auto y = x * x;
+    x.clamp_(0, 1);
+    EXPECT_THROW(y.sum().backward(), c10::Error);
+  });
+}
+
+TEST(PendingWrites, ShowInTheTraceAndAreJudged) {
+  auto world = simulate(2);
+  auto x = pending();
+  {
+    ImplicitMovesScope scope(ImplicitMoves::error);
+    auto text = error_text<c10::Error>([&] { x.relu_(); });
+    EXPECT_NE(text.find("aten::relu_"), std::string::npos) << text;
+  }
+  EXPECT_EQ(str(placements_of(x)), "[P(sum)]") << "nothing has changed";
+  CommDebugMode comms;
+  x.relu_(), x.relu_();
+  EXPECT_EQ(comms.get_total_counts(), 1);
+  EXPECT_EQ(str(placements_of(x)), "[R]");
+}
+
+TEST(PendingWrites, ThatCanStayPendingDo) {
+  auto world = simulate(2);
+  CommDebugMode comms;
+  auto x = pending();
+  x.mul_(2), x.add_(pending()), x.zero_();
+  EXPECT_EQ(comms.get_total_counts(), 0);
+  EXPECT_EQ(str(placements_of(x)), "[P(sum)]");
+}
+
+}  // namespace
+}  // namespace intarsia
