@@ -76,7 +76,6 @@ void add_all_ops(RuleTable& t) {
   add_fills(t);
   add_pending_fill(t);
   add_lists(t);
-  add_quantiles(t);
   add_random_like(t);
   add_recurrent(t);
   add_packed_sequences(t);

@@ -82,7 +82,6 @@ void add_factories(RuleTable& table);
 void add_fills(RuleTable& table);
 void add_pending_fill(RuleTable& table);
 void add_lists(RuleTable& table);
-void add_quantiles(RuleTable& table);
 void add_random_like(RuleTable& table);
 void add_recurrent(RuleTable& table);
 void add_packed_sequences(RuleTable& table);

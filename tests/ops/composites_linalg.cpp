@@ -47,6 +47,11 @@ void add_factorizations(const AddCalls& each, const Ints& batch) {
   each({"linalg_matrix_rank.atol_rtol_float"}, {tall, kNone, 1e-9, false});
   each({"linalg_matmul"}, {a, a + 1});
   each({"linalg_vecdot"}, {tall, tall + 1, -1});
+  each({"linalg_eigh"}, {s, "L"});
+  each({"linalg_svd"}, {tall, false, kNone});
+  each({"svd"}, {tall, true, true});
+  each({"qr"}, {tall, true});
+  each({"linalg_ldl_factor"}, {s, false});
   // Vectors of which any multiple is one have no gradient of their own: values that do not depend on that choice.
   each({"linalg_eigvals"}, {s});
   each.list.back().gradient = false;
@@ -58,6 +63,9 @@ void add_linalg_composites(std::vector<Sample>& list) {
   AddCalls each{list};
   add_factorizations(each, {});
   add_factorizations(each, {5});
+  auto [lu, pivots] = at::linalg_lu_factor(squares({}, 3));
+  each({"lu_solve"}, {x({3, 2}), lu, pivots});
+  each({"orgqr"}, {unit({5, 3}), unit({3})});
   each({"nuclear_norm"}, {x({5, 3}), false});
   each({"linalg_multi_dot"}, {c10::List<at::Tensor>({x({5, 3}), x({3, 2}), x({2, 4})})});
   each({"linalg_tensorinv"}, {squares({}, 6).reshape({6, 2, 3}), 1});

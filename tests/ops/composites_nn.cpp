@@ -24,8 +24,8 @@ void add_convolutions(const AddCalls& each) {
   each({"conv_transpose1d"}, {x({5, 2, 4}), x({2, 3, 3}), x({3}), Ints{2}, Ints{1}, Ints{1}, 1, Ints{1}});
   each({"conv_transpose2d.input"}, {x({5, 2, 4, 3}), x({2, 3, 3, 3}), x({3}), Ints{2}, Ints{1}, Ints{1}, 1, Ints{1}});
   each({"conv_transpose3d.input"}, {x({3, 2, 3, 2, 2}), x({2, 3, 2, 2, 2}), kNone, Ints{1}, Ints{0}, Ints{0}, 1, Ints{1}});
-  each({"thnn_conv2d"}, {x({5, 2, 5, 6}), x({4, 2, 3, 3}), Ints{3, 3}, x({4}), Ints{1}, Ints{1}});
-  each({"slow_conv3d"}, {x({5, 2, 3, 4, 4}), x({3, 2, 2, 2, 2}), Ints{2, 2, 2}, x({3}), Ints{1}, Ints{0}});
+  each({"thnn_conv2d"}, {x({5, 2, 5, 6}), x({4, 2, 3, 3}), Ints{3, 3}, x({4}), Ints{1, 1}, Ints{1, 1}});
+  each({"slow_conv3d"}, {x({5, 2, 3, 4, 4}), x({3, 2, 2, 2, 2}), Ints{2, 2, 2}, x({3}), Ints{1, 1, 1}, Ints{0, 0, 0}});
 }
 
 void add_pools(const AddCalls& each) {

@@ -59,7 +59,7 @@ void add_views(const AddCalls& each) {
   each({"linalg_diagonal"}, {x({5, 3}), 0, 0, 1});
   each({"diag"}, {x({5, 3}), 1});
   each({"diag", "diagflat"}, {x({5}), 0});
-  each({"trace_backward"}, {at::tensor(1.5, at::kDouble), Ints{5, 3}});
+  each({"trace_backward"}, {at::scalar_tensor(1.5, at::kDouble), Ints{5, 3}});
   each({"imag"}, {at::complex(x({5, 3}), x({5, 3}))});
   each({"broadcast_to"}, {x({5, 1}), Ints{2, 5, 3}});
   each({"expand_as"}, {x({5, 1}), x({5, 3})});
