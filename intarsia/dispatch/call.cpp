@@ -99,11 +99,12 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
-// The gradient of as_strided adds up by an index that the formula makes, the same on every rank.
+// The gradient of as_strided adds up by an index that the formula makes, the same on every rank; that of index_select by the one
+// that its forward pass has compared.
 bool is_index_of_formula(const at::Tensor& tensor) {
   if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
   auto node = torch::autograd::get_current_node();
-  return node && node->name().rfind("AsStrided", 0) == 0;
+  return node && (node->name().rfind("AsStrided", 0) == 0 || node->name().rfind("IndexSelect", 0) == 0);
 }
 
 // A plain number into which a distributed value is written (`total += loss`) becomes distributed where it stands: a number

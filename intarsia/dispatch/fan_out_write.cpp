@@ -70,7 +70,8 @@ std::vector<at::Tensor> seers_of(const at::Tensor& tensor, c10::ArrayRef<c10::IV
 }
 
 at::Tensor bytes_of(const c10::Storage& memory) {
-  return at::empty({0}, at::TensorOptions(at::kByte).device(memory.device())).set_(memory, 0, {static_cast<int64_t>(memory.nbytes())}, {1});
+  auto none = at::empty({0}, at::TensorOptions(at::kByte).device(memory.device()));
+  return none.set_(memory, 0, {static_cast<int64_t>(memory.nbytes())}, {1});
 }
 
 // What `tensor` would be over other memory of the same kind.
@@ -125,8 +126,9 @@ void PlainTargets::add(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
                     "simulated rank into a plain tensor of shape ", tensor.sizes(), " whose memory other tensors see, too. ",
                     "Let go of its views and of what data() and detach() returned, or write to a tensor that is one per ",
                     "rank, such as zeros_like of one.");
-  auto& first = target.memory.emplace_back(tensor.storage());
-  for (size_t slot = 1; slot < slots; ++slot) target.memory.push_back(bytes_of(first).clone().storage());
+  auto bytes = bytes_of(tensor.storage());
+  target.memory.push_back(tensor.storage());
+  for (size_t slot = 1; slot < slots; ++slot) target.memory.push_back(bytes.clone().storage());
   for (auto& seer : target.seers) {
     target.plain.push_back(copy_of(seer));
     Shards values;

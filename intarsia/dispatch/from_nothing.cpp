@@ -8,6 +8,7 @@
 
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -113,11 +114,12 @@ bool may_make_tensors(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-FromNothingScope::FromNothingScope(const Layout* model, bool beside_plain)
-    : outer_(model_), keys_(c10::impl::tls_local_dispatch_key_set()) {
-  if (!model) return;
-  model_ = model;
-  enter(beside_plain);
+FromNothingScope::FromNothingScope(const GivenTensors& given)
+    : outer_(model_), keys_(c10::impl::tls_local_dispatch_key_set()),
+      policy_(given.model && !given.lists ? PlainTensors::replicate : plain_tensor_policy()) {
+  if (!given.model) return;
+  model_ = given.model;
+  enter(given.plain);
 }
 
 FromNothingScope::~FromNothingScope() {
@@ -133,6 +135,7 @@ void GivenTensors::see(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   if (!is_dtensor(tensor)) {
     plain = true;
+    lists = lists || is_per_rank(tensor) || tensor.numel() != 1;
   } else if (!model || tensor.numel() != 1) {
     model = &layout_of(tensor);
   }
@@ -140,7 +143,7 @@ void GivenTensors::see(const at::Tensor& tensor) {
 
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto given = given_to(op, *stack);
-  FromNothingScope scope(given.model, given.plain);
+  FromNothingScope scope(given);
   op.redispatchBoxed(kComposite, stack);
 }
 

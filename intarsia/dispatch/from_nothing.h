@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "intarsia/core/layout.h"
+#include "intarsia/tensor/policy.h"
 
 namespace intarsia {
 
@@ -26,11 +27,23 @@ namespace intarsia {
 // cost. It is left whenever code of ours runs, and where an op has plain tensors only: what a plain kernel makes is plain.
 // The latter needs a look at every op, which begins (with a second key) where there are plain tensors: among the arguments
 // of the function, or of its own making.
+//
+// A number that the function was given, or made, may become a plain tensor of more elements (quantile spreads it over its columns):
+// where the caller has given no such tensor, it is taken as replicated.
+
+// The tensors that a function is called with.
+struct GivenTensors {
+  const Layout* model = nullptr;  // of a distributed one
+  bool plain = false;             // whether there are plain ones, too
+  bool lists = false;             // of more than one element
+
+  void see(const at::Tensor& tensor);
+};
+
 class FromNothingScope {
  public:
-  // What is made lies on the mesh of `model`; a null leaves things as they are. `beside_plain`: the function has plain tensors
-  // among its arguments, too.
-  FromNothingScope(const Layout* model, bool beside_plain);
+  // Without a distributed tensor it leaves things as they are.
+  explicit FromNothingScope(const GivenTensors& given);
   ~FromNothingScope();
   FromNothingScope(const FromNothingScope&) = delete;
   FromNothingScope& operator=(const FromNothingScope&) = delete;
@@ -38,14 +51,7 @@ class FromNothingScope {
  private:
   const Layout* outer_;
   c10::impl::LocalDispatchKeySet keys_;
-};
-
-// Finds the mesh among the tensors that a function is called with.
-struct GivenTensors {
-  const Layout* model = nullptr;
-  bool plain = false;
-
-  void see(const at::Tensor& tensor);
+  PlainTensorScope policy_;
 };
 
 // LibTorch's own code for a composite op, in that scope. The arguments are the last on the stack.
