@@ -19,8 +19,13 @@ TEST(ModuleCuts, LinearAndTables) {
       {"Embedding padding_idx", MODULE(Embedding(nn::EmbeddingOptions(7, 4).padding_idx(2))), {ids}},
       {"EmbeddingBag", MODULE(EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMean))), {ids}},
       {"PReLU", MODULE(PReLU(nn::PReLUOptions().num_parameters(4))), {x}},
-      {"AdaptiveLogSoftmaxWithLoss", MODULE(AdaptiveLogSoftmaxWithLoss(nn::AdaptiveLogSoftmaxWithLossOptions(4, 9, {2, 5}))),
-       {x, at::tensor({0, 3, 8, 1, 6}, at::kLong)}},
+      {"AdaptiveLogSoftmaxWithLoss", [] {
+         nn::AdaptiveLogSoftmaxWithLoss m(nn::AdaptiveLogSoftmaxWithLossOptions(4, 9, {2, 5}).div_value(2));
+         return Net{m.ptr(), [m](auto& t) mutable {
+                      auto found = m->forward(t[0], t[1]);
+                      return Tensors{found.output, at::scalar_tensor(found.loss, at::kDouble), m->log_prob(t[0])};
+                    }};
+       }, {x, at::tensor({0, 3, 8, 1, 6}, at::kLong)}},
       {"Fold", MODULE(Fold(nn::FoldOptions({4, 5}, {2, 2}))), {waves({3, 8, 12})}},
       {"Unfold", MODULE(Unfold(nn::UnfoldOptions({2, 3}).padding(1))), {waves({3, 2, 5, 6})}},
       {"Functional", MODULE(Functional([](const at::Tensor& t) { return t.sin(); })), {x}},
@@ -31,7 +36,7 @@ TEST(ModuleCuts, LinearAndTables) {
        }, {x}},
       {"ModuleList", [] {
          nn::ModuleList m(nn::Linear(4, 3), nn::Linear(3, 2));
-         return Net{m.ptr(), [m](auto& t) { return Tensors{m->at<nn::LinearImpl>(1).forward(m->at<nn::LinearImpl>(0).forward(t[0]))}; }};
+         return Net{m.ptr(), [m](auto& t) mutable { return Tensors{m->at<nn::LinearImpl>(1).forward(m->at<nn::LinearImpl>(0).forward(t[0]))}; }};
        }, {x}},
   });
 }

@@ -111,7 +111,7 @@ TEST(PlainTensors, ANormBesideTensorParallelLayersTrains) {
       train(model, waves({5, 4}), make);
       train(alone, waves({5, 4}), make);
       for (size_t i = 0; i < model->parameters().size(); ++i) {
-        auto& p = model->parameters()[i];
+        auto p = model->parameters()[i];
         EXPECT_FALSE(is_per_rank(p)) << name << " " << i;
         EXPECT_EQ(difference((is_dtensor(p) ? full_tensor(p) : p).detach(), alone->parameters()[i].detach(), 1e-9), "") << name << i;
       }
