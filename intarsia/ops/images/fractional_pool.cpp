@@ -25,7 +25,7 @@ Rule backward(int64_t dims) {
     if (call.inputs[1].dim() == dims + 2) rows.push_back({{S(1), S(1), S(1)}, {S(1)}});
     rows.push_back({{P_sum, R, R}, {P_sum}});
     return rows;
-  }));
+  }).like_input(1));
 }
 
 }  // namespace
