@@ -104,17 +104,17 @@ void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
 // up to a microsecond where there are lists of numbers.
 bool hands_on(const std::string& name) {
   static const std::set<std::string> names = {
-      "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d", "aten::avg_pool1d",
-      "aten::layer_norm", "aten::group_norm", "aten::batch_norm", "aten::_batch_norm_impl_index", "aten::softmax",
-      "aten::log_softmax", "aten::dropout", "aten::square", "aten::relu6", "aten::selu", "aten::nll_loss", "aten::nll_loss_nd",
-      "aten::multiply", "aten::divide", "aten::subtract", "aten::where"};
+      "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d",
+      "aten::avg_pool1d", "aten::layer_norm", "aten::group_norm", "aten::batch_norm", "aten::_batch_norm_impl_index",
+      "aten::softmax", "aten::log_softmax", "aten::dropout", "aten::square", "aten::relu6", "aten::selu", "aten::nll_loss",
+      "aten::nll_loss_nd", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"};
   return names.count(name) > 0;
 }
 
-// Views and conversions make nothing; the others are about the handle or its history, not about values.
+// Views and conversions make nothing; the others are about the handle or its form, not about values.
 bool may_make_tensors(const c10::OperatorHandle& op) {
   static const std::set<std::string> others = {"aten::requires_grad_", "aten::_fw_primal", "aten::_make_dual", "aten::data",
-                                               "aten::detach", "aten::lift_fresh", "aten::is_leaf", "aten::retain_grad"};
+                                               "aten::detach", "aten::lift_fresh", "aten::_shape_as_tensor"};
   auto& schema = op.schema();
   auto& returns = schema.returns();
   if (!takes_tensors(schema) || others.count(schema.name()) || hands_on(schema.name())) return false;

@@ -11,7 +11,8 @@ using Ints = std::vector<int64_t>;
 const c10::IValue kNone;
 
 void add_names_of_others(const AddCalls& each) {
-  each({"absolute", "arctan", "arcsinh", "negative", "positive", "fix", "square", "selu", "relu6", "isfinite", "isreal", "log_sigmoid"},
+  each({"absolute", "arctan", "arcsinh", "negative", "positive", "fix", "square", "selu", "relu6", "isfinite", "isreal",
+        "log_sigmoid"},
        {x({5, 3})});
   each({"arccos", "arcsin", "arctanh"}, {unit({5, 3})});
   each({"arccosh"}, {pos({5, 3}) + 1});
