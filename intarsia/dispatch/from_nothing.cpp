@@ -147,8 +147,9 @@ void GivenTensors::see(const at::Tensor& tensor) {
   if (!is_dtensor(tensor)) {
     plain = true;
     lists = lists || is_per_rank(tensor) || tensor.numel() != 1;
-  } else if (!model || tensor.numel() != 1) {
-    model = &layout_of(tensor);
+  } else if (!leads_) {
+    leads_ = tensor.numel() != 1;
+    if (leads_ || !model) model = &layout_of(tensor);
   }
 }
 

@@ -19,7 +19,7 @@ namespace intarsia {
 // written into it, and random numbers are those of one device. A plain tensor that the caller gave is not touched, and
 // stays an error where it meets distributed ones.
 //
-// Two functions have an entry where that begins: composite ops, whose kernel opens the scope, and functions of torch:: that
+// Two kinds of functions have an entry where that begins: composite ops, whose kernel opens the scope, and functions of torch:: that
 // are no ops (modules, nn::init), whose place ours take in the process: see nn/forwards.cpp. Functions that are inline in
 // LibTorch's headers are compiled into the caller's program and cannot be told from the caller's own code.
 //
@@ -33,11 +33,14 @@ namespace intarsia {
 
 // The tensors that a function is called with.
 struct GivenTensors {
-  const Layout* model = nullptr;  // of a distributed one
+  const Layout* model = nullptr;  // of the first distributed one, a number only if there is no other
   bool plain = false;             // whether there are plain ones, too
   bool lists = false;             // of more than one element
 
   void see(const at::Tensor& tensor);
+
+ private:
+  bool leads_ = false;  // the model is no number
 };
 
 class FromNothingScope {
