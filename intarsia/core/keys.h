@@ -10,6 +10,12 @@ constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;  // a distributed te
 constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;  // one that stands for a value per rank
 constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;    // see Note [Tensors with a note]
 
+// On in LibTorch's own code on distributed tensors, see Note [Tensors made from nothing]. They are on no tensor, and LibTorch
+// has no kernel on them.
+constexpr auto kFromNothingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr auto kBesidePlainKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKeySet kFromNothingKeys({kFromNothingKey, kBesidePlainKey});
+
 // The key by which autocast sees the tensors of a device. PyTorch adds it to the tensors of its own backends only.
 inline c10::DispatchKeySet autocast_keys(c10::Device device) {
   if (device.is_cpu()) return c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);

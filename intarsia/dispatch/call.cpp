@@ -95,7 +95,7 @@ bool is_missing_gradient(const at::Tensor& tensor) {
 void become_distributed(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
-    if (!other.body || other.tensor.dim() != tensor.dim()) continue;
+    if (!other.body || other.tensor.dim() != tensor.dim() || tensor.numel() == 1) continue;
     for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
       auto& p = other.body->layout->placements()[axis];
       placements[axis] = is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
@@ -108,11 +108,35 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
-// The gradient of as_strided adds up by an index that the formula makes, the same on every rank.
+// The gradient of as_strided adds up by an index that the formula makes, the same on every rank; that of index_select by the one
+// that its forward pass has compared.
 bool is_index_of_formula(const at::Tensor& tensor) {
   if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
   auto node = torch::autograd::get_current_node();
-  return node && node->name().rfind("AsStrided", 0) == 0;
+  return node && (node->name().rfind("AsStrided", 0) == 0 || node->name().rfind("IndexSelect", 0) == 0);
+}
+
+// A plain number into which a distributed value is written (`total += loss`) becomes distributed where it stands: a number
+// counts as the same on all ranks wherever it is read, too. Not if others see its memory: they would miss the write.
+bool is_number_of_ones_own(const at::Tensor& tensor) {
+  return tensor.numel() == 1 && tensor.is_cpu() && !tensor.is_meta() && !is_per_rank(tensor) && tensor.has_storage() &&
+         tensor.storage().use_count() == 1 && !tensor.requires_grad();
+}
+
+// What F::fractional_max_pool2d draws in the caller's program, each rank from a generator of its own. Random numbers are those
+// of the first rank everywhere.
+bool is_drawn_by_caller(const Call& call, const c10::Argument& argument) {
+  return argument.name() == "random_samples" && call.op.rule;
+}
+
+// The policy for an argument. A tensor without elements has no values in which ranks could differ. The rows to pick are often
+// those of a plain list of numbers (pack_padded_sequence sorts by lengths): not refused, but compared.
+PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
+  auto policy = plain_tensor_policy();
+  if (policy != PlainTensors::error) return policy;
+  if (tensor.numel() == 0 || is_missing_gradient(tensor) || is_index_of_formula(tensor)) return PlainTensors::replicate;
+  bool is_index = argument.name() == "index" && call.op.name == "aten::index_select";
+  return is_index ? PlainTensors::verify : policy;
 }
 
 void admit_plain(Call& call, Operand& operand) {
@@ -126,13 +150,21 @@ void admit_plain(Call& call, Operand& operand) {
     operand.body = &body_of(tensor);
     return;
   }
+  if (is_written && operand.index < 0 && is_number_of_ones_own(tensor)) {
+    become_distributed(call, tensor);
+    operand.body = &body_of(tensor);
+    return;
+  }
   TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
               tensor.sizes(), ", and a distributed result cannot be written into it. ",
               "Distribute it first, or call full_tensor on the others.");
   if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
-  auto policy = plain_tensor_policy();
-  bool same_everywhere = policy == PlainTensors::error && (is_missing_gradient(tensor) || is_index_of_formula(tensor));
-  if (same_everywhere) policy = PlainTensors::replicate;
+  if (is_drawn_by_caller(call, argument)) {
+    operand.tensor = distribute_tensor(tensor, call.mesh, Layout::replicated(call.mesh)->placements());
+    operand.body = &body_of(operand.tensor);
+    return;
+  }
+  auto policy = policy_for(call, tensor, argument);
   TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
               argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
               call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",

@@ -8,8 +8,12 @@
 
 namespace intarsia {
 bool DirectCall::admits(const at::Tensor& tensor) {
-  if (!first_) first_ = &tensor;
-  if (!is_dtensor(tensor)) return !tensor.defined() || (tensor.numel() == 1 && tensor.is_cpu());
+  bool is_first = !first_;
+  if (is_first) first_ = &tensor;
+  if (!is_dtensor(tensor)) {
+    bool is_written = is_first && !op_.written.empty();  // a number that has yet to become distributed
+    return !tensor.defined() || (tensor.numel() == 1 && tensor.is_cpu() && !is_written);
+  }
   auto& own = body_of(tensor).layout->mesh();
   if (mesh_ && *mesh_ != own) return false;
   mesh_ = &own;

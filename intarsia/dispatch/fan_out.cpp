@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
@@ -153,17 +154,11 @@ void check_equal_lists(const std::vector<Arguments>& results, size_t r, const c1
   }
 }
 
-std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+std::vector<size_t> written_arguments(const c10::OperatorHandle& op) {
   std::vector<size_t> written;
-  for (size_t i = 0; i < args.size(); ++i) {
+  for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
     auto* alias = op.schema().arguments()[i].alias_info();
-    if (!alias || !alias->isWrite()) continue;
-    written.push_back(i);
-    for (auto& tensor : tensors_in(args[i])) {
-      TORCH_CHECK_VALUE(!tensor.defined() || is_per_rank(tensor), "[", op.operator_name(), "] writes a value per ",
-                        "simulated rank into one plain tensor, of shape ", tensor.sizes(), ". Write to a tensor that is ",
-                        "one per rank, such as zeros_like of one, or take the values apart with shards_of or values_of.");
-    }
+    if (alias && alias->isWrite()) written.push_back(i);
   }
   return written;
 }
@@ -213,10 +208,12 @@ Arguments pop_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack)
 static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   LazyValuesScope lazy;
   at::AutoDispatchBelowADInplaceOrView guard;
+  note_leaf();
   auto args = pop_arguments(op, *stack);
-  auto written = written_arguments(op, args);
+  auto written = written_arguments(op);
   std::vector<Arguments> results;
   auto slots = slots_of(args);
+  PlainTargets targets(op, args, slots);
   bool by_form = without_data(args);
   for (size_t slot = 0; slot < slots; ++slot) {
     auto& local = results.emplace_back();
@@ -234,6 +231,7 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
       set_values(tensor, values_of(tensor));  // resize_ and its like change what there is to show
     }
   }
+  targets.finish();
   for (size_t r = 0; r < op.schema().returns().size(); ++r) {
     auto same = argument_returned(op.schema(), r), viewed = argument_viewed(op.schema(), args, r);
     if (same < 0 && viewed >= 0) share_counters(args[viewed].toTensor(), results, r);

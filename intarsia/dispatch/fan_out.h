@@ -36,8 +36,8 @@ c10::IValue join(const std::vector<Arguments>& results, size_t r, const c10::Ope
 // An error if the result number r is a list that is longer on one rank than on another.
 void check_equal_lists(const std::vector<Arguments>& results, size_t r, const c10::OperatorHandle& op);
 
-// The arguments that the op writes to; a plain one among them is an error, since each rank would write to it in turn.
-std::vector<size_t> written_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);
+// The arguments that the op writes to. For plain ones among them, see fan_out_write.h.
+std::vector<size_t> written_arguments(const c10::OperatorHandle& op);
 
 // Which argument an in-place or out= op gives back as result number r; -1 for a new result.
 int64_t argument_returned(const c10::FunctionSchema& schema, size_t r);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -155,8 +156,8 @@ struct Replay final : torch::autograd::ViewFunc {
 // One call, from its arguments to the results of all ranks.
 class RecordedCall {
  public:
-  RecordedCall(const c10::OperatorHandle& op, Arguments args) : op_(op), args_(std::move(args)) {
-    written_ = written_arguments(op, args_);
+  RecordedCall(const c10::OperatorHandle& op, Arguments args)
+      : op_(op), args_(std::move(args)), written_(written_arguments(op)), slots_(slots_of(args_)), targets_(op, args_, slots_) {
     for (auto& arg : args_) {
       for (auto& tensor : tensors_in(arg)) {
         edges_.push_back(edge_of(tensor));
@@ -168,10 +169,10 @@ class RecordedCall {
   }
 
   void run(torch::jit::Stack& stack) {
-    auto slots = slots_of(args_);
     by_form_ = without_data(args_);
-    for (size_t slot = 0; slot < slots; ++slot) call(slot);
+    for (size_t slot = 0; slot < slots_; ++slot) call(slot);
     finish_writes();
+    targets_.finish();
     for (size_t r = 0; r < op_.schema().returns().size(); ++r) {
       auto same = argument_returned(op_.schema(), r);
       stack.push_back(same >= 0 ? args_[same] : result(r));
@@ -287,6 +288,8 @@ class RecordedCall {
   const c10::OperatorHandle& op_;
   Arguments args_;
   std::vector<size_t> written_;
+  size_t slots_;
+  PlainTargets targets_;
   edge_list edges_;               // one per tensor among the arguments
   bool records_ = false;          // for autograd
   bool by_form_ = false;          // there are no data

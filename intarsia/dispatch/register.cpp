@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "intarsia/dispatch/alike.h"
+#include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/typed.h"
 #include "intarsia/tensor/body.h"
@@ -74,6 +75,12 @@ bool takes_over(const c10::OperatorHandle& handle) {
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && table.find(handle.operator_name());
 }
 
+// A composite op that decomposes by itself.
+bool is_left_alone(const c10::OperatorHandle& handle) {
+  auto overload = c10::toString(handle.operator_name());
+  return !takes_over(handle) && !rule_table().brings_kernel(overload) && !has_alike_kernel(overload) && !has_typed_kernel(overload);
+}
+
 torch::CppFunction kernel_for(const c10::OperatorHandle& handle) {
   return torch::CppFunction::makeFromBoxedKernel(c10::BoxedKernel::makeFromFunctor(std::make_unique<OpKernel>(handle)));
 }
@@ -108,6 +115,8 @@ void register_dispatch() {
   register_alike(*aten);
   register_typed(*aten);
   rule_table().register_kernels(*aten, *autograd);
+  register_composites(*aten, *autograd, is_left_alone);
+  register_from_nothing();
   take_along_interposed();
 }
 

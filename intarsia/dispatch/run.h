@@ -13,8 +13,9 @@ namespace intarsia {
 // Nobody has kernels for this key, so redispatching with it leads to an op's composite.
 inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
 
-// Autograd and autocast have had their turn when a kernel runs.
-inline constexpr auto kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+// Autograd and autocast have had their turn when a kernel runs, and what it makes is its own.
+inline constexpr auto kAboveKernels =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kFromNothingKeys;
 
 // An ordinary CPU kernel, straight away.
 inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);

@@ -4,12 +4,32 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/linear.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
+namespace {
+
+// LibTorch's own definition, which comes after ours.
+template <class Function>
+Function theirs(const char* name) {
+  auto* found = dlsym(RTLD_NEXT, name);
+  TORCH_INTERNAL_ASSERT(found, "LibTorch does not export ", name);
+  return reinterpret_cast<Function>(found);
+}
+
+GivenTensors given(std::initializer_list<at::Tensor> tensors) {
+  GivenTensors result;
+  for (auto& tensor : tensors) result.see(tensor);
+  return result;
+}
+
+}  // namespace
 
 bool linear_is_ours() {
   static const bool ours = [] {
@@ -34,7 +54,35 @@ at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
   TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_dtensor(input), "CrossMapLRN2d writes into plain tensors of its own making and ",
                               "does not take distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
                               "as it is meant to.");
-  static auto* next = reinterpret_cast<at::Tensor (*)(CrossMapLRN2dImpl*, const at::Tensor&)>(
-      dlsym(RTLD_NEXT, "_ZN5torch2nn17CrossMapLRN2dImpl7forwardERKN2at6TensorE"));
+  using Forward = at::Tensor (*)(CrossMapLRN2dImpl*, const at::Tensor&);
+  static const auto next = intarsia::theirs<Forward>("_ZN5torch2nn17CrossMapLRN2dImpl7forwardERKN2at6TensorE");
   return next(this, input);
+}
+
+// Brings zeros along for add_zero_attn.
+std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& key_padding_mask,
+    bool need_weights, const at::Tensor& attn_mask, bool average_attn_weights) {
+  using Forward = std::tuple<at::Tensor, at::Tensor> (*)(MultiheadAttentionImpl*, const at::Tensor&, const at::Tensor&,
+                                                         const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool);
+  static const auto next =
+      intarsia::theirs<Forward>("_ZN5torch2nn22MultiheadAttentionImpl7forwardERKN2at6TensorES5_S5_S5_bS5_b");
+  auto given = intarsia::given({query, key, value, key_padding_mask, attn_mask});
+  for (auto& parameter : parameters()) given.see(parameter);
+  intarsia::FromNothingScope scope(given);
+  return next(this, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights);
+}
+
+// Draws a matrix and takes it apart.
+at::Tensor torch::nn::init::orthogonal_(at::Tensor tensor, double gain) {
+  static const auto next = intarsia::theirs<decltype(&orthogonal_)>("_ZN5torch2nn4init11orthogonal_EN2at6TensorEd");
+  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  return next(tensor, gain);
+}
+
+// Draws the places of its zeros.
+at::Tensor torch::nn::init::sparse_(at::Tensor tensor, double sparsity, double std) {
+  static const auto next = intarsia::theirs<decltype(&sparse_)>("_ZN5torch2nn4init7sparse_EN2at6TensorEdd");
+  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  return next(tensor, sparsity, std);
 }

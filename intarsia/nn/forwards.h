@@ -1,5 +1,5 @@
 #pragma once
-// Modules of torch::nn whose own forward does not suit distributed tensors.
+// Functions of torch::nn that are no ops and whose own code does not suit distributed tensors: ours take their place.
 
 namespace intarsia {
 
@@ -9,8 +9,11 @@ namespace intarsia {
 // flattened. So our forward takes the place of LibTorch's, as printing does (see Note [Interposed functions]): it calls
 // aten::linear where the weight is distributed, and does what LibTorch does everywhere else.
 
-// CrossMapLRN2dImpl::forward writes into plain tensors that it makes (and counts the first channel too often); ours says so
-// for a distributed input and calls LibTorch's for others.
+// CrossMapLRN2dImpl::forward writes into plain tensors that it makes, and so does its backward, where nobody can step in (and it
+// counts the first channel too often); ours says so for a distributed input and calls LibTorch's for others.
+
+// MultiheadAttention, orthogonal_ and sparse_ make tensors from nothing: ours open the scope for that, see
+// Note [Tensors made from nothing], and call LibTorch's.
 
 // Whether they do. False where LibTorch comes before this library in the search for symbols.
 bool linear_is_ours();

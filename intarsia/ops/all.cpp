@@ -62,6 +62,7 @@ void add_all_ops(RuleTable& t) {
 
   add_convolution(t);
   add_pools(t);
+  add_fractional_pools(t);
   add_adaptive_max_pools(t);
   add_unfolds(t);
   add_samplers(t);
@@ -75,9 +76,9 @@ void add_all_ops(RuleTable& t) {
   add_fills(t);
   add_pending_fill(t);
   add_lists(t);
-  add_quantiles(t);
   add_random_like(t);
   add_recurrent(t);
+  add_packed_sequences(t);
   add_rrelu(t);
   add_transforms(t);
   add_whole(t);

@@ -67,6 +67,7 @@ void add_look_ups(RuleTable& table);
 // images/
 void add_convolution(RuleTable& table);
 void add_pools(RuleTable& table);
+void add_fractional_pools(RuleTable& table);
 void add_adaptive_max_pools(RuleTable& table);
 void add_unfolds(RuleTable& table);
 void add_samplers(RuleTable& table);
@@ -81,9 +82,9 @@ void add_factories(RuleTable& table);
 void add_fills(RuleTable& table);
 void add_pending_fill(RuleTable& table);
 void add_lists(RuleTable& table);
-void add_quantiles(RuleTable& table);
 void add_random_like(RuleTable& table);
 void add_recurrent(RuleTable& table);
+void add_packed_sequences(RuleTable& table);
 void add_rrelu(RuleTable& table);
 void add_transforms(RuleTable& table);
 void add_whole(RuleTable& table);

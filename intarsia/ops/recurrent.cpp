@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/dispatch/run.h"
+#include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -14,31 +14,35 @@ at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t
   if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
   Placements placements(mesh_of(input).ndim(), Replicate());
   for (size_t axis = 0; axis < placements.size(); ++axis) {
-    if (placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2) placements[axis] = Shard(own);
+    if (batch >= 0 && placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2) placements[axis] = Shard(own);
   }
   return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
 }
 
-// op(input, states, ...), then LibTorch's own.
+// op(input, states, ...) or op(rows, batch sizes, states, ...), then LibTorch's own.
 void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   auto* args = stack->data() + stack->size() - op.schema().arguments().size();
   auto batch_first = op.schema().argumentIndexWithName("batch_first");
+  bool packed = op.schema().argumentIndexWithName("batch_sizes").has_value();
   auto input = args[0].toTensor();
-  auto own = batch_first ? 1 : 0, batch = batch_first && !args[*batch_first].toBool() ? 1 : 0;
-  if (args[1].isTensorList()) {
+  auto own = batch_first || packed ? 1 : 0, batch = batch_first && !args[*batch_first].toBool() ? 1 : 0;
+  if (packed) batch = -1;  // samples are not apart from steps
+  auto& given = args[packed ? 2 : 1];
+  if (given.isTensorList()) {
     c10::List<at::Tensor> states;
-    for (const at::Tensor& state : args[1].toTensorList()) states.push_back(start_state(state, input, batch, own));
-    args[1] = states;
+    for (const at::Tensor& state : given.toTensorList()) states.push_back(start_state(state, input, batch, own));
+    given = states;
   } else {
-    args[1] = start_state(args[1].toTensor(), input, batch, own);
+    given = start_state(given.toTensor(), input, batch, own);
   }
-  op.redispatchBoxed(kComposite, stack);
+  run_composite(op, stack);
 }
 
 }  // namespace
 
 void add_recurrent(RuleTable& t) {
-  for (auto op : {"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input", "aten::lstm_cell",
+  for (auto op : {"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input", "aten::lstm.data",
+                  "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data", "aten::lstm_cell",
                   "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"}) {
     t.composite_boxed<&recurrent>(op);
   }

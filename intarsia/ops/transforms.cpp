@@ -4,12 +4,9 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/ops/along/replicated.h"
-#include "intarsia/ops/own_tensors.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
 #include "intarsia/rules/table.h"
-#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
@@ -43,25 +40,11 @@ Rule fourier() {
   return unless_empty(std::move(rule).with_shapes(transformed));
 }
 
-// Its window of ones goes into the gradient, so it is made here.
-void istft(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  auto& schema = op.schema();
-  auto* args = stack->data() + stack->size() - schema.arguments().size();
-  auto at = [&](const char* name) -> c10::IValue& { return args[*schema.argumentIndexWithName(name)]; };
-  auto self = args[0].toTensor();
-  if (at("window").isNone() && is_dtensor(self)) {
-    auto length = at("win_length").isNone() ? at("n_fft").toInt() : at("win_length").toInt();
-    at("window") = replicated_like(at::ones({length}, at::dtype(c10::toRealValueType(self.scalar_type()))), self);
-  }
-  with_own_tensors(op, keys, stack);
-}
-
 }  // namespace
 
 void add_transforms(RuleTable& t) {
   t.add({"aten::_fft_r2c", "aten::_fft_c2c"}, fourier().with_dtypes(complex_of));
   t.add("aten::_fft_c2r", fourier().with_dtypes(real_of));
-  t.composite_boxed<&istft>("aten::istft");
 }
 
 }  // namespace intarsia

@@ -34,7 +34,7 @@ Coverage coverage_of(const RuleTable& table, const c10::OperatorHandle& handle) 
   for (auto& base : {base_op_of(name), foreach_base_of(name)}) {
     if (!base.empty() && served_by_rule(table, base, family)) return {op, Served::derived, base};
   }
-  if (is_composite(handle)) return {op, Served::composite, "other ops"};
+  if (is_composite(handle) || table.is_composite(op)) return {op, Served::composite, "other ops"};
   if (handle.hasTag(at::Tag::nondeterministic_seeded)) return {op, Served::random, "one draw for all ranks"};
   return {op, Served::fallback, "whole tensors"};
 }

@@ -125,6 +125,7 @@ void RuleTable::always(const std::string& op, Way way) {
 void RuleTable::register_later(const std::string& op, bool composite, Register add) {
   check_exists(op);
   if (composite) composites_.insert(op);
+  brought_.insert(op);
   kernels_.push_back([name = op.substr(op.find("::") + 2), composite, add = std::move(add)](auto& aten, auto& autograd) {
     if (composite) add(aten, name.c_str());
     add(autograd, name.c_str());

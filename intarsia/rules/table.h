@@ -8,12 +8,32 @@
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "intarsia/core/keys.h"
 #include "intarsia/rules/along.h"
 #include "intarsia/rules/rule.h"
 
 namespace intarsia {
+
+// A kernel of ours, outside of LibTorch's own code that called it: see Note [Tensors made from nothing].
+template <class Function>
+struct Ours;
+template <class Result, class... Args>
+struct Ours<Result (*)(Args...)> {
+  Result (*function)(Args...);
+  Result operator()(Args... args) {
+    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    return function(std::forward<Args>(args)...);
+  }
+};
+using BoxedKernel = void (*)(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*);
+template <BoxedKernel function>
+void run_ours(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+  function(op, keys, stack);
+}
 
 // Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not know
 // is an error, and so is a second entry for one op.
@@ -32,18 +52,18 @@ class RuleTable {
   // A kernel that stands above dispatch and brings its gradient with it: on the autograd key.
   template <class Function>
   void gradient(const std::string& op, Function function) {
-    register_later(op, false, [=](torch::Library& library, const char* name) { library.impl(name, function); });
+    register_later(op, false, [=](torch::Library& library, const char* name) { library.impl(name, Ours<Function>{function}); });
   }
   // A function that is made of differentiable ops on distributed tensors, in place of LibTorch's own.
   template <class Function>
   void composite(const std::string& op, Function function) {
-    register_later(op, true, [=](torch::Library& library, const char* name) { library.impl(name, function); });
+    register_later(op, true, [=](torch::Library& library, const char* name) { library.impl(name, Ours<Function>{function}); });
   }
   // The same for functions that take their arguments boxed.
   template <auto* function>
   void gradient_boxed(const std::string& op) {
     register_later(op, false, [](torch::Library& library, const char* name) {
-      library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
+      library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_ours<function>>());
     });
   }
   // The same for a kernel that is made when it is registered.
@@ -53,7 +73,7 @@ class RuleTable {
   template <auto* function>
   void composite_boxed(const std::string& op) {
     register_later(op, true, [](torch::Library& library, const char* name) {
-      library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
+      library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_ours<function>>());
     });
   }
   // A composite op of LibTorch that is one op here: it has a rule, and is not taken apart.
@@ -65,6 +85,7 @@ class RuleTable {
   const Planner* find_planner(const c10::OperatorName& op) const;
   const Way* find_way(const c10::OperatorName& op) const;
   bool is_composite(const std::string& op) const { return composites_.count(op) > 0; }
+  bool brings_kernel(const std::string& op) const { return brought_.count(op) > 0; }  // by composite, gradient and their like
   bool stays_whole(const c10::OperatorName& op) const { return whole_.count(c10::toString(op)) > 0; }
   const std::map<std::string, Rule>& rules() const { return rules_; }
   bool has_way(const std::string& op) const { return planners_.count(op) || ways_.count(op); }
@@ -79,7 +100,7 @@ class RuleTable {
   std::map<std::string, Rule> rules_;
   std::map<std::string, Planner> planners_;
   std::map<std::string, Way> ways_;
-  std::set<std::string> whole_, composites_;
+  std::set<std::string> whole_, composites_, brought_;
   std::vector<std::function<void(torch::Library& aten, torch::Library& autograd)>> kernels_;
 };
 

@@ -327,14 +327,6 @@ TEST(PerRank, ListsOfDifferentLengthsAreAnError) {
             "with shards_of or values_of.");
 }
 
-TEST(PerRank, APlainTensorIsNotWrittenByManyRanks) {
-  Ranks ranks;
-  auto local = to_local(ranks.cut(waves({8, 6})));
-  auto plain = at::zeros({2, 6}, at::kDouble);
-  auto text = error_text<c10::ValueError>([&] { plain.add_(local); });
-  EXPECT_EQ(text.find("[aten::add_.Tensor] writes a value per simulated rank into one plain tensor, of shape [2, 6]."), 0) << text;
-}
-
 TEST(PerRank, PrintsEachShape) {
   Ranks ranks;
   std::ostringstream text;

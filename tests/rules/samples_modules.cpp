@@ -40,6 +40,20 @@ void add_margins(const Adder& each) {
   }
 }
 
+void add_fractional_pools(const Adder& each) {
+  auto share = [](Ints sizes) { return unit(sizes).abs(); };
+  for (const auto& [image, places] : {std::pair(x({5, 3, 4, 5}), share({5, 3, 2})), std::pair(x({5, 4, 5}), share({1, 5, 2}))}) {
+    each({"fractional_max_pool2d"}, {image, Ints{2, 2}, Ints{2, 3}, places});
+    auto [out, at] = at::fractional_max_pool2d(image, {2, 2}, {2, 3}, places);
+    each({"fractional_max_pool2d_backward"}, {x(out.sizes().vec()), image, Ints{2, 2}, Ints{2, 3}, at});
+  }
+  for (const auto& [image, places] : {std::pair(x({5, 3, 4, 3, 4}), share({5, 3, 3})), std::pair(x({5, 4, 3, 4}), share({1, 5, 3}))}) {
+    each({"fractional_max_pool3d"}, {image, Ints{2, 2, 2}, Ints{2, 1, 2}, places});
+    auto [out, at] = at::fractional_max_pool3d(image, {2, 2, 2}, {2, 1, 2}, places);
+    each({"fractional_max_pool3d_backward"}, {x(out.sizes().vec()), image, Ints{2, 2, 2}, Ints{2, 1, 2}, at});
+  }
+}
+
 void add_grids(const Adder& each) {
   c10::List<bool> both({true, true});
   for (int64_t mode : {0, 1}) {
@@ -64,6 +78,7 @@ void add_module_samples(std::vector<Sample>& list) {
   Adder each{list};
   add_margins(each);
   add_grids(each);
+  add_fractional_pools(each);
   each({"log_sigmoid_forward", "_is_all_true", "_is_any_true"}, {x({5, 3})});
   each({"_is_all_true", "_is_any_true"}, {below(2, {5, 3}).to(at::kBool)});
   each({"conj_physical"}, {x({5, 3})});

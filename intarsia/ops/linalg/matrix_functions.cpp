@@ -9,7 +9,6 @@
 
 #include "intarsia/ops/along/replicated.h"
 #include "intarsia/ops/linalg/batched.h"
-#include "intarsia/ops/own_tensors.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
@@ -79,7 +78,6 @@ void add_matrix_functions(RuleTable& t) {
     return std::vector<std::vector<int64_t>>{sizes_of(call.inputs[0])};
   }));
   t.gradient("aten::linalg_matrix_exp", matrix_exp);
-  t.composite_boxed<&with_own_tensors>("aten::linalg_matrix_power");
   t.composite("aten::linalg_matrix_rank", matrix_rank);
   t.composite("aten::linalg_matrix_rank.tol_tensor", matrix_rank_by_tensor);
   t.composite("aten::linalg_matrix_rank.atol_rtol_float", matrix_rank_above);

@@ -1,0 +1,192 @@
+#include "intarsia/dispatch/from_nothing.h"
+
+#include <set>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "intarsia/dispatch/generator.h"
+#include "intarsia/dispatch/run.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+thread_local const Layout* model_ = nullptr;
+
+void set_keys(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
+  c10::impl::PODLocalDispatchKeySet keys;
+  keys.set_included(included);
+  keys.set_excluded(excluded);
+  c10::impl::_force_tls_local_dispatch_key_set(keys);
+}
+
+void enter(bool beside_plain) {
+  auto keys = c10::impl::tls_local_dispatch_key_set();
+  auto included = (keys.included_ - kFromNothingKeys).add(beside_plain ? kBesidePlainKey : kFromNothingKey);
+  set_keys(included, keys.excluded_ - kFromNothingKeys);
+}
+
+bool is_tensor(const c10::TypePtr& type) {
+  if (auto optional = type->cast<c10::OptionalType>()) return is_tensor(optional->getElementType());
+  if (auto list = type->cast<c10::ListType>()) return is_tensor(list->getElementType());
+  return type->kind() == c10::TypeKind::TensorType;
+}
+
+bool takes_tensors(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](auto& a) { return is_tensor(a.type()); });
+}
+
+void see_all(GivenTensors& given, const c10::IValue& arg) {
+  if (arg.isTensor()) return given.see(arg.toTensor());
+  if (arg.isTensorList()) {
+    for (const at::Tensor& tensor : arg.toTensorList()) given.see(tensor);
+  } else if (arg.isList() && is_tensor(arg.type()->cast<c10::ListType>()->getElementType())) {
+    for (const c10::IValue& item : arg.toListRef()) {
+      if (item.isTensor()) given.see(item.toTensor());
+    }
+  }
+}
+
+GivenTensors given_to(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  GivenTensors given;
+  for (auto arg = stack.end() - static_cast<int64_t>(op.schema().arguments().size()); arg != stack.end(); ++arg) {
+    see_all(given, *arg);
+  }
+  return given;
+}
+
+void composite(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run_composite(op, stack); }
+
+bool makes_a_tensor(const c10::OperatorHandle& op) {
+  auto& schema = op.schema();
+  return !takes_tensors(schema) && schema.returns().size() == 1 && is_tensor(schema.returns()[0].type()) &&
+         schema.argumentIndexWithName("device");
+}
+
+// A number stays one, and memory that has a meaning (a file's) is not from nothing.
+bool stays_plain(const c10::OperatorHandle& op) {
+  static const std::set<std::string> names = {"aten::scalar_tensor", "aten::from_file", "aten::_efficientzerotensor"};
+  return names.count(op.schema().name()) > 0;
+}
+
+void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  auto& mesh = model_->mesh();
+  {
+    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    auto count = op.schema().arguments().size();
+    if (op.hasTag(at::Tag::nondeterministic_seeded)) {
+      agree_on_generator(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
+    }
+    op.callBoxed(*stack);
+    auto made = stack->back().toTensor();
+    bool fits = made.layout() == at::kStrided && made.device().type() == mesh.device_type() && !is_dtensor(made);
+    if (fits && !stays_plain(op)) {
+      at::AutoDispatchBelowADInplaceOrView below;
+      stack->back() = distribute_tensor(made, mesh, Layout::replicated(mesh)->placements(), std::nullopt);
+    }
+  }
+  enter(true);  // for the rest of the scope: the function makes tensors, and may make plain ones, too
+}
+
+// The scope is not for what plain tensors alone are asked for.
+void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBesidePlainKey);
+  auto given = given_to(op, *stack);
+  if (given.model || !given.plain) return op.redispatchBoxed(below, stack);
+  c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+  op.redispatchBoxed(below, stack);
+}
+
+// They check their arguments and hand them on to one op: nothing is made. Every training step calls them, and a boxed call costs
+// up to a microsecond where there are lists of numbers.
+bool hands_on(const std::string& name) {
+  static const std::set<std::string> names = {
+      "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d",
+      "aten::avg_pool1d", "aten::layer_norm", "aten::group_norm", "aten::batch_norm", "aten::_batch_norm_impl_index",
+      "aten::softmax", "aten::log_softmax", "aten::dropout", "aten::square", "aten::relu6", "aten::selu", "aten::nll_loss",
+      "aten::nll_loss_nd", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"};
+  return names.count(name) > 0;
+}
+
+// Views and conversions make nothing; the others are about the handle or its form, not about values.
+bool may_make_tensors(const c10::OperatorHandle& op) {
+  static const std::set<std::string> others = {"aten::requires_grad_", "aten::_fw_primal", "aten::_make_dual", "aten::data",
+                                               "aten::detach", "aten::lift_fresh", "aten::_shape_as_tensor"};
+  auto& schema = op.schema();
+  auto& returns = schema.returns();
+  if (!takes_tensors(schema) || others.count(schema.name()) || hands_on(schema.name())) return false;
+  return std::any_of(returns.begin(), returns.end(), [](auto& result) {
+    return is_tensor(result.type()) && (!result.alias_info() || result.alias_info()->isWrite());
+  });
+}
+
+}  // namespace
+
+FromNothingScope::FromNothingScope(const GivenTensors& given)
+    : outer_(model_), keys_(c10::impl::tls_local_dispatch_key_set()),
+      policy_(given.model && !given.lists ? PlainTensors::replicate : plain_tensor_policy()) {
+  if (!given.model) return;
+  model_ = given.model;
+  enter(given.plain);
+}
+
+FromNothingScope::~FromNothingScope() {
+  model_ = outer_;
+  auto now = c10::impl::tls_local_dispatch_key_set();
+  auto back = [](c10::DispatchKeySet now, c10::DispatchKeySet before) {
+    return (now - kFromNothingKeys) | (before & kFromNothingKeys);
+  };
+  set_keys(back(now.included_, keys_.included_), back(now.excluded_, keys_.excluded_));
+}
+
+void GivenTensors::see(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (!is_dtensor(tensor)) {
+    plain = true;
+    lists = lists || is_per_rank(tensor) || tensor.numel() != 1;
+  } else if (!leads_) {
+    leads_ = tensor.numel() != 1;
+    if (leads_ || !model) model = &layout_of(tensor);
+  }
+}
+
+void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  auto given = given_to(op, *stack);
+  FromNothingScope scope(given);
+  op.redispatchBoxed(kComposite, stack);
+}
+
+void register_composites(torch::Library& aten, torch::Library& autograd, bool (*is_free)(const c10::OperatorHandle&)) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (auto& name : dispatcher.getAllOpNames()) {
+    auto op = name.name.rfind("aten::", 0) == 0 ? dispatcher.findSchema(name) : std::nullopt;
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || !is_free(*op)) continue;
+    if (!may_make_tensors(*op)) continue;
+    auto overload = c10::toString(name).substr(6);
+    for (auto* library : {&aten, &autograd}) {
+      library->impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&composite>());
+    }
+  }
+}
+
+void register_from_nothing() {
+  static auto* quiet = new torch::Library(torch::Library::IMPL, "_", kFromNothingKey, __FILE__, __LINE__);
+  quiet->fallback(torch::CppFunction::makeFallthrough());
+  static auto* watchful = new torch::Library(torch::Library::IMPL, "_", kBesidePlainKey, __FILE__, __LINE__);
+  watchful->fallback(torch::CppFunction::makeFromBoxedFunction<&beside_plain>());
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kFromNothingKey, __FILE__, __LINE__);
+  static auto* aten_too = new torch::Library(torch::Library::IMPL, "aten", kBesidePlainKey, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (auto& name : dispatcher.getAllOpNames()) {
+    auto op = name.name.rfind("aten::", 0) == 0 ? dispatcher.findSchema(name) : std::nullopt;
+    if (!op || !makes_a_tensor(*op)) continue;
+    for (auto* library : {aten, aten_too}) {
+      library->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedFunction<&make>());
+    }
+  }
+}
+
+}  // namespace intarsia
