@@ -80,6 +80,7 @@ class SimulationEngine final : public Engine {
     return {};
   }
 
+  std::string carrier(const Line&) const override { return "simulation"; }
   void barrier() const override {}
 
  private:

@@ -21,6 +21,7 @@ class CollectiveGroup final : public Group {
  public:
   explicit CollectiveGroup(Members members) : members_(std::move(members)) {
     TORCH_INTERNAL_ASSERT(members_.whole());
+    carrier_ = members_.backend->getBackendName();
   }
 
   Wait all_reduce(const at::Tensor& mine, const at::Tensor& result, ReduceOp op, bool) const override {
@@ -56,12 +57,15 @@ class CollectiveGroup final : public Group {
                          {into, from});
   }
 
+  const char* carrier() const override { return carrier_.c_str(); }
+
   Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
     return backend_broadcast(members_, buffer, source);
   }
 
  private:
   Members members_;
+  std::string carrier_;
 };
 
 }  // namespace

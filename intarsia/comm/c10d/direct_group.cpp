@@ -12,6 +12,7 @@
 #include "intarsia/comm/c10d/backend.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/reduce.h"
+#include "intarsia/comm/trouble.h"
 
 namespace intarsia {
 namespace {
@@ -46,26 +47,7 @@ struct State {
   std::mutex posting;  // the messages of two threads' collectives must not mix
   at::Tensor room;     // bytes for the parts of others; guarded by posting
 
-  bool failed() const {
-    std::lock_guard lock(mutex_);
-    return !trouble_.empty();
-  }
-  void check() const {
-    std::lock_guard lock(mutex_);
-    TORCH_CHECK_WITH(DistBackendError, trouble_.empty(), "this group has failed before: ", trouble_);
-  }
-  void stop(const std::string& trouble) {
-    std::lock_guard lock(mutex_);
-    trouble_ = trouble;
-  }
-  [[noreturn]] void fail(const std::string& trouble) {
-    stop(trouble);
-    C10_THROW_ERROR(DistBackendError, trouble);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string trouble_;  // why the group no longer works; empty while it does
+  Trouble trouble;
 };
 
 // Messages that are under way. They read and write the tensors' memory, so the tensors live at least as long.
@@ -73,7 +55,7 @@ class Messages {
  public:
   explicit Messages(std::shared_ptr<State> state) : state_(std::move(state)) { works_.reserve(2 * members().size()); }
   ~Messages() {
-    if (next_ == works_.size() || state_->failed()) return;
+    if (next_ == works_.size() || state_->trouble.exists()) return;
     try {
       auto guard = around_waits();
       wait_all();  // the caller did not, but the peers count on it
@@ -95,7 +77,7 @@ class Messages {
   // Gloo's works can be waited for once; calling this again is harmless.
   void wait_all() {
     if (next_ == works_.size()) return;
-    state_->check();
+    state_->trouble.check();
     auto deadline = Clock::now() + members().timeout;
     for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline);
   }
@@ -124,13 +106,13 @@ class Messages {
     auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
     if (first == me) first = rank;
     auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
-    state_->fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
+    state_->trouble.fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
   }
 
   // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
   void check_alarm() {
     auto trouble = members().interrupted();
-    if (!trouble.empty()) state_->fail(trouble);
+    if (!trouble.empty()) state_->trouble.fail(trouble);
   }
 
   void wait_for(const Message& message, Clock::time_point deadline) {
@@ -142,13 +124,13 @@ class Messages {
         check_alarm();
       }
     } catch (const Interruption&) {
-      state_->stop("this rank was interrupted while it waited");
+      state_->trouble.set("this rank was interrupted while it waited");
       members().give_up();
       throw;
     } catch (const std::exception& error) {
-      if (state_->failed()) throw;
+      if (state_->trouble.exists()) throw;
       if (Clock::now() < deadline) gone(message.peer, error);
-      state_->fail(c10::str(list(missing()), " did not take part within ",
+      state_->trouble.fail(c10::str(list(missing()), " did not take part within ",
                             std::chrono::duration<double>(members().timeout).count(),
                             " s. Stuck, gone, or running other code: look at the output. ",
                             "INTARSIA_TIMEOUT sets the wait in seconds."));
@@ -204,6 +186,7 @@ class DirectGroup final : public Group {
   explicit DirectGroup(Members members) : state_(std::make_shared<State>()) {
     state_->members = std::move(members);
     state_->gloo = state_->members.gloo();
+    carrier_ = this->members().backend ? this->members().backend->getBackendName() : "gloo";
     uint32_t hash = 0;
     for (auto rank : this->members().ranks) hash = hash * 31 + static_cast<uint32_t>(rank) + 1;
     tag_ = kTagBase << 15 | static_cast<int>(hash % (1 << 14)) << 1;
@@ -238,6 +221,8 @@ class DirectGroup final : public Group {
     if (send_counts[me()]) copy_bytes(receive, into.offsets[me()], send, from.offsets[me()], send_counts[me()]);
     return [messages] { messages->wait_all(); };
   }
+
+  const char* carrier() const override { return carrier_.c_str(); }
 
   Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
     if (members().size() > 2 && members().whole()) return backend_broadcast(members(), buffer, source);
@@ -280,7 +265,7 @@ class DirectGroup final : public Group {
   std::shared_ptr<Messages> start(const at::Tensor& buffer) const {
     TORCH_CHECK_VALUE(buffer.is_cpu(), "gloo carries tensors in CPU memory, not on ", buffer.device(),
                       ". Adopt a process group of that device with mesh_from_group.");
-    state_->check();
+    state_->trouble.check();
     return std::make_shared<Messages>(state_);
   }
 
@@ -330,6 +315,7 @@ class DirectGroup final : public Group {
   }
 
   std::shared_ptr<State> state_;
+  std::string carrier_;
   int tag_;  // and the one behind it
 };
 
