@@ -17,16 +17,18 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the other processes and the program around us
 
-// How often a wait looks before it sleeps: some 20 us, less than it takes to be woken. With more members than cores those who
-// spin take the place of those they wait for.
-constexpr int kSpins = 400, kSpinsWhenCrowded = 4;
+// How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in between, for
+// whom it waits may have to run on this core.
+constexpr int kSpins = 60, kYields = 40;
 
 int cores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-void pause_briefly() {
+// With more members than cores those who spin take the place of those they wait for.
+void spin(int turn, bool crowded) {
+  if (crowded || turn > kSpins) return void(sched_yield());
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -66,7 +68,7 @@ struct Traffic::Pending {
 };
 
 Traffic::Traffic(SharedLine line) : line_(std::move(line)), pid_(getpid()) {
-  spins_ = static_cast<int64_t>(line_.ranks.size()) <= cores() ? kSpins : kSpinsWhenCrowded;
+  crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores();
 }
 
 void Traffic::close() {
@@ -149,9 +151,9 @@ void Traffic::drive(const Task& task, Lock& lock) {
       if (task.finished()) break;
       trouble_.check();  // another thread of ours may have found some
       if (moved) idle = 0;
-      if (++idle < spins_) {
+      if (++idle < kSpins + kYields) {
         lock.unlock();
-        pause_briefly();
+        spin(idle, crowded_);
         lock.lock();
         continue;
       }

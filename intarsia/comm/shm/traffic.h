@@ -69,7 +69,7 @@ class Traffic {
 
   SharedLine line_;
   int pid_;
-  int spins_;
+  bool crowded_;  // more members than cores
   std::mutex mutex_;  // guards what follows, and the lanes
   std::condition_variable for_server_;
   std::deque<Task*> under_way_;
