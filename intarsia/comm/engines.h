@@ -34,8 +34,8 @@ struct EngineKind {
 };
 
 // The engine called `name`: auto (shm for lines of ranks that share a host, else gloo), gloo, mpi or shm. If empty,
-// INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an engine that is not
-// built in, is an error on every rank at once.
+// INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an
+// engine that is not built in, is an error on every rank at once.
 EngineKind choose_engine(const std::string& name);
 
 }  // namespace intarsia

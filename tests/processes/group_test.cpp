@@ -51,7 +51,13 @@ std::vector<int64_t> descending() {
   return ranks;
 }
 
+// A world that adopts groups for a test alone: lines of the others travel as before. Worlds are never freed.
+const World& world_that_adopts(const std::string& test) {
+  return *new C10dEngine(rank(), world_size(), store_for("world/" + test), {"lo", kTimeout});
+}
+
 TEST(FromGroup, AMeshHasTheRanksOfTheGroupInItsOrder) {
+  WorldScope scope(world_that_adopts("order"));
   auto ranks = descending();
   auto mesh = mesh_from_group(gloo_group("order", ranks), c10::DeviceType::CPU, "tp");
   EXPECT_EQ(mesh.ranks().vec(), ranks);
@@ -61,12 +67,14 @@ TEST(FromGroup, AMeshHasTheRanksOfTheGroupInItsOrder) {
 
 TEST(FromGroup, AGroupOfSomeRanksMakesAMeshOfThese) {
   if (rank() > 1) return;
+  WorldScope scope(world_that_adopts("some"));
   auto mesh = mesh_from_group(gloo_group("some", {0, 1}), c10::DeviceType::CPU);
   EXPECT_EQ(sum_over(mesh), 11);
 }
 
 TEST(FromGroup, AGridTakesAGroupPerAxis) {
   if (world_size() != 4) return;
+  WorldScope scope(world_that_adopts("grid"));
   auto row = rank() / 2 * 2, column = rank() % 2;
   std::vector<c10::intrusive_ptr<c10d::Backend>> groups = {
       gloo_group("column" + std::to_string(column), {column, column + 2}),

@@ -76,31 +76,43 @@ std::string C10dEngine::carrier(const Line& line) const {
 
 Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                             bool later) const {
-  return group_of(line.ranks[0])->all_reduce(mine[0], result[0], op, later);
+  auto call = call_of(Call::all_reduce, line, mine[0], op);
+  call.counts = mine[0].numel();
+  return group_of(line.ranks[0])->all_reduce(std::move(call), mine[0], result[0], later);
 }
 
 Wait C10dEngine::all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const {
-  return group_of(line.ranks[0])->all_gather(mine[0], all[0], counts[0]);
+  auto call = call_of(Call::all_gather, line, mine[0]);
+  call.counts = hash_of(counts[0]);
+  return group_of(line.ranks[0])->all_gather(std::move(call), mine[0], all[0], counts[0]);
 }
 
 Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                             const Counts& receive_counts) const {
-  return group_of(line.ranks[0])->all_to_all(send[0], send_counts[0], receive[0], receive_counts[0]);
+  auto call = call_of(Call::all_to_all, line, send[0]);
+  call.sends.assign(send_counts[0].begin(), send_counts[0].end());
+  call.receives.assign(receive_counts[0].begin(), receive_counts[0].end());
+  return group_of(line.ranks[0])->all_to_all(std::move(call), send[0], send_counts[0], receive[0], receive_counts[0]);
 }
 
 Wait C10dEngine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
                                 ReduceOp op) const {
-  auto own = group_of(line.ranks[0])->reduce_scatter(send[0], counts[0], result[0], op);
-  return own ? *own : Engine::reduce_scatter(line, send, counts, result, op);
+  auto call = call_of(Call::reduce_scatter, line, send[0], op);
+  call.counts = hash_of(counts[0]);
+  return group_of(line.ranks[0])->reduce_scatter(std::move(call), send[0], counts[0], result[0]);
 }
 
 Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t source) const {
-  return group_of(line.ranks[0])->broadcast(buffers[0], source);
+  auto call = call_of(Call::broadcast, line, buffers[0]);
+  call.counts = buffers[0].numel();
+  call.source = line.ranks[0][source];
+  return group_of(line.ranks[0])->broadcast(std::move(call), buffers[0], source);
 }
 
 void C10dEngine::barrier() const {
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
-  if (auto wait = group_of(count_up<int64_t>(size()))->all_gather(mine, all, MemberCounts(size(), 1))) wait();
+  Line everyone{"barrier", size(), {count_up<int64_t>(size())}, {hosted()[0]}};
+  if (auto wait = all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)})) wait();
 }
 
 std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ranks) const {
@@ -158,7 +170,7 @@ std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c
   if (!trial.segment) return nullptr;
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
-                         alarm_of(key_of(ranks))});
+                         alarm_of(key_of(ranks)), notes_of(ranks, "shm")});
 }
 
 std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
@@ -166,7 +178,9 @@ std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Bac
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
   auto alarm = backend ? alarm_of(key_of(ranks) + "/" + backend->getGroupUid()) : nullptr;
-  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm)};
+  auto notes = backend ? notes_of(ranks, backend->getGroupUid()) : nullptr;
+  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm),
+                  std::move(notes)};
   // Other backends carry part of their ranks only by messages, too.
   return direct || !members.whole() ? make_direct_group(std::move(members))
                                     : make_collective_group(std::move(members));
@@ -175,6 +189,12 @@ std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Bac
 std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::string& group) const {
   std::lock_guard lock(alarm_mutex_);
   return alarm_store_ ? std::make_shared<Alarm>(alarm_store_, "interrupted/" + group) : nullptr;
+}
+
+std::shared_ptr<Notes> C10dEngine::notes_of(const std::vector<int64_t>& ranks, const std::string& group) const {
+  std::lock_guard lock(alarm_mutex_);
+  int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  return std::make_shared<Notes>(alarm_store_, key_of(ranks) + "/" + group, ranks, position);
 }
 
 std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<int64_t>& ranks) const {

@@ -22,6 +22,7 @@ namespace intarsia {
 class Alarm;
 class GlooMaker;
 class Group;
+class Notes;
 
 // What carries the lines of a job that no adopted group carries.
 enum class Lines {
@@ -72,6 +73,7 @@ class C10dEngine final : public Engine {
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;
+  std::shared_ptr<Notes> notes_of(const std::vector<int64_t>& ranks, const std::string& group) const;
   std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;
 
   C10dOptions options_;
@@ -79,7 +81,7 @@ class C10dEngine final : public Engine {
   mutable bool closed_ = false;
   mutable c10::intrusive_ptr<c10d::Store> store_;
   mutable std::mutex alarm_mutex_;
-  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms alone
+  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms and notes alone
   mutable std::shared_ptr<GlooMaker> gloo_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
   mutable std::map<std::vector<int64_t>, std::string> carriers_;  // of the groups that are made

@@ -134,9 +134,16 @@ bool Reduction::move() {
 }
 
 void Task::set_number(uint64_t number) {
-  for (auto& push : pushes) push.header.number = number;
-  for (auto& pull : pulls) pull.header.number = number;
-  if (reduction) reduction->header.number = number;
+  call.number = number;
+  MessageHeader header;
+  header.describe(call);
+  auto complete = [&](auto& flow) {
+    header.bytes = flow.header.bytes;
+    flow.header = header;
+  };
+  for (auto& push : pushes) complete(push);
+  for (auto& pull : pulls) complete(pull);
+  if (reduction) complete(*reduction);
 }
 
 bool Task::pushed() const {

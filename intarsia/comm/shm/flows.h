@@ -63,6 +63,7 @@ struct Reduction {
 
 // Flows of one collective and the tensors whose memory they use.
 struct Task {
+  Call call;
   c10::SmallVector<Push, 4> pushes;
   c10::SmallVector<Pull, 4> pulls;
   std::optional<Reduction> reduction;

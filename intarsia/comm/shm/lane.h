@@ -2,8 +2,10 @@
 // The two ends of a lane. See Note [Lanes].
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "intarsia/comm/call.h"
 #include "intarsia/comm/shm/segment.h"
 
 namespace intarsia {
@@ -13,8 +15,11 @@ struct MessageHeader {
   uint64_t number = 0;       // of the collective on its line
   uint64_t fingerprint = 0;  // see Call
   uint64_t bytes = 0;
-  uint64_t unused = 0;
+  uint64_t what = 0;         // kind, op and dtype, for the error of a rank that expects another
   bool operator==(const MessageHeader&) const = default;
+
+  void describe(const Call& call);
+  std::string text() const;  // all_reduce(sum) of 64 floats
 };
 static_assert(sizeof(MessageHeader) == 32);
 

@@ -29,17 +29,17 @@ class ShmGroup final : public Group {
 
   const char* carrier() const override { return "shm"; }
 
-  Wait all_reduce(const at::Tensor& mine, const at::Tensor& result, ReduceOp op, bool later) const override {
+  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
-    if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(mine, result, op, later);
-    return run(later, {mine, result}, [&](Task& task) {
+    if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(std::move(call), mine, result, later);
+    return run(std::move(call), later, {mine, result}, [&](Task& task) {
       push(task, to_all_, data(mine), bytes);
-      reduce(task, from_all_, data(mine), data(result), bytes, mine.scalar_type(), op);
+      reduce(task, from_all_, data(mine), data(result), bytes);
     });
   }
 
-  Wait all_gather(const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
-    return run(true, {mine, all}, [&](Task& task) {
+  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+    return run(std::move(call), true, {mine, all}, [&](Task& task) {
       auto width = mine.element_size();
       push(task, to_all_, data(mine), counts[me_] * width);
       auto* to = data(all);
@@ -52,9 +52,9 @@ class ShmGroup final : public Group {
     });
   }
 
-  Wait all_to_all(const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
-    return run(true, {send, receive}, [&](Task& task) {
+    return run(std::move(call), true, {send, receive}, [&](Task& task) {
       auto width = send.element_size();
       push_parts(task, send, send_counts);
       auto* to = data(receive);
@@ -66,17 +66,15 @@ class ShmGroup final : public Group {
     });
   }
 
-  std::optional<Wait> reduce_scatter(const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result,
-                                     ReduceOp op) const override {
-    return run(true, {send, result}, [&](Task& task) {
+  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+    return run(std::move(call), true, {send, result}, [&](Task& task) {
       push_parts(task, send, counts);
-      reduce(task, from_, part_of(send, counts, me_), data(result), counts[me_] * send.element_size(), send.scalar_type(),
-             op);
+      reduce(task, from_, part_of(send, counts, me_), data(result), counts[me_] * send.element_size());
     });
   }
 
-  Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
-    return run(true, {buffer}, [&](Task& task) {
+  Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const override {
+    return run(std::move(call), true, {buffer}, [&](Task& task) {
       if (me_ == source) {
         push(task, to_all_, data(buffer), buffer.nbytes());
       } else {
@@ -106,16 +104,15 @@ class ShmGroup final : public Group {
   static void pull(Task& task, LaneReader& lane, char* to, uint64_t bytes) {
     if (bytes) task.pulls.push_back(Pull{&lane, to, {.bytes = bytes}});
   }
-  void reduce(Task& task, std::vector<LaneReader>& from, const char* mine, char* to, uint64_t bytes, at::ScalarType type,
-              ReduceOp op) const {
+  void reduce(Task& task, std::vector<LaneReader>& from, const char* mine, char* to, uint64_t bytes) const {
     if (!bytes) return;
     auto& reduction = task.reduction.emplace();
     for (int64_t j = 0; j < size_; ++j) reduction.from.push_back(j == me_ ? nullptr : &from[j]);
     reduction.mine = mine;
     reduction.to = to;
     reduction.header.bytes = bytes;
-    reduction.type = type;
-    reduction.op = op;
+    reduction.type = task.call.type;
+    reduction.op = *task.call.op;
   }
 
   // Each member starts with another peer, so that they do not all write for the same one at first.
@@ -127,14 +124,14 @@ class ShmGroup final : public Group {
   }
 
   // Member j reduces part j of all members, and all read it.
-  Wait reduce_in_parts(const at::Tensor& mine, const at::Tensor& result, ReduceOp op, bool later) const {
+  Wait reduce_in_parts(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const {
     auto length = (mine.numel() + size_ - 1) / size_;
     MemberCounts counts;  // the last parts may be short or empty
     for (int64_t j = 0; j < size_; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
-    return run(later, {mine, result}, [&](Task& task) {
+    return run(std::move(call), later, {mine, result}, [&](Task& task) {
       push_parts(task, mine, counts);
       auto width = mine.element_size();
-      reduce(task, from_, part_of(mine, counts, me_), part_of(result, counts, me_), counts[me_] * width, mine.scalar_type(), op);
+      reduce(task, from_, part_of(mine, counts, me_), part_of(result, counts, me_), counts[me_] * width);
       if (task.reduction) task.reduction->onward = &to_all_;
       for (int64_t j = 0; j < size_; ++j) {
         if (j != me_) pull(task, from_all_[j], part_of(result, counts, j), counts[j] * width);
@@ -143,18 +140,20 @@ class ShmGroup final : public Group {
   }
 
   template <class Fill>
-  Wait run(bool later, std::initializer_list<at::Tensor> tensors, Fill fill) const {
+  Wait run(Call call, bool later, std::initializer_list<at::Tensor> tensors, Fill fill) const {
     for (auto& t : tensors) {
       TORCH_CHECK_VALUE(t.is_cpu(), "shared memory carries tensors in CPU memory, not on ", t.device(),
                         ". Adopt a process group of that device with mesh_from_group.");
     }
     if (!later) {
       Task task;
+      task.call = std::move(call);
       fill(task);
       traffic_->finish(task);
       return {};
     }
     auto task = std::make_shared<Task>();
+    task->call = std::move(call);
     task->tensors = tensors;
     fill(*task);
     return Traffic::begin(traffic_, std::move(task));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -16,6 +17,9 @@ namespace intarsia {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the other processes and the program around us
+
+constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
+constexpr size_t kCompared = 64;                         // collectives
 
 // How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in between, for
 // whom it waits may have to run on this core.
@@ -115,6 +119,7 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
 
 void Traffic::add(Task& task) {
   task.set_number(next_number_++);
+  history_.add(task.call);
   under_way_.push_back(&task);
 }
 
@@ -145,6 +150,7 @@ void Traffic::drive(const Task& task, Lock& lock) {
     }
   } counted(*this);
   Clock::time_point deadline{}, next_look{};
+  std::optional<NoteTimes> notes;
   try {
     for (int idle = 0;;) {
       bool moved = move_all();
@@ -158,15 +164,19 @@ void Traffic::drive(const Task& task, Lock& lock) {
         continue;
       }
       auto now = Clock::now();
-      if (deadline == Clock::time_point{}) deadline = now + line_.timeout, next_look = now + kLook;
-      if (now >= next_look) look_around(lock, deadline), next_look = Clock::now() + kLook;
+      if (!notes) notes.emplace(), deadline = now + line_.timeout, next_look = now + kLook;
+      if (now >= next_look) {
+        if (notes->due()) compare_notes(lock, {});
+        look_around(lock, deadline);
+        next_look = Clock::now() + kLook;
+      }
       sleep(lock);
     }
   } catch (const Interruption&) {
     give_up("this rank was interrupted while it waited", MemberRecord::interrupted);
     throw;
   } catch (const WrongMessage& wrong) {
-    fail(c10::str("rank ", line_.ranks[wrong.writer], " is in another collective"));
+    explain(lock, wrong);
   } catch (const std::exception& error) {
     give_up_after(error);
     throw;
@@ -209,12 +219,36 @@ void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
                 " s. Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
 }
 
+// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
+void Traffic::compare_notes(Lock& lock, std::chrono::milliseconds patience) {
+  if (under_way_.empty() || !line_.notes) return;
+  auto call = under_way_.front()->call;
+  auto history = history_.tail(kCompared);
+  lock.unlock();  // the store may take its time
+  std::string text = line_.notes->compare(history, call);
+  for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
+    std::this_thread::sleep_for(kLook);
+    text = line_.notes->compare(history, call);
+  }
+  lock.lock();
+  trouble_.check();
+  if (!text.empty()) fail(text);
+}
+
+// The header says what the other did, its note also why.
+void Traffic::explain(Lock& lock, const WrongMessage& wrong) {
+  compare_notes(lock, kExplanation);
+  auto& call = under_way_.front()->call;
+  fail(mismatch_text(call, line_.ranks[line_.position], line_.ranks[wrong.writer], wrong.found.text()));
+}
+
 void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
   for (auto j : missing) {
     bool ended = line_.processes[j].ended();
     auto state = line_.segment->member(j).state.load();
     if (!ended && state == MemberRecord::taking_part) continue;
     if (move_all()) return;  // what it did last
+    compare_notes(lock, {});  // it may have left because of us
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
     lock.unlock();  // the store may take its time
     auto first = line_.alarm ? line_.alarm->first_gone(rank) : rank;
@@ -271,8 +305,8 @@ void Traffic::serve() {
     }
     try {
       sleep(lock);
-    } catch (const WrongMessage& wrong) {
-      give_up(c10::str("rank ", line_.ranks[wrong.writer], " is in another collective"), MemberRecord::failed);
+    } catch (const WrongMessage&) {
+      for_server_.wait(lock);  // who waits for it tells
     } catch (const std::exception& error) {
       give_up_after(error);
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "intarsia/comm/alarm.h"
+#include "intarsia/comm/notes.h"
 #include "intarsia/comm/shm/flows.h"
 #include "intarsia/comm/shm/meet.h"
 #include "intarsia/comm/trouble.h"
@@ -27,6 +28,7 @@ struct SharedLine {
   std::vector<Process> processes;
   std::chrono::milliseconds timeout;
   std::shared_ptr<Alarm> alarm;  // null where there is no store
+  std::shared_ptr<Notes> notes;  // the same
 };
 
 // Note [Who moves bytes]
@@ -59,6 +61,8 @@ class Traffic {
   void drive(const Task& task, Lock& lock);
   void sleep(Lock& lock);
   void look_around(Lock& lock, Clock::time_point deadline);
+  void compare_notes(Lock& lock, std::chrono::milliseconds patience);
+  [[noreturn]] void explain(Lock& lock, const WrongMessage& wrong);
   void look_for_gone(Lock& lock, const std::vector<int64_t>& missing);
   [[noreturn]] void fail(const std::string& text, MemberRecord::State state = MemberRecord::failed);
   void give_up(const std::string& text, MemberRecord::State state);
@@ -75,6 +79,7 @@ class Traffic {
   std::deque<Task*> under_way_;
   std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call the program around us
   uint64_t next_number_ = 0;
+  History history_;
   int waiting_ = 0;     // threads that move bytes themselves
   bool dropped_ = false;  // nobody waits for some of what is under way
   bool stopping_ = false;
