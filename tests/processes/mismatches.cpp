@@ -60,7 +60,7 @@ void train(const Axis&, bool other_layout) {
   auto weight = distribute_tensor(at::ones({6, 6}), mesh, {Shard(0)}).detach().requires_grad_();
   auto x = distribute_tensor(at::ones({3, 6}), mesh, {Replicate()});
   at::linear(x, weight).pow(2).sum().backward();
-  TORCH_CHECK(str(placements(weight.grad())) == "[S(0)]", str(placements(weight.grad())));
+  TORCH_CHECK(str(placements_of(weight.grad())) == "[S(0)]", str(placements_of(weight.grad())));
   redistribute(weight.grad(), {other_layout ? Placement(Shard(1)) : Placement(Replicate())});
 }
 
