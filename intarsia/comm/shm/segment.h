@@ -43,6 +43,7 @@ class Segment {
   void close_file();         // all who should have mapped it have done so
 
   int64_t size() const { return size_; }
+  size_t bytes() const { return bytes_; }
   MemberRecord& member(int64_t member) const { return members_[member]; }
 
   struct LaneMemory {
