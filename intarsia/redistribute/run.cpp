@@ -1,7 +1,9 @@
 #include "intarsia/redistribute/run.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
@@ -189,9 +191,21 @@ Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int6
 Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   Wait wait;
   auto op = *pending_op(step.from->placements()[step.axes[0]]);
-  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(shards, op, async ? &wait : nullptr);
-  return [wait, result] {
+  int64_t averaged = 1;  // members of the axes along which a sum is divided by their number
+  bool mixed = false;
+  for (auto axis : step.axes) {
+    auto own = *pending_op(step.from->placements()[axis]);
+    if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
+    mixed = mixed || own != op;
+  }
+  if (mixed && !shards.empty()) check_reducible("all_reduce", shards[0].scalar_type(), ReduceOp::avg);
+  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(shards, mixed ? ReduceOp::sum : op, async ? &wait : nullptr);
+  return [wait, result, divisor = mixed ? averaged : 1] {
     if (wait) wait();
+    at::NoGradGuard no_grad;
+    for (auto& sum : result) {
+      if (divisor != 1) sum.div_(divisor);
+    }
     return result;
   };
 }
