@@ -31,6 +31,7 @@ const std::map<std::string, Setter>& setters() {
       {"--port", [](auto& o, auto& name, auto& text) { o.port = number<uint16_t>(name, text, 1, 65535); }},
       {"--timeout", [](auto& o, auto& name, auto& text) { o.timeout = number<int64_t>(name, text, 1, 1000000); }},
       {"--grace", [](auto& o, auto& name, auto& text) { o.grace = number<double>(name, text, 0, 3600); }},
+      {"--engine", [](auto& o, auto&, auto& text) { o.engine = text; }},
       {"--log-dir", [](auto& o, auto&, auto& text) { o.log_dir = text; }},
   };
   return table;
@@ -46,6 +47,7 @@ usage: intarsia run -n RANKS [options] [--] program [arguments]
   --no-prefix           pass output on as it is; otherwise every line starts with [rank]
   --log-dir DIR         also write the output of each rank to DIR/RANK.log
   --timeout SECONDS     for every wait of the ranks, sets INTARSIA_TIMEOUT (default 300)
+  --engine NAME         what carries bytes between the ranks, sets INTARSIA_ENGINE: auto (default), shm or gloo
   --grace SECONDS       from SIGTERM to SIGKILL when ranks must stop (default 10)
   --bind ADDR           the address that the ranks listen on (default 127.0.0.1: this machine only);
                         --master-addr is the same

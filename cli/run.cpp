@@ -51,6 +51,7 @@ Variables variables_of(const RunOptions& options, int64_t rank, uint16_t port) {
   };
   if (!getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = "1";
   if (options.timeout) variables["INTARSIA_TIMEOUT"] = std::to_string(static_cast<int64_t>(options.timeout));
+  if (!options.engine.empty()) variables["INTARSIA_ENGINE"] = options.engine;
   return variables;
 }
 

@@ -49,36 +49,38 @@ Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
 }
 
 // An error in a collective, told with everything that helps to find the other side of it.
-[[noreturn]] void fail(const Line& line, const std::string& kind, const char* cause, const std::exception& error) {
+[[noreturn]] void fail(const Engine& engine, const Line& line, const std::string& kind, const char* cause,
+                       const std::exception& error) {
   auto* ours = dynamic_cast<const c10::Error*>(&error);
   auto& ranks = line.ranks[0];
   C10_THROW_ERROR(DistBackendError, c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"",
-                                             line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ") for ",
+                                             line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ", over ",
+                                             engine.carrier(line), ") for ",
                                              *cause ? cause : "a direct call", ": ",
                                              ours ? ours->what_without_backtrace() : error.what()));
 }
 
 // Waits for other ranks: errors are named, an interruption comes out as what it is.
 template <class Call>
-void wait_in(const Line& line, const std::string& kind, const char* cause, Call call) {
+void wait_in(const Engine& engine, const Line& line, const std::string& kind, const char* cause, Call call) {
   at::NoGradGuard no_grad;
   with_interrupts([&] {
     try {
       auto guard = around_waits();
       call();
     } catch (const std::exception& error) {
-      fail(line, kind, cause, error);
+      fail(engine, line, kind, cause, error);
     }
   });
 }
 
 // Runs one collective.
 template <class Start>
-void attempt(const Line& line, const std::string& kind, Wait* wait, Start start) {
-  wait_in(line, kind, CauseScope::op(), [&] {
+void attempt(const Engine& engine, const Line& line, const std::string& kind, Wait* wait, Start start) {
+  wait_in(engine, line, kind, CauseScope::op(), [&] {
     Wait finish = start();
     if (finish && wait) {
-      *wait = [finish, &line, kind, cause = CauseScope::op()] { wait_in(line, kind, cause, finish); };
+      *wait = [finish, &engine, &line, kind, cause = CauseScope::op()] { wait_in(engine, line, kind, cause, finish); };
     } else if (finish) {
       finish();
     }
@@ -87,16 +89,16 @@ void attempt(const Line& line, const std::string& kind, Wait* wait, Start start)
 
 // The same, timed and recorded.
 template <class Start>
-void carry(const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
+void carry(const Engine& engine, const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
   if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
     // Also on a rank that itself sends nothing: all ranks of the line get the same answer.
     judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), true);
   }
   auto begin = recording() ? seconds_since_start() : 0;
-  attempt(line, kind, wait, start);
+  attempt(engine, line, kind, wait, start);
   if (!recording()) return;
   record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
-                   seconds_since_start() - begin});
+                   seconds_since_start() - begin, engine.carrier(line)});
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   }
   if (size() == 1) return result;
   auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
-  carry(line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
+  carry(*engine_, line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
     return averaged(engine_->all_reduce(line_, mine, result, carried(op), wait != nullptr), result, op, size());
   });
   return result;
@@ -155,7 +157,7 @@ void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& count
   if (mine.empty()) return;
   if (size() == 1) return copy_to_self(mine, all);
   auto received = bytes_with_others(line_, counts, mine[0].element_size());
-  carry(line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
+  carry(*engine_, line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
         [&] { return engine_->all_gather(line_, mine, all, counts); });
 }
 
@@ -164,7 +166,7 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
   if (send.empty()) return;
   if (size() == 1) return copy_to_self(send, receive);
   auto element = send[0].element_size();
-  carry(line_, kind, bytes_with_others(line_, send_counts, element),
+  carry(*engine_, line_, kind, bytes_with_others(line_, send_counts, element),
         bytes_with_others(line_, receive_counts, element), wait,
         [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
 }
@@ -184,7 +186,7 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
     return result;
   }
   auto element = send[0].element_size();
-  carry(line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
+  carry(*engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
         bytes_with_others(line_, received, element), wait, [&] {
           return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size());
         });
@@ -194,13 +196,13 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
 void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
-  carry(line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
+  carry(*engine_, line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
 }
 
 int64_t Axis::highest(int64_t number) const {
   TORCH_INTERNAL_ASSERT(slot_count() == 1);
   auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
-  attempt(line_, "agreement", nullptr, [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
+  attempt(*engine_, line_, "agreement", nullptr, [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
   return most.item<int64_t>();
 }
 

@@ -7,17 +7,6 @@
 #include "intarsia/comm/simulation.h"
 
 namespace intarsia {
-namespace {
-
-// `parts` are the parts of all members, one behind the other.
-void reduce_parts(const at::Tensor& parts, int64_t n, at::Tensor result, ReduceOp op) {
-  auto part = parts.view({n, result.numel()});
-  if (n == 1) result.copy_(part[0]);
-  for (int64_t j = 1; j < n && result.numel(); ++j) reduce(result, j == 1 ? part[0] : result, part[j], op);
-}
-
-}  // namespace
-
 Wait Engine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
                             ReduceOp op) const {
   Shards parts;

@@ -52,6 +52,9 @@ class Engine : public World {
   // Every buffer becomes that of the member at `source`.
   virtual Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const = 0;
 
+  // What carries a line: gloo, shm, simulation, ...: for traces and errors.
+  virtual std::string carrier(const Line& line) const = 0;
+
   // Returns when every rank of the world has arrived.
   virtual void barrier() const = 0;
 

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include <string_view>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -10,20 +9,14 @@
 
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/mpi/mpi.h"
-#include "intarsia/comm/shm/shm.h"
 
 namespace intarsia {
 namespace {
 
 constexpr auto kAuto = "auto";
 
-struct Kind {
-  std::string_view name;
-  MakeEngine make;  // null: not built in
-};
-
-std::vector<Kind> kinds() {
-  return {{kAuto, &make_c10d_engine}, {"gloo", &make_c10d_engine}, {"mpi", mpi_maker()}, {"shm", shm_maker()}};
+std::vector<EngineKind> kinds() {
+  return {{kAuto, &make_auto_engine}, {"gloo", &make_gloo_engine}, {"mpi", mpi_maker()}, {"shm", &make_shm_engine}};
 }
 
 std::string names(bool built_in) {
@@ -36,16 +29,16 @@ std::string names(bool built_in) {
 
 }  // namespace
 
-MakeEngine choose_engine(const std::string& name) {
+EngineKind choose_engine(const std::string& name) {
   auto* variable = getenv("INTARSIA_ENGINE");
   bool read = name.empty() && variable && *variable;
   auto wanted = !name.empty() ? name : read ? variable : kAuto;
   auto* source = read ? " (INTARSIA_ENGINE)" : "";
   for (auto& kind : kinds()) {
-    if (kind.name != wanted) continue;
+    if (wanted != kind.name) continue;
     TORCH_CHECK_NOT_IMPLEMENTED(kind.make, "[init] the engine \"", wanted, "\"", source,
                                 " is not built into this library. Built in: ", names(true), ".");
-    return kind.make;
+    return kind;
   }
   auto missing = names(false);
   TORCH_CHECK_VALUE(false, "[init] there is no engine \"", wanted, "\"", source, ". Known: ", names(true),

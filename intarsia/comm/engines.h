@@ -27,9 +27,15 @@ struct Job {
 
 using MakeEngine = std::unique_ptr<Engine> (*)(const Job& job);
 
-// How to make the engine called `name`: auto (which is gloo), gloo, mpi or shm. If empty, INTARSIA_ENGINE says which,
-// else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an engine that is not
-// built in, is an error on every rank at once.
-MakeEngine choose_engine(const std::string& name);
+struct EngineKind {
+  const char* name;
+  MakeEngine make;  // null: not built in
+  std::unique_ptr<Engine> operator()(const Job& job) const { return make(job); }
+};
+
+// The engine called `name`: auto (shm for lines of ranks that share a host, else gloo), gloo, mpi or shm. If empty,
+// INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an
+// engine that is not built in, is an error on every rank at once.
+EngineKind choose_engine(const std::string& name);
 
 }  // namespace intarsia

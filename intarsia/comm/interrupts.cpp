@@ -111,7 +111,7 @@ bool is_interrupt(const std::exception_ptr& error) {
   return interrupts && interrupts->stops(error);
 }
 
-Nudges::Nudges(c10d::Work* work) : work_(interruptible() ? work : nullptr) {
+Nudges::Nudges(c10d::Work* work) : work_(work) {
   if (work_) nudger().add(work_);
 }
 

@@ -55,6 +55,12 @@ void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op) 
   reduce(accumulator, accumulator, value, op);
 }
 
+void reduce_parts(const at::Tensor& parts, int64_t n, at::Tensor result, ReduceOp op) {
+  auto part = parts.view({n, result.numel()});
+  if (n == 1) result.copy_(part[0]);
+  for (int64_t j = 1; j < n && result.numel(); ++j) reduce(result, j == 1 ? part[0] : result, part[j], op);
+}
+
 void check_reducible(const char* where, at::ScalarType type, ReduceOp op) {
   bool complex = at::isComplexType(type), inexact = complex || at::isFloatingType(type);
   TORCH_CHECK_VALUE(op != ReduceOp::avg || inexact, "[", where, "] the average of ", type,

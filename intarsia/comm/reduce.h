@@ -11,6 +11,9 @@ namespace intarsia {
 void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
 void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
 
+// `result` becomes the reduction of the `n` parts, one behind the other, in their order. Not avg.
+void reduce_parts(const at::Tensor& parts, int64_t n, at::Tensor result, ReduceOp op);
+
 // Whether `op` means something for the dtype; asked before anything moves, so that every rank gives the same answer.
 // `where` is the function that the error names.
 void check_reducible(const char* where, at::ScalarType type, ReduceOp op);

@@ -88,6 +88,7 @@ class SimulationEngine final : public Engine {
     return under_way.begin([=] { broadcast_on_lines(line, buffers, source); });
   }
 
+  std::string carrier(const Line&) const override { return "simulation"; }
   void barrier() const override {}
 
  private:

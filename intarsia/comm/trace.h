@@ -16,6 +16,7 @@ struct CommEvent {
   bool implicit;      // chosen by dispatch, not asked for by the caller
   double start = 0;   // seconds since the process began
   double seconds = 0; // how long this rank spent in it
+  std::string engine; // what carried it: shm, gloo, simulation, ...
 
   int64_t bytes() const { return std::max(sent, received); }
 };

@@ -1,7 +1,9 @@
 #include "intarsia/redistribute/run.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
@@ -195,10 +197,22 @@ Shards apart(const Shards& shards) {
 Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   Wait wait;
   auto op = *pending_op(step.from->placements()[step.axes[0]]);
+  int64_t averaged = 1;  // members of the axes along which a sum is divided by their number
+  bool mixed = false;
+  for (auto axis : step.axes) {
+    auto own = *pending_op(step.from->placements()[axis]);
+    if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
+    mixed = mixed || own != op;
+  }
+  if (mixed && !shards.empty()) check_reducible("all_reduce", shards[0].scalar_type(), ReduceOp::avg);
   auto mine = async ? apart(shards) : shards;
-  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(mine, op, async ? &wait : nullptr);
-  return [wait, result] {
+  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(mine, mixed ? ReduceOp::sum : op, async ? &wait : nullptr);
+  return [wait, result, divisor = mixed ? averaged : 1] {
     if (wait) wait();
+    at::NoGradGuard no_grad;
+    for (auto& sum : result) {
+      if (divisor != 1) sum.div_(divisor);
+    }
     return result;
   };
 }

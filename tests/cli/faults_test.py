@@ -5,11 +5,11 @@ import signal
 import subprocess
 import unittest
 
-from support import PLAYER, environment, finish_all, free_port, play, run, start_rank
+from support import PLAYER, finish_all, free_port, play, start_rank
 
-GONE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\]\) for aten::mm: '
+GONE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\], over \w+\) for aten::mm: '
         r"rank 1 is gone \(.*\)\. See why it ended\.")
-LATE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\]\) for aten::mm: '
+LATE = (r'error: \[all_reduce\(sum\)\] failed on rank {rank} along axis "tp" \(ranks \[0, 1, 2\], over \w+\) for aten::mm: '
         r"rank 1 did not take part within 3 s\. ")
 
 
@@ -21,8 +21,10 @@ def start_by_hand(scene, ranks=3, timeout=60, **variables):
 
 
 class AKilledRank(unittest.TestCase):
+    engine = "shm"
+
     def check(self, scene, pattern=GONE, **variables):
-        ranks = start_by_hand(scene, **variables)
+        ranks = start_by_hand(scene, INTARSIA_ENGINE=self.engine, **variables)
         results = finish_all(ranks)
         self.assertEqual(results[1][0], -signal.SIGKILL)
         for rank in (0, 2):
@@ -40,42 +42,52 @@ class AKilledRank(unittest.TestCase):
 
     def test_ends_the_wait_for_what_is_under_way(self):
         self.check("kill_then_wait", r'error: \[all_gather\] failed on rank {rank} along axis "tp" '
-                                     r"\(ranks \[0, 1, 2\]\) for a direct call: rank 1 is gone \(")
-
-    def test_ends_the_collectives_of_the_backend_too(self):
-        self.check("kill", r"error: \[all_reduce\(sum\)\] failed on rank {rank} along axis", INTARSIA_DIRECT=0)
+                                     r"\(ranks \[0, 1, 2\], over \w+\) for a direct call: rank 1 is gone \(")
 
     def test_ends_the_run_and_is_named(self):
         for scene in ("kill", "kill_large"):
-            ended = play(3, scene)
+            ended = play(3, scene, "--engine", self.engine)
             self.assertEqual(ended.status, 128 + 9, ended)
             self.assertIn("[run] rank 1 was killed by signal 9 (SIGKILL); the others were stopped.\n", ended.err)
             for rank in (0, 2):
                 self.assertRegex(ended.err, rf"\[{rank}\] " + GONE.format(rank=rank))
 
     def test_that_ends_with_a_status_is_named_with_it(self):
-        ended = play(3, "exit")
+        ended = play(3, "exit", "--engine", self.engine)
         self.assertEqual(ended.status, 7, ended)
         self.assertIn("[run] rank 1 ended with status 7; the others were stopped.\n", ended.err)
 
     def test_that_aborts_is_named_too(self):
-        ended = play(3, "uncaught")
+        ended = play(3, "uncaught", "--engine", self.engine)
         self.assertEqual(ended.status, 128 + 6, ended)
 
 
+class AKilledRankOverGloo(AKilledRank):
+    engine = "gloo"
+
+    def test_ends_the_collectives_of_the_backend_too(self):
+        self.check("kill", r"error: \[all_reduce\(sum\)\] failed on rank {rank} along axis", INTARSIA_DIRECT=0)
+
+
 class AStuckRank(unittest.TestCase):
+    engine = "shm"
+
     def test_makes_the_others_fail_when_the_time_is_over(self):
         for scene in ("stop", "stop_large"):
-            ended = play(3, scene, "--timeout", 3, "--grace", 2)
+            ended = play(3, scene, "--timeout", 3, "--grace", 2, "--engine", self.engine)
             self.assertEqual(ended.status, 3, ended)
             self.assertLess(ended.seconds, 30)
             for rank in (0, 2):
                 self.assertRegex(ended.err, rf"\[{rank}\] " + LATE.format(rank=rank))
 
     def test_that_runs_other_code_is_waited_for_no_longer_than_that(self):
-        ended = play(3, "other_code", "--timeout", 2, "--grace", 2)
+        ended = play(3, "other_code", "--timeout", 2, "--grace", 2, "--engine", self.engine)
         self.assertEqual(ended.status, 3, ended)
         self.assertIn("[make_group] rank 0 waited 2 s for 3 ranks: rank 1 did not arrive.", ended.err)
+
+
+class AStuckRankOverGloo(AStuckRank):
+    engine = "gloo"
 
 
 class AfterAFault(unittest.TestCase):

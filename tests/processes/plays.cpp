@@ -20,6 +20,7 @@
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
+#include "tests/processes/mismatches.h"
 
 namespace intarsia {
 namespace {
@@ -139,6 +140,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"kill_then_wait", kill_then_wait},
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
+    {"mismatches", play_mismatches},
     {"twice", twice},
     {"over_a_store", over_a_store},
     {"over_a_group", over_a_group},

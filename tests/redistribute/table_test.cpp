@@ -162,12 +162,15 @@ struct Heard : Recorder {
   std::string text;
 };
 
-std::string heard(const char* from, const char* to) {
-  auto tensor = lay_out(numbers({8, 8}, at::kFloat), init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}),
-                        parse_placements(from));
+std::string heard_on(const DeviceMesh& mesh, const char* from, const char* to) {
+  auto tensor = lay_out(numbers({8, 8}, at::kFloat), mesh, parse_placements(from));
   Heard recorder;
   redistribute(tensor, parse_placements(to));
   return recorder.text;
+}
+
+std::string heard(const char* from, const char* to) {
+  return heard_on(init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}), from, to);
 }
 
 // 8x8 floats are 256 bytes; on 4 ranks a shard is 64 bytes, and each rank has 3 others to hear from.
@@ -182,6 +185,28 @@ TEST(RedistributeTable, MovesTheBytesThatTheorySays) {
     EXPECT_EQ(heard("[R]", "[S(0)]"), "");
     EXPECT_EQ(heard("[R]", "[P(sum)]"), "");
     EXPECT_EQ(heard("[S(1)]", "[S(1)]"), "");
+  });
+}
+
+TEST(RedistributeTable, WhatIsPendingAlongTwoAxesIsReducedByOneCollective) {
+  for_each_world({4}, [&](int64_t) {
+    auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+    EXPECT_EQ(heard_on(mesh, "[P(sum), P(sum)]", "[R, R]"), "all_reduce(sum) dp_tp 384B;");
+    EXPECT_EQ(heard_on(mesh, "[P(sum), P(avg)]", "[R, R]"), "all_reduce(sum) dp_tp 384B;");
+    EXPECT_EQ(heard_on(mesh, "[P(avg), P(avg)]", "[R, R]"), "all_reduce(avg) dp_tp 384B;");
+    EXPECT_EQ(heard_on(mesh, "[P(max), P(max)]", "[R, R]"), "all_reduce(max) dp_tp 384B;");
+  });
+}
+
+// Between hosts that are slow to reach, as few bytes as possible.
+TEST(RedistributeTable, ASlowAxisIsReducedByItself) {
+  for_each_world({8}, [&](int64_t) {
+    auto mesh = init_device_mesh(at::kCPU, {2, 4}, {"host", "tp"});
+    set_link_cost(mesh, 0, {100, 0.01});
+    set_link_cost(mesh, 1, {1, 10});
+    auto *pending = Layout::get(mesh, {Partial(), Partial()}), *whole = Layout::get(mesh, {Replicate(), Replicate()});
+    EXPECT_EQ(plan(pending, whole, {1 << 20}, 4).steps.size(), 2);
+    for (int64_t axis : {0, 1}) set_link_cost(mesh, axis, LinkCost());
   });
 }
 

@@ -13,6 +13,8 @@
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/shm/meet.h"
+#include "intarsia/comm/shm/shm_group.h"
 
 namespace intarsia {
 namespace {
@@ -28,6 +30,17 @@ std::vector<Number> count_up(size_t n) {
   std::vector<Number> numbers(n);
   std::iota(numbers.begin(), numbers.end(), 0);
   return numbers;
+}
+
+const char* name_of(Lines lines) {
+  return lines == Lines::gloo ? "gloo" : lines == Lines::shm ? "shm" : "shm and gloo";
+}
+
+std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
+  auto* text = getenv("INTARSIA_DIRECT");
+  bool direct = !text || std::string(text) != "0";
+  return std::make_unique<C10dEngine>(job.rank, job.size, job.store,
+                                      C10dOptions{job.interface, job.timeout, direct, lines});
 }
 
 }  // namespace
@@ -52,30 +65,54 @@ std::string C10dEngine::text() const {
     auto everyone = groups_.find(count_up<int64_t>(size()));
     if (everyone != groups_.end()) adopted = everyone->second->adopted;
   }
-  return c10::str("a job of ", size(), " ranks over ", adopted ? adopted->getBackendName() : "gloo");
+  return c10::str("a job of ", size(), " ranks over ", adopted ? adopted->getBackendName() : name_of(options_.lines));
+}
+
+std::string C10dEngine::carrier(const Line& line) const {
+  std::lock_guard lock(mutex_);
+  auto known = carriers_.find(line.ranks[0]);
+  return known == carriers_.end() ? name_of(options_.lines) : known->second;
 }
 
 Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                             bool later) const {
-  return group_of(line.ranks[0])->all_reduce(mine[0], result[0], op, later);
+  auto call = call_of(Call::all_reduce, line, mine[0], op);
+  call.counts = mine[0].numel();
+  return group_of(line.ranks[0])->all_reduce(std::move(call), mine[0], result[0], later);
 }
 
 Wait C10dEngine::all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const {
-  return group_of(line.ranks[0])->all_gather(mine[0], all[0], counts[0]);
+  auto call = call_of(Call::all_gather, line, mine[0]);
+  call.counts = hash_of(counts[0]);
+  return group_of(line.ranks[0])->all_gather(std::move(call), mine[0], all[0], counts[0]);
 }
 
 Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                             const Counts& receive_counts) const {
-  return group_of(line.ranks[0])->all_to_all(send[0], send_counts[0], receive[0], receive_counts[0]);
+  auto call = call_of(Call::all_to_all, line, send[0]);
+  call.sends.assign(send_counts[0].begin(), send_counts[0].end());
+  call.receives.assign(receive_counts[0].begin(), receive_counts[0].end());
+  return group_of(line.ranks[0])->all_to_all(std::move(call), send[0], send_counts[0], receive[0], receive_counts[0]);
+}
+
+Wait C10dEngine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                                ReduceOp op) const {
+  auto call = call_of(Call::reduce_scatter, line, send[0], op);
+  call.counts = hash_of(counts[0]);
+  return group_of(line.ranks[0])->reduce_scatter(std::move(call), send[0], counts[0], result[0]);
 }
 
 Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t source) const {
-  return group_of(line.ranks[0])->broadcast(buffers[0], source);
+  auto call = call_of(Call::broadcast, line, buffers[0]);
+  call.counts = buffers[0].numel();
+  call.source = line.ranks[0][source];
+  return group_of(line.ranks[0])->broadcast(std::move(call), buffers[0], source);
 }
 
 void C10dEngine::barrier() const {
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
-  if (auto wait = group_of(count_up<int64_t>(size()))->all_gather(mine, all, MemberCounts(size(), 1))) wait();
+  Line everyone{"barrier", size(), {count_up<int64_t>(size())}, {hosted()[0]}};
+  if (auto wait = all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)})) wait();
 }
 
 std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ranks) const {
@@ -89,44 +126,75 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   }
   // Making a group waits for its members, so only this line is locked.
   std::lock_guard lock(entry->making);
-  if (!entry->group) entry->group = make_group(ranks);
+  if (!entry->group) {
+    entry->group = make_group(ranks);
+    std::lock_guard table(mutex_);
+    carriers_[ranks] = entry->group->carrier();
+  }
   return entry->group;
 }
 
 std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks) const {
   if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
   c10::intrusive_ptr<c10d::Store> store;
-  std::shared_ptr<GlooMaker> gloo;
   {
     std::lock_guard lock(mutex_);
-    if (store_ && !gloo_) gloo_ = std::make_shared<GlooMaker>(options_.interface, options_.timeout);
     store = store_;
-    gloo = gloo_;
   }
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
-  auto meeting = c10::make_intrusive<c10d::PrefixStore>("group/" + key_of(ranks), store->clone());
+  auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks));
+  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
   meeting->setTimeout(options_.timeout);
+  if (auto shared = shared_group(meeting, ranks)) return shared;
+  std::shared_ptr<GlooMaker> gloo;
+  {
+    std::lock_guard lock(mutex_);
+    if (!gloo_) gloo_ = std::make_shared<GlooMaker>(options_.interface, options_.timeout);
+    gloo = gloo_;
+  }
   arrive("make_group", *meeting, hosted()[0], ranks, options_.timeout);
   int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return group_over(gloo->make(meeting, position, ranks.size()), ranks, count_up<int>(ranks.size()));
+}
+
+// Null: this line is for gloo.
+std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
+                                                      const std::vector<int64_t>& ranks) const {
+  if (options_.lines == Lines::gloo) return nullptr;
+  auto own = c10::make_intrusive<c10d::PrefixStore>("shm", meeting);
+  auto trial = try_to_share(own, hosted()[0], ranks, options_.timeout);
+  TORCH_CHECK_WITH(DistBackendError, trial.segment || options_.lines == Lines::either, "[make_group] the ranks ",
+                   c10::ArrayRef<int64_t>(ranks), " do not share memory: ", trial.why_not,
+                   ". Use the engine auto or gloo.");
+  if (!trial.segment) return nullptr;
+  int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
+                         alarm_of(key_of(ranks)), notes_of(ranks, "shm")});
 }
 
 std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
                                                     std::vector<int64_t> ranks, std::vector<int> peers) const {
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
-  auto alarm = backend ? alarm_of(ranks, *backend) : nullptr;
-  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm)};
+  auto alarm = backend ? alarm_of(key_of(ranks) + "/" + backend->getGroupUid()) : nullptr;
+  auto notes = backend ? notes_of(ranks, backend->getGroupUid()) : nullptr;
+  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm),
+                  std::move(notes)};
   // Other backends carry part of their ranks only by messages, too.
   return direct || !members.whole() ? make_direct_group(std::move(members))
                                     : make_collective_group(std::move(members));
 }
 
-std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::vector<int64_t>& ranks, const c10d::Backend& backend) const {
+std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::string& group) const {
   std::lock_guard lock(alarm_mutex_);
-  if (!alarm_store_) return nullptr;
-  return std::make_shared<Alarm>(alarm_store_, c10::str("interrupted/", key_of(ranks), "/", backend.getGroupUid()));
+  return alarm_store_ ? std::make_shared<Alarm>(alarm_store_, "interrupted/" + group) : nullptr;
+}
+
+std::shared_ptr<Notes> C10dEngine::notes_of(const std::vector<int64_t>& ranks, const std::string& group) const {
+  std::lock_guard lock(alarm_mutex_);
+  int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  return std::make_shared<Notes>(alarm_store_, key_of(ranks) + "/" + group, ranks, position);
 }
 
 std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<int64_t>& ranks) const {
@@ -149,6 +217,7 @@ void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10
   entry->adopted = backend;
   entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
   std::lock_guard lock(mutex_);
+  carriers_[ranks] = entry->group->carrier();
   groups_[ranks] = std::move(entry);
 }
 
@@ -163,11 +232,9 @@ void C10dEngine::close() const {
   alarm_store_.reset();
 }
 
-std::unique_ptr<Engine> make_c10d_engine(const Job& job) {
-  auto* text = getenv("INTARSIA_DIRECT");
-  bool direct = !text || std::string(text) != "0";
-  return std::make_unique<C10dEngine>(job.rank, job.size, job.store, C10dOptions{job.interface, job.timeout, direct});
-}
+std::unique_ptr<Engine> make_gloo_engine(const Job& job) { return make_engine(job, Lines::gloo); }
+std::unique_ptr<Engine> make_shm_engine(const Job& job) { return make_engine(job, Lines::shm); }
+std::unique_ptr<Engine> make_auto_engine(const Job& job) { return make_engine(job, Lines::either); }
 
 const C10dEngine& engine_with_groups(const char* where, const World& world) {
   auto* engine = dynamic_cast<const C10dEngine*>(&world);

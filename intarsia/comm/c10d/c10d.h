@@ -1,5 +1,5 @@
 #pragma once
-// The engine of a real job: one hosted rank, c10d process groups to the others.
+// The engine of a real job: one hosted rank, groups of ranks that share memory or talk over c10d process groups.
 
 #include <chrono>
 #include <map>
@@ -22,11 +22,20 @@ namespace intarsia {
 class Alarm;
 class GlooMaker;
 class Group;
+class Notes;
+
+// What carries the lines of a job that no adopted group carries.
+enum class Lines {
+  gloo,
+  shm,     // an error where the ranks do not share memory
+  either,  // shared memory where they do
+};
 
 struct C10dOptions {
   std::string interface;              // see GlooMaker
   std::chrono::milliseconds timeout;  // of every wait
   bool direct = true;                 // false: the backend's own collectives also where direct messages are faster
+  Lines lines = Lines::gloo;
 };
 
 // Groups are made once per list of ranks, when a line first needs one: its members meet in the store, nobody else takes
@@ -39,12 +48,15 @@ class C10dEngine final : public Engine {
 
   bool simulated() const override { return false; }
   std::string text() const override;  // a job of 4 ranks over gloo
+  std::string carrier(const Line& line) const override;
   const C10dOptions& options() const { return options_; }
 
   Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool later) const override;
   Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const override;
   Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                   const Counts& receive_counts) const override;
+  Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                      ReduceOp op) const override;
   Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const override;
   void barrier() const override;
   void close() const override;
@@ -56,9 +68,12 @@ class C10dEngine final : public Engine {
   struct Entry;
   std::shared_ptr<const Group> group_of(const std::vector<int64_t>& ranks) const;
   std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
+                                            const std::vector<int64_t>& ranks) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
-  std::shared_ptr<Alarm> alarm_of(const std::vector<int64_t>& ranks, const c10d::Backend& backend) const;
+  std::shared_ptr<Alarm> alarm_of(const std::string& group) const;
+  std::shared_ptr<Notes> notes_of(const std::vector<int64_t>& ranks, const std::string& group) const;
   std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;
 
   C10dOptions options_;
@@ -66,13 +81,16 @@ class C10dEngine final : public Engine {
   mutable bool closed_ = false;
   mutable c10::intrusive_ptr<c10d::Store> store_;
   mutable std::mutex alarm_mutex_;
-  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms alone
+  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms and notes alone
   mutable std::shared_ptr<GlooMaker> gloo_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
+  mutable std::map<std::vector<int64_t>, std::string> carriers_;  // of the groups that are made
 };
 
-// The engine "gloo". INTARSIA_DIRECT=0 has it use the backend's own collectives.
-std::unique_ptr<Engine> make_c10d_engine(const Job& job);
+// The engines by name. INTARSIA_DIRECT=0 has gloo use the backend's own collectives.
+std::unique_ptr<Engine> make_gloo_engine(const Job& job);
+std::unique_ptr<Engine> make_shm_engine(const Job& job);
+std::unique_ptr<Engine> make_auto_engine(const Job& job);
 
 // The engine of a world whose lines can travel over process groups that exist already; an error of `where` if this one
 // has none.

@@ -17,24 +17,26 @@ MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
   return counts;
 }
 
+// The backend matches messages by their order alone: it does not look at the calls.
 class CollectiveGroup final : public Group {
  public:
   explicit CollectiveGroup(Members members) : members_(std::move(members)) {
     TORCH_INTERNAL_ASSERT(members_.whole());
+    carrier_ = members_.backend->getBackendName();
   }
 
-  Wait all_reduce(const at::Tensor& mine, const at::Tensor& result, ReduceOp op, bool) const override {
+  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool) const override {
+    auto op = *call.op;
     result.copy_(mine);
     if (auto wait = backend_all_reduce(members_, result, op)) return *wait;
     auto n = members_.size();
     auto values = at::empty({n, mine.numel()}, mine.options());
-    all_gather(mine, values, MemberCounts(n, mine.numel()))();
-    auto sum = result.view(-1);
-    for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? values[0] : sum, values[j], op);
+    all_gather(std::move(call), mine, values, MemberCounts(n, mine.numel()))();
+    reduce_parts(values, n, result.view(-1), op);
     return {};
   }
 
-  Wait all_gather(const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
     auto into = as_bytes(all), from = as_bytes(mine);
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {
       c10d::AllgatherOptions options;
@@ -42,11 +44,11 @@ class CollectiveGroup final : public Group {
       return wait_for_work(members_, members_.backend->_allgather_base(into, from, options), {into, from});
     }
     // An all_to_all sends a part to each member, so our one part is laid out once per member.
-    return all_to_all(from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
+    return all_to_all(std::move(call), from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
                       in_bytes(counts, mine));
   }
 
-  Wait all_to_all(const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
     auto into = as_bytes(receive), from = as_bytes(send);
     auto into_counts = in_bytes(receive_counts, receive), from_counts = in_bytes(send_counts, send);
@@ -56,12 +58,23 @@ class CollectiveGroup final : public Group {
                          {into, from});
   }
 
-  Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
+  const char* carrier() const override { return carrier_.c_str(); }
+
+  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+    auto n = members_.size();
+    auto parts = at::empty({n * result.numel()}, send.options());
+    auto op = *call.op;
+    return then(all_to_all(std::move(call), send, counts, parts, MemberCounts(n, result.numel())),
+                [parts, n, result, op] { reduce_parts(parts, n, result, op); });
+  }
+
+  Wait broadcast(Call, const at::Tensor& buffer, int64_t source) const override {
     return backend_broadcast(members_, buffer, source);
   }
 
  private:
   Members members_;
+  std::string carrier_;
 };
 
 }  // namespace

@@ -4,13 +4,14 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/c10d/backend.h"
-#include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/c10d/messages.h"
+#include "intarsia/comm/c10d/worker.h"
 #include "intarsia/comm/reduce.h"
 
 namespace intarsia {
@@ -22,160 +23,13 @@ namespace {
 // sends, then waits. That saves two thread switches, copies nothing twice, takes uneven and zero counts as they are,
 // serves every dtype, and an error can say which rank is missing. docs/decisions has the figures.
 //
-// Messages between two members match in the order in which they are posted, per tag. The tag keeps lines that share
-// a backend apart from each other and from a user's own messages.
-constexpr int kTagBase = 0x1A75;
+// Every message has a tag of its own (see Note [A message knows what it is]), so it does not matter in which order messages of
+// different collectives are posted.
 
 // Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr int64_t kOneExchangeBytes = 256 << 10;  // that a member sends
 // Room for the parts of others is kept for the next time up to this size.
 constexpr int64_t kKeptBytes = 8 << 20;
-
-using Clock = std::chrono::steady_clock;
-
-std::string list(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
-// What a group and its messages share: the messages may outlive the group.
-struct State {
-  Members members;
-  bool gloo;
-  std::mutex posting;  // the messages of two threads' collectives must not mix
-  at::Tensor room;     // bytes for the parts of others; guarded by posting
-
-  bool failed() const {
-    std::lock_guard lock(mutex_);
-    return !trouble_.empty();
-  }
-  void check() const {
-    std::lock_guard lock(mutex_);
-    TORCH_CHECK_WITH(DistBackendError, trouble_.empty(), "this group has failed before: ", trouble_);
-  }
-  void stop(const std::string& trouble) {
-    std::lock_guard lock(mutex_);
-    trouble_ = trouble;
-  }
-  [[noreturn]] void fail(const std::string& trouble) {
-    stop(trouble);
-    C10_THROW_ERROR(DistBackendError, trouble);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string trouble_;  // why the group no longer works; empty while it does
-};
-
-// Messages that are under way. They read and write the tensors' memory, so the tensors live at least as long.
-class Messages {
- public:
-  explicit Messages(std::shared_ptr<State> state) : state_(std::move(state)) { works_.reserve(2 * members().size()); }
-  ~Messages() {
-    if (next_ == works_.size() || state_->failed()) return;
-    try {
-      auto guard = around_waits();
-      wait_all();  // the caller did not, but the peers count on it
-    } catch (const Interruption&) {
-      repeat_interrupt();
-    } catch (const std::exception&) {
-    }
-  }
-  Messages(const Messages&) = delete;
-  Messages& operator=(const Messages&) = delete;
-
-  void receive(const at::Tensor& t, int64_t from, int tag) {
-    post(t, from, [&](auto& one) { return members().backend->recv(one, members().peers[from], tag); });
-  }
-  void send(const at::Tensor& t, int64_t to, int tag) {
-    post(t, to, [&](auto& one) { return members().backend->send(one, members().peers[to], tag); });
-  }
-
-  // Gloo's works can be waited for once; calling this again is harmless.
-  void wait_all() {
-    if (next_ == works_.size()) return;
-    state_->check();
-    auto deadline = Clock::now() + members().timeout;
-    for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline);
-  }
-
- private:
-  struct Message {
-    int64_t peer;
-    c10::intrusive_ptr<c10d::Work> work;
-    at::Tensor tensor;
-  };
-  const Members& members() const { return state_->members; }
-
-  template <class Post>
-  void post(const at::Tensor& t, int64_t peer, Post post) {
-    std::vector<at::Tensor> one{t};
-    try {
-      works_.push_back({peer, post(one), t});
-    } catch (const std::exception& error) {
-      gone(peer, error);
-    }
-  }
-
-  [[noreturn]] void gone(int64_t peer, const std::exception& error) {
-    check_alarm();
-    auto me = members().ranks[members().position], rank = members().ranks[peer];
-    auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
-    if (first == me) first = rank;
-    auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
-    state_->fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
-  }
-
-  // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
-  void check_alarm() {
-    auto trouble = members().interrupted();
-    if (!trouble.empty()) state_->fail(trouble);
-  }
-
-  void wait_for(const Message& message, Clock::time_point deadline) {
-    try {
-      auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()); };
-      Nudges nudges(state_->gloo ? message.work.get() : nullptr);
-      while (!message.work->wait(std::max(left(), std::chrono::milliseconds(1)))) {
-        check_interrupts();
-        check_alarm();
-      }
-    } catch (const Interruption&) {
-      state_->stop("this rank was interrupted while it waited");
-      members().give_up();
-      throw;
-    } catch (const std::exception& error) {
-      if (state_->failed()) throw;
-      if (Clock::now() < deadline) gone(message.peer, error);
-      state_->fail(c10::str(list(missing()), " did not take part within ",
-                            std::chrono::duration<double>(members().timeout).count(),
-                            " s. Stuck, gone, or running other code: look at the output. ",
-                            "INTARSIA_TIMEOUT sets the wait in seconds."));
-    }
-  }
-
-  // After one time-out gloo fails all that is still open, at once, while what has come in is still there to be had.
-  std::vector<int64_t> missing() const {
-    std::vector<int64_t> ranks;
-    for (auto i = next_; i < works_.size(); ++i) {
-      bool late = i == next_;
-      try {
-        if (!late) works_[i].work->wait(std::chrono::milliseconds(1));
-      } catch (const std::exception&) {
-        late = true;
-      }
-      if (late) ranks.push_back(members().ranks[works_[i].peer]);
-    }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    return ranks;
-  }
-
-  std::shared_ptr<State> state_;
-  std::vector<Message> works_;
-  size_t next_ = 0;  // the first that was not waited for
-};
 
 at::Tensor flat(const at::Tensor& t) { return t.dim() == 1 ? t : t.view(-1); }
 
@@ -199,138 +53,174 @@ struct Parts {
   }
 };
 
+// Bytes for the parts of others, kept for the next time.
+class Room {
+ public:
+  at::Tensor take(int64_t count, const at::Tensor& like) {
+    auto bytes = count * like.element_size();
+    std::lock_guard lock(mutex_);
+    auto kept = std::exchange(kept_, {});
+    if (!kept.defined() || kept.numel() < bytes) kept = at::empty({bytes}, at::kByte);
+    return kept.narrow(0, 0, bytes).view(like.scalar_type());
+  }
+  void give_back(const at::Tensor& room) {
+    std::lock_guard lock(mutex_);
+    auto bytes = static_cast<int64_t>(room.storage().nbytes());
+    if (bytes <= kKeptBytes && (!kept_.defined() || kept_.numel() < bytes)) {
+      kept_ = at::empty({0}, at::kByte).set_(room.storage(), 0, {bytes}, {1});
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  at::Tensor kept_;
+};
+
+// Each member starts with another peer, so that they do not all talk to the same one at first.
+template <class Do>
+void each_peer(const Members& members, int64_t direction, Do action) {
+  auto n = members.size();
+  for (int64_t d = 1; d < n; ++d) action((members.position + direction * d + n) % n);
+}
+
+// Member j reduces part j of all members, then sends it to them.
+void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Call& call, const at::Tensor& mine,
+                             const at::Tensor& result) {
+  auto n = line->members.size(), me = line->members.position, length = (mine.numel() + n - 1) / n;
+  MemberCounts counts;  // the last parts may be short or empty
+  for (int64_t j = 0; j < n; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
+  Parts from(mine, counts), to(result, counts);
+  Messages incoming(line, call), outgoing(line, call);
+  auto taken = room.take((n - 1) * counts[me], mine);
+  auto values = taken.view({n - 1, counts[me]});
+  auto value = [&](int64_t j) { return j == me ? from[j] : values[j - (j > me)]; };
+  each_peer(line->members, -1, [&](int64_t j) {
+    if (counts[me]) incoming.receive(value(j), j);
+  });
+  each_peer(line->members, +1, [&](int64_t j) {
+    if (counts[j]) outgoing.send(from[j], j);
+  });
+  incoming.wait_all();
+  each_peer(line->members, -1, [&](int64_t j) {
+    if (counts[j]) incoming.receive(to[j], j, 1);
+  });
+  if (counts[me]) {
+    auto sum = to[me];
+    for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0) : sum, value(j), *call.op);
+    each_peer(line->members, +1, [&](int64_t j) { outgoing.send(sum, j, 1); });
+  }
+  incoming.wait_all();
+  outgoing.wait_all();
+  room.give_back(taken);
+}
+
 class DirectGroup final : public Group {
  public:
-  explicit DirectGroup(Members members) : state_(std::make_shared<State>()) {
-    state_->members = std::move(members);
-    state_->gloo = state_->members.gloo();
-    uint32_t hash = 0;
-    for (auto rank : this->members().ranks) hash = hash * 31 + static_cast<uint32_t>(rank) + 1;
-    tag_ = kTagBase << 15 | static_cast<int>(hash % (1 << 14)) << 1;
+  explicit DirectGroup(Members members)
+      : line_(std::make_shared<DirectLine>(std::move(members))), room_(std::make_shared<Room>()) {
+    carrier_ = this->members().backend ? this->members().backend->getBackendName() : "gloo";
   }
 
-  Wait all_gather(const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
-    auto messages = start(mine);
-    Parts into(all, counts);
-    auto outgoing = flat(mine);
-    std::lock_guard lock(state_->posting);
-    for_each_peer(-1, [&](int64_t j) {
-      if (counts[j]) messages->receive(into[j], j, tag_);
-    });
-    for_each_peer(+1, [&](int64_t j) {
-      if (counts[me()]) messages->send(outgoing, j, tag_);
-    });
-    if (counts[me()]) copy_bytes(all, into.offsets[me()], mine, 0, counts[me()]);
-    return [messages] { messages->wait_all(); };
+  const char* carrier() const override { return carrier_.c_str(); }
+
+  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+    check(mine);
+    line_->number(call);
+    return gather(std::move(call), mine, all, counts);
   }
 
-  Wait all_to_all(const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
-    auto messages = start(send);
+    check(send);
+    line_->number(call);
+    auto messages = std::make_shared<Messages>(line_, std::move(call));
     Parts into(receive, receive_counts), from(send, send_counts);
-    std::lock_guard lock(state_->posting);
     for_each_peer(-1, [&](int64_t j) {
-      if (receive_counts[j]) messages->receive(into[j], j, tag_);
+      if (receive_counts[j]) messages->receive(into[j], j);
     });
     for_each_peer(+1, [&](int64_t j) {
-      if (send_counts[j]) messages->send(from[j], j, tag_);
+      if (send_counts[j]) messages->send(from[j], j);
     });
     if (send_counts[me()]) copy_bytes(receive, into.offsets[me()], send, from.offsets[me()], send_counts[me()]);
     return [messages] { messages->wait_all(); };
   }
 
-  Wait broadcast(const at::Tensor& buffer, int64_t source) const override {
-    if (members().size() > 2 && members().whole()) return backend_broadcast(members(), buffer, source);
-    auto messages = start(buffer);
+  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+    auto n = members().size();
+    auto parts = at::empty({n * result.numel()}, send.options());
+    auto op = *call.op;
+    return then(all_to_all(std::move(call), send, counts, parts, MemberCounts(n, result.numel())),
+                [parts, n, result, op] { reduce_parts(parts, n, result, op); });
+  }
+
+  Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const override {
+    check(buffer);
+    line_->number(call);
     if (!buffer.numel()) return {};
-    std::lock_guard lock(state_->posting);
+    auto messages = std::make_shared<Messages>(line_, std::move(call));
     if (me() != source) {
-      messages->receive(buffer, source, tag_);
+      messages->receive(buffer, source);
     } else {
-      for_each_peer(+1, [&](int64_t j) { messages->send(buffer, j, tag_); });
+      for_each_peer(+1, [&](int64_t j) { messages->send(buffer, j); });
     }
     return [messages] { messages->wait_all(); };
   }
 
-  // What is waited for later must go on by itself, so it is the backend's own, where that gives our numbers.
-  Wait all_reduce(const at::Tensor& mine, const at::Tensor& result, ReduceOp op, bool later) const override {
-    if (later && members().size() > 1 && members().whole()) {
-      result.copy_(mine);
-      if (auto wait = backend_all_reduce(members(), result, op)) return *wait;
+  // What is waited for later must go on by itself: one exchange does, of two our own thread takes care.
+  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
+    check(mine);
+    auto n = members().size();
+    line_->number(call);
+    if (n == 1) return result.copy_(mine), Wait();
+    if (static_cast<int64_t>(mine.nbytes()) * (n - 1) > kOneExchangeBytes) {
+      auto reduce = [this_line = line_, room = room_, call, mine = flat(mine), result = flat(result)] {
+        at::NoGradGuard no_grad;  // the thread's own
+        reduce_in_two_exchanges(this_line, *room, call, mine, result);
+      };
+      if (later) return worker_.run(reduce, [line = line_] { line->interrupt(); });
+      return reduce(), Wait();
     }
-    if (static_cast<int64_t>(mine.nbytes()) * (members().size() - 1) <= kOneExchangeBytes) {
-      reduce_in_one_exchange(mine, result, op);
-    } else {
-      reduce_in_two_exchanges(flat(mine), flat(result), op);
-    }
-    return {};
+    auto values = at::empty({n, mine.numel()}, mine.options());
+    auto op = *call.op;
+    auto gathered = gather(std::move(call), mine, values, MemberCounts(n, mine.numel()));
+    auto wait = then(std::move(gathered), [values, n, sum = flat(result), op] { reduce_parts(values, n, sum, op); });
+    if (!later) return wait(), Wait();
+    return wait;
   }
 
  private:
-  const Members& members() const { return state_->members; }
+  const Members& members() const { return line_->members; }
   int64_t me() const { return members().position; }
 
-  // Each member starts with another peer, so that they do not all talk to the same one at first.
-  template <class Call>
-  void for_each_peer(int64_t direction, Call call) const {
-    auto n = members().size();
-    for (int64_t d = 1; d < n; ++d) call((me() + direction * d + n) % n);
+  template <class Do>
+  void for_each_peer(int64_t direction, Do action) const {
+    each_peer(members(), direction, action);
   }
 
-  std::shared_ptr<Messages> start(const at::Tensor& buffer) const {
+  void check(const at::Tensor& buffer) const {
     TORCH_CHECK_VALUE(buffer.is_cpu(), "gloo carries tensors in CPU memory, not on ", buffer.device(),
                       ". Adopt a process group of that device with mesh_from_group.");
-    state_->check();
-    return std::make_shared<Messages>(state_);
+    line_->trouble.check();
   }
 
-  void reduce_in_one_exchange(const at::Tensor& mine, at::Tensor result, ReduceOp op) const {
-    auto n = members().size();
-    if (n == 1) return void(result.copy_(mine));
-    auto values = at::empty({n, mine.numel()}, mine.options());
-    all_gather(mine, values, MemberCounts(n, mine.numel()))();
-    auto sum = flat(result);
-    for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? values[0] : sum, values[j], op);
-  }
-
-  // Member j reduces part j of all members, then sends it to them.
-  void reduce_in_two_exchanges(const at::Tensor& mine, const at::Tensor& result, ReduceOp op) const {
-    auto n = members().size(), length = (mine.numel() + n - 1) / n;
-    MemberCounts counts;  // the last parts may be short or empty
-    for (int64_t j = 0; j < n; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
-    Parts from(mine, counts), to(result, counts);
-    auto incoming = start(mine), outgoing = start(mine);
-    std::lock_guard lock(state_->posting);
-    auto values = room_for((n - 1) * counts[me()], mine).view({n - 1, counts[me()]});
-    auto value = [&](int64_t j) { return j == me() ? from[j] : values[j - (j > me())]; };
+  Wait gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const {
+    auto messages = std::make_shared<Messages>(line_, std::move(call));
+    Parts into(all, counts);
+    auto outgoing = flat(mine);
     for_each_peer(-1, [&](int64_t j) {
-      if (counts[me()]) incoming->receive(value(j), j, tag_);
+      if (counts[j]) messages->receive(into[j], j);
     });
     for_each_peer(+1, [&](int64_t j) {
-      if (counts[j]) outgoing->send(from[j], j, tag_);
+      if (counts[me()]) messages->send(outgoing, j);
     });
-    incoming->wait_all();
-    for_each_peer(-1, [&](int64_t j) {
-      if (counts[j]) incoming->receive(to[j], j, tag_ + 1);
-    });
-    if (counts[me()]) {
-      auto sum = to[me()];
-      for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0) : sum, value(j), op);
-      for_each_peer(+1, [&](int64_t j) { outgoing->send(sum, j, tag_ + 1); });
-    }
-    incoming->wait_all();
-    outgoing->wait_all();
+    if (counts[me()]) copy_bytes(all, into.offsets[me()], mine, 0, counts[me()]);
+    return [messages] { messages->wait_all(); };
   }
 
-  at::Tensor room_for(int64_t count, const at::Tensor& like) const {
-    auto bytes = count * like.element_size();
-    if (bytes > kKeptBytes) return at::empty({count}, like.options());
-    if (!state_->room.defined() || state_->room.numel() < bytes) state_->room = at::empty({bytes}, at::kByte);
-    return state_->room.narrow(0, 0, bytes).view(like.scalar_type());
-  }
-
-  std::shared_ptr<State> state_;
-  int tag_;  // and the one behind it
+  std::shared_ptr<DirectLine> line_;
+  std::shared_ptr<Room> room_;
+  std::string carrier_;
+  mutable Worker worker_;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "intarsia/comm/c10d/group.h"
+#include "intarsia/comm/group.h"
 #include "intarsia/comm/c10d/members.h"
 
 namespace intarsia {

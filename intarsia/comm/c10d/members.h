@@ -10,6 +10,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "intarsia/comm/alarm.h"
+#include "intarsia/comm/notes.h"
 
 namespace c10d {
 class Backend;
@@ -25,6 +26,7 @@ struct Members {
   int64_t position;            // our own place in both
   std::chrono::milliseconds timeout;
   std::shared_ptr<Alarm> alarm = nullptr;  // null where there is no store
+  std::shared_ptr<Notes> notes = nullptr;  // null where there is no backend
 
   int64_t size() const { return ranks.size(); }
   bool whole() const;  // whether these are all ranks of the backend, in its order

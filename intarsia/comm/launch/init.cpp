@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -59,6 +60,8 @@ std::vector<int64_t> count_up(int64_t n) {
   return numbers;
 }
 
+std::string engine_key(int64_t rank) { return "engine/" + std::to_string(rank); }
+
 // Worlds live until the process ends, so engines are never freed.
 const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   auto* engine = made.release();
@@ -69,14 +72,31 @@ const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   return *engine;
 }
 
-const World& join_store(MakeEngine make, const Job& job) {
+// Ranks that ask for different engines would wait for each other in different places.
+void check_same_engine(const Job& job, const std::string& mine) {
+  std::map<std::string, std::vector<int64_t>> asking;
+  for (int64_t rank = 0; rank < job.size; ++rank) {
+    asking[rank == job.rank ? mine : job.store->get_to_str(engine_key(rank))].push_back(rank);
+  }
+  if (asking.size() == 1) return;
+  std::string text;
+  for (auto& [engine, ranks] : asking) {
+    text += c10::str(text.empty() ? "" : ", ", engine, " on ranks ", c10::ArrayRef<int64_t>(ranks));
+  }
+  TORCH_CHECK_VALUE(false, "[init] the ranks ask for different engines: ", text,
+                    ". Set INTARSIA_ENGINE or InitOptions::engine to the same on all.");
+}
+
+const World& join_store(const EngineKind& engine, const Job& job) {
+  job.store->set(engine_key(job.rank), engine.name);
   arrive("init", *job.store, job.rank, count_up(job.size), job.timeout);
-  return join(make(job), job.timeout);
+  check_same_engine(job, engine.name);
+  return join(engine(job), job.timeout);
 }
 
 // Over a group that carries the line of all ranks.
-const World& join_group(MakeEngine make, const Job& job, const c10::intrusive_ptr<c10d::Backend>& group) {
-  auto engine = make(job);
+const World& join_group(const EngineKind& kind, const Job& job, const c10::intrusive_ptr<c10d::Backend>& group) {
+  auto engine = kind(job);
   engine_with_groups("init_from_group", *engine).adopt(count_up(job.size), group);
   return join(std::move(engine), job.timeout);
 }
@@ -129,7 +149,7 @@ Launch launch_of(const InitOptions& options) {
 const World& init(const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto make = choose_engine(options.engine);
+  auto engine = choose_engine(options.engine);
   auto launch = launch_of(options);
   if (launch.size == 1) {
     set_process_world(&world_of_one());
@@ -139,7 +159,7 @@ const World& init(const InitOptions& options) {
   auto meeting = read_meeting(environment, launch, options.rendezvous);
   auto interface = options.interface.empty() ? read_interface(environment, meeting, launch) : options.interface;
   auto store = own_keys(store_at(meeting, launch, timeout), launch.job);
-  auto& world = join_store(make, {launch.rank, launch.size, store, interface, timeout});
+  auto& world = join_store(engine, {launch.rank, launch.size, store, interface, timeout});
   static int registered = on_exit(leave_at_exit, nullptr);
   (void)registered;
   return world;
@@ -148,30 +168,30 @@ const World& init(const InitOptions& options) {
 const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto make = choose_engine(options.engine);
+  auto engine = choose_engine(options.engine);
   Launch launch{"init_from", rank, size};
   auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
-  return join_store(make, {rank, size, own_keys(store, ""), interface, timeout_of(options)});
+  return join_store(engine, {rank, size, own_keys(store, ""), interface, timeout_of(options)});
 }
 
 const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto make = choose_engine(options.engine);
+  auto engine = choose_engine(options.engine);
   auto store = group->getStore() ? own_keys(group->getStore(), "") : nullptr;
   Launch launch{"init_from_group", group->getRank(), group->getSize()};
   auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
   auto devices = group->getDeviceTypes();
   bool cpu = devices.empty() || std::find(devices.begin(), devices.end(), at::kCPU) != devices.end();
   auto backend = group->getBackend(cpu ? at::kCPU : devices[0].type());
-  return join_group(make, {launch.rank, launch.size, store, interface, timeout_of(options)}, backend);
+  return join_group(engine, {launch.rank, launch.size, store, interface, timeout_of(options)}, backend);
 }
 
 const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto make = choose_engine(options.engine);
-  return join_group(make, {group->getRank(), group->getSize(), nullptr, "", timeout_of(options)}, group);
+  auto engine = choose_engine(options.engine);
+  return join_group(engine, {group->getRank(), group->getSize(), nullptr, "", timeout_of(options)}, group);
 }
 
 void finalize() {

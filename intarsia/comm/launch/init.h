@@ -25,7 +25,7 @@ struct InitOptions {
   std::string rendezvous;                           // tcp://host:port or file:///path
   std::string interface;                            // network interface or address for the ranks' connections
   std::optional<std::chrono::milliseconds> timeout;  // of every wait; else INTARSIA_TIMEOUT (seconds), else 5 minutes
-  std::string engine;                                // auto, gloo, ...; else INTARSIA_ENGINE, else auto: see engines.h
+  std::string engine;                                // auto, gloo, shm; else INTARSIA_ENGINE, else auto: see engines.h
 };
 
 // Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI) or srun have set, and returns when

@@ -1,0 +1,141 @@
+// The engines side by side: collectives of several sizes over shared memory and over gloo, beside memcpy.
+//
+//   intarsia run -n 2 build/benchmarks/8_engines [all_reduce [shm]]
+//
+// Started alone, it starts itself that way, with 2 ranks and then with 4. Wall time of the slowest rank, the best of many
+// rounds, the engines in turn. GB/s are bytes of the tensor by that time; for all_gather, reduce_scatter and all_to_all bytes
+// that one rank must receive.
+
+#include <sys/wait.h>
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstring>
+
+#include "benchmarks/processes.h"
+#include "intarsia/comm/engines.h"
+#include "intarsia/intarsia.h"
+
+using namespace intarsia;
+
+namespace {
+
+std::vector<std::string> kEngines = {"shm", "gloo"};
+
+std::unique_ptr<Engine> make(const std::string& name) {
+  c10d::TCPStoreOptions options;
+  options.port = std::stoi(std::getenv("MASTER_PORT"));
+  options.waitWorkers = false;
+  auto store = c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), options);
+  return choose_engine(name)({rank(), world_size(), c10::make_intrusive<c10d::PrefixStore>("bench/" + name, store), "127.0.0.1",
+                              std::chrono::seconds(60)});
+}
+
+Line line_of_all() {
+  Line line{"x", world_size(), {{}}, {rank()}};
+  for (int64_t r = 0; r < world_size(); ++r) line.ranks[0].push_back(r);
+  return line;
+}
+
+// The buffers of one size, and the collectives on them.
+struct Case {
+  Line line = line_of_all();
+  int64_t n = world_size(), count;  // floats
+  at::Tensor whole, result, part;
+  Counts even;
+
+  explicit Case(int64_t bytes) : count(std::max<int64_t>(bytes / 4 / n, 1)) {
+    whole = torch::ones({count * n});
+    result = torch::empty({count * n});
+    part = torch::ones({count});
+    even = {std::vector<int64_t>(n, count)};
+  }
+  int64_t bytes() const { return count * n * 4; }
+
+  Wait run(const Engine& engine, const std::string& what) const {
+    if (what == "all_reduce") return engine.all_reduce(line, {whole}, {result}, ReduceOp::sum, false);
+    if (what == "all_gather") return engine.all_gather(line, {part}, {result}, even);
+    if (what == "reduce_scatter") return engine.reduce_scatter(line, {whole}, even, {part}, ReduceOp::sum);
+    if (what == "all_to_all") return engine.all_to_all(line, {whole}, even, {result}, even);
+    return engine.broadcast(line, {whole}, 0);
+  }
+  // What must come to a rank.
+  double moved(const std::string& what) const {
+    return what == "all_reduce" || what == "broadcast" ? bytes() : double(bytes()) * (n - 1) / n;
+  }
+};
+
+// Microseconds of the slowest rank in its best round.
+double best_us(const Engine& clock, const Engine& engine, const Case& one, const std::string& what) {
+  int calls = std::max<int64_t>(1, std::min<int64_t>(50, (4 << 20) / one.bytes()));
+  clock.barrier();
+  auto start = bench::wall_us();
+  for (int i = 0; i < calls; ++i) {
+    if (auto wait = one.run(engine, what)) wait();
+  }
+  auto mine = torch::tensor({(bench::wall_us() - start) / calls}, torch::kDouble), most = torch::empty_like(mine);
+  clock.all_reduce(one.line, {mine}, {most}, ReduceOp::max, false);
+  return most.item<double>();
+}
+
+double memcpy_rate(int64_t bytes) {
+  std::vector<char> from(bytes, 1), to(bytes);
+  double best = 1e30;
+  for (int i = 0; i < 20; ++i) {
+    auto start = bench::wall_us();
+    std::memcpy(to.data(), from.data(), bytes);
+    best = std::min(best, bench::wall_us() - start);
+  }
+  return bytes / best * 1e-3;
+}
+
+void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::string& only) {
+  auto say = [](const std::string& text) {
+    if (rank() == 0) std::fputs(text.c_str(), stdout), std::fflush(stdout);
+  };
+  say(c10::str("\n", world_size(), " ranks\n"));
+  for (std::string what : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}) {
+    if (!only.empty() && only != what) continue;
+    for (int64_t bytes : {8 << 0, 1 << 10, 64 << 10, 1 << 20, 64 << 20}) {
+      Case one(bytes);
+      std::vector<double> best(engines.size(), 1e30);
+      for (int round = 0; round < (bytes > (1 << 22) ? 10 : 100); ++round) {
+        for (size_t e = 0; e < engines.size(); ++e) best[e] = std::min(best[e], best_us(*engines[0], *engines[e], one, what));
+      }
+      char text[200];
+      std::snprintf(text, sizeof text, "%-15s %9lld B", what.c_str(), static_cast<long long>(one.bytes()));
+      std::string line = text;
+      for (size_t e = 0; e < engines.size(); ++e) {
+        std::snprintf(text, sizeof text, "   %s %9.1f us %6.2f GB/s", kEngines[e].c_str(), best[e], one.moved(what) / best[e] * 1e-3);
+        line += text;
+      }
+      std::snprintf(text, sizeof text, "   %.2fx\n", best[0] / best.back());
+      say(line + text);
+    }
+  }
+  if (rank() == 0) std::printf("memcpy: 1 MB %.1f GB/s, 64 MB %.1f GB/s\n", memcpy_rate(1 << 20), memcpy_rate(64 << 20));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!std::getenv("WORLD_SIZE")) {
+    for (int ranks : {2, 4}) {
+      auto child = fork();
+      if (child == 0) bench::start_as_ranks(argv, ranks);
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (status) return 1;
+    }
+    return 0;
+  }
+  at::set_num_threads(1);
+  init();
+  if (argc > 2) kEngines = {argv[2]};
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (auto& name : kEngines) engines.push_back(make(name));
+  compare(engines, argc > 1 ? argv[1] : "");
+  barrier();
+}

@@ -1,0 +1,151 @@
+#include "intarsia/comm/c10d/messages.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "intarsia/comm/around_waits.h"
+#include "intarsia/comm/c10d/backend.h"
+#include "intarsia/comm/interrupts.h"
+
+namespace intarsia {
+namespace {
+
+constexpr size_t kComparedCalls = 64;
+
+std::string list(const std::vector<int64_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+DirectLine::DirectLine(Members given)
+    : members(std::move(given)), gloo(members.gloo()), hash(hash_of(members.ranks)) {}
+
+void DirectLine::number(Call& call) {
+  std::lock_guard lock(mutex_);
+  call.number = next_number_++;
+  history_.add(call);
+}
+
+void DirectLine::interrupt() {
+  trouble.set("this rank was interrupted while it waited");
+  members.give_up();
+}
+
+History DirectLine::history() const {
+  std::lock_guard lock(mutex_);
+  return history_.tail(kComparedCalls);
+}
+
+Messages::Messages(std::shared_ptr<DirectLine> line, Call call) : line_(std::move(line)), call_(std::move(call)) {
+  hash_ = mixed(mixed(line_->hash, call_.number), call_.fingerprint());
+  works_.reserve(2 * members().size());
+}
+
+Messages::~Messages() {
+  if (next_ == works_.size() || line_->trouble.exists()) return;
+  try {
+    auto guard = around_waits();
+    wait_all();
+  } catch (const Interruption&) {
+    repeat_interrupt();
+  } catch (const std::exception&) {
+  }
+}
+
+// Above the tags that a user of the same backend is likely to take. A message of another size is another message.
+int Messages::tag(const at::Tensor& t, int phase) const {
+  return 1 << 30 | static_cast<int>(mixed(hash_, t.nbytes() * 2 + phase) >> 34);
+}
+
+void Messages::receive(const at::Tensor& t, int64_t from, int phase) {
+  post(t, from, [&](auto& one) { return members().backend->recv(one, members().peers[from], tag(t, phase)); });
+}
+
+void Messages::send(const at::Tensor& t, int64_t to, int phase) {
+  post(t, to, [&](auto& one) { return members().backend->send(one, members().peers[to], tag(t, phase)); });
+}
+
+void Messages::wait_all() {
+  if (next_ == works_.size()) return;
+  line_->trouble.check();
+  NoteTimes notes;
+  auto deadline = Clock::now() + members().timeout;
+  for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline, notes);
+}
+
+template <class Post>
+void Messages::post(const at::Tensor& t, int64_t peer, Post post) {
+  std::vector<at::Tensor> one{t};
+  try {
+    works_.push_back({peer, post(one), t});
+  } catch (const std::exception& error) {
+    gone(peer, error);
+  }
+}
+
+void Messages::gone(int64_t peer, const std::exception& error) {
+  check_alarm();
+  compare_notes();  // it may have left because of us
+  auto me = members().ranks[members().position], rank = members().ranks[peer];
+  auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
+  if (first == me) first = rank;
+  auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
+  line_->trouble.fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
+}
+
+// A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
+void Messages::check_alarm() {
+  auto trouble = members().interrupted();
+  if (!trouble.empty()) line_->trouble.fail(trouble);
+}
+
+void Messages::compare_notes() {
+  auto text = members().notes ? members().notes->compare(line_->history(), call_) : "";
+  if (!text.empty()) line_->trouble.fail(text);
+}
+
+void Messages::wait_for(const Message& message, Clock::time_point deadline, NoteTimes& notes) {
+  try {
+    auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()); };
+    Nudges nudges(line_->gloo ? message.work.get() : nullptr);
+    while (!message.work->wait(std::max(left(), std::chrono::milliseconds(1)))) {
+      check_interrupts();
+      if (interruptible()) check_alarm();
+      if (notes.due()) compare_notes();
+    }
+  } catch (const Interruption&) {
+    line_->interrupt();
+    throw;
+  } catch (const std::exception& error) {
+    if (line_->trouble.exists()) throw;
+    if (Clock::now() < deadline) gone(message.peer, error);
+    line_->trouble.fail(c10::str(list(missing()), " did not take part within ",
+                                 std::chrono::duration<double>(members().timeout).count(),
+                                 " s. Stuck, gone, or running other code: look at the output. ",
+                                 "INTARSIA_TIMEOUT sets the wait in seconds."));
+  }
+}
+
+// After one time-out gloo fails all that is still open, at once, while what has come in is still there to be had.
+std::vector<int64_t> Messages::missing() const {
+  std::vector<int64_t> ranks;
+  for (auto i = next_; i < works_.size(); ++i) {
+    bool late = i == next_;
+    try {
+      if (!late) works_[i].work->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      late = true;
+    }
+    if (late) ranks.push_back(members().ranks[works_[i].peer]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace intarsia

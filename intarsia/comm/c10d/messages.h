@@ -1,0 +1,85 @@
+#pragma once
+// Messages between the members of a line that talk directly. See Note [Direct exchange].
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/comm/c10d/members.h"
+#include "intarsia/comm/call.h"
+#include "intarsia/comm/notes.h"
+#include "intarsia/comm/trouble.h"
+
+namespace c10d {
+class Work;
+}
+
+namespace intarsia {
+
+// What a group and its messages share: the messages may outlive the group.
+class DirectLine {
+ public:
+  explicit DirectLine(Members members);
+  const Members members;
+  const bool gloo;
+  const uint64_t hash;  // keeps lines that share a backend apart
+  Trouble trouble;
+
+  void number(Call& call);  // and keeps it
+  void interrupt();         // ends all waits, here and of the peers
+  History history() const;
+
+ private:
+  mutable std::mutex mutex_;
+  uint64_t next_number_ = 0;
+  History history_;
+};
+
+// The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at least as
+// long.
+class Messages {
+ public:
+  // The call has its number.
+  Messages(std::shared_ptr<DirectLine> line, Call call);
+  ~Messages();  // waits: the caller did not, but the peers count on it
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  // `phase` tells the exchanges of one collective apart.
+  void receive(const at::Tensor& t, int64_t from, int phase = 0);
+  void send(const at::Tensor& t, int64_t to, int phase = 0);
+
+  // Gloo's works can be waited for once; calling this again is harmless.
+  void wait_all();
+
+ private:
+  struct Message {
+    int64_t peer;
+    c10::intrusive_ptr<c10d::Work> work;
+    at::Tensor tensor;
+  };
+  using Clock = std::chrono::steady_clock;
+  const Members& members() const { return line_->members; }
+  int tag(const at::Tensor& t, int phase) const;
+  template <class Post>
+  void post(const at::Tensor& t, int64_t peer, Post post);
+  [[noreturn]] void gone(int64_t peer, const std::exception& error);
+  void check_alarm();
+  void compare_notes();
+  void wait_for(const Message& message, Clock::time_point deadline, NoteTimes& notes);
+  std::vector<int64_t> missing() const;
+
+  std::shared_ptr<DirectLine> line_;
+  Call call_;
+  uint64_t hash_;
+  std::vector<Message> works_;
+  size_t next_ = 0;  // the first that was not waited for
+};
+
+}  // namespace intarsia

@@ -1,0 +1,97 @@
+#include "intarsia/comm/call.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+namespace {
+
+const char* const kKinds[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
+
+// Eight bytes at a time: it is on the way of every collective.
+uint64_t hash_text(uint64_t hash, const char* text) {
+  auto length = std::strlen(text);
+  for (size_t i = 0; i < length; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, text + i, std::min<size_t>(8, length - i));
+    hash = mixed(hash, word);
+  }
+  return hash;
+}
+
+std::string plural(int64_t count, c10::ScalarType type) {
+  std::string name = c10::toString(type);
+  for (auto& c : name) c = static_cast<char>(std::tolower(c));
+  return std::to_string(count) + " " + name + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15;
+  return hash ^ hash >> 29;
+}
+
+uint64_t hash_of(const std::vector<int64_t>& counts) {
+  uint64_t hash = counts.size();
+  for (auto count : counts) hash = mixed(hash, count);
+  return hash;
+}
+
+uint64_t Call::fingerprint() const {
+  auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
+  hash = mixed(mixed(hash, counts), source + 1);
+  return hash_text(hash, cause);
+}
+
+std::string Call::text() const {
+  auto from = source >= 0 ? " from rank " + std::to_string(source) : "";
+  return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), from, " for ",
+                  *cause ? cause : "a direct call");
+}
+
+Call call_of(Call::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
+  Call call;
+  call.kind = kind;
+  call.op = op;
+  call.type = mine.scalar_type();
+  call.count = mine.numel();
+  call.cause = CauseScope::op();
+  call.axis = line.name;
+  return call;
+}
+
+void History::add(const Call& call) {
+  if (calls_.size() < kLength) {
+    calls_.push_back(call);
+  } else {
+    calls_[next_ % kLength] = call;
+  }
+  ++next_;
+}
+
+// Numbers follow one another.
+const Call* History::find(uint64_t number) const {
+  if (calls_.empty()) return nullptr;
+  auto newest = calls_[(next_ - 1) % kLength].number;
+  if (number > newest || newest - number >= calls_.size()) return nullptr;
+  return &calls_[(next_ - 1 - (newest - number)) % kLength];
+}
+
+std::vector<const Call*> History::last(size_t count) const {
+  std::vector<const Call*> calls;
+  count = std::min(count, calls_.size());
+  for (size_t i = next_ - count; i < next_; ++i) calls.push_back(&calls_[i % kLength]);
+  return calls;
+}
+
+History History::tail(size_t count) const {
+  History copy;
+  for (auto* call : last(count)) copy.add(*call);
+  return copy;
+}
+
+}  // namespace intarsia

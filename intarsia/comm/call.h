@@ -1,0 +1,58 @@
+#pragma once
+// What a rank asks of its line: one collective, which has to be the same on all ranks of the line.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "intarsia/comm/engine.h"
+
+namespace intarsia {
+
+// Note [A message knows what it is]
+// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause. Both travel with
+// its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only the message that it expects. So
+// ranks that run different collectives never compute with each other's bytes: they wait. Ranks that wait compare notes.
+struct Call {
+  enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
+  Kind kind = all_reduce;
+  std::optional<ReduceOp> op;
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  int64_t count = 0;            // elements that this rank brings
+  int64_t source = -1;          // of a broadcast: a rank
+  uint64_t counts = 0;          // of all members, hashed, where all know them
+  const char* cause = "";       // as CauseScope
+  std::string axis;
+  uint64_t number = 0;          // on its line, from 0; given by the group
+  c10::SmallVector<int64_t, 4> sends, receives;  // of an all_to_all: elements per member
+
+  uint64_t fingerprint() const;
+  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm
+};
+
+// What this rank is about to do, on behalf of the current cause.
+Call call_of(Call::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op = std::nullopt);
+
+// A part of a fingerprint.
+uint64_t mixed(uint64_t hash, uint64_t value);
+uint64_t hash_of(const std::vector<int64_t>& counts);
+
+// The last collectives of a line, as this rank ran them.
+class History {
+ public:
+  static constexpr size_t kLength = 1000;
+  void add(const Call& call);
+  const Call* find(uint64_t number) const;  // null: forgotten, or not yet there
+  std::vector<const Call*> last(size_t count) const;
+  History tail(size_t count) const;  // a copy of the last ones
+
+ private:
+  std::vector<Call> calls_;  // a ring
+  size_t next_ = 0;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,31 @@
+#pragma once
+// A group is one line of ranks of a real job, and how bytes travel along it.
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/comm/call.h"
+#include "intarsia/comm/wait.h"
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+using MemberCounts = std::vector<int64_t>;  // [member], in elements
+
+// As Engine, for one slot. The call says what all members have to agree on; the group numbers it. A group that has failed once
+// fails at once from then on.
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const = 0;
+  virtual Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const = 0;
+  virtual Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+                          const MemberCounts& receive_counts) const = 0;
+  virtual Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const = 0;
+  virtual Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const = 0;
+  virtual const char* carrier() const = 0;  // gloo, shm, ...: for traces and errors
+};
+
+}  // namespace intarsia

@@ -1,0 +1,105 @@
+#include "intarsia/comm/notes.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace intarsia {
+namespace {
+
+constexpr size_t kTold = 16;  // collectives that a note tells: the one waited in, and those before it
+
+// What a rank wrote: the number it waits in, its last collectives, what it sends to and awaits of each member.
+struct Note {
+  struct Entry {
+    uint64_t fingerprint;
+    std::string text;
+  };
+  uint64_t number = 0;
+  std::map<uint64_t, Entry> calls;
+  std::vector<int64_t> sends, receives;
+};
+
+std::string write_note(const History& history, const Call& call) {
+  std::ostringstream out;
+  out << call.number << "\n" << call.sends.size() << " " << call.receives.size();
+  for (auto count : call.sends) out << " " << count;
+  for (auto count : call.receives) out << " " << count;
+  out << "\n";
+  for (auto* one : history.last(kTold)) out << one->number << " " << one->fingerprint() << " " << one->text() << "\n";
+  return out.str();
+}
+
+Note read_note(const std::string& text) {
+  Note note;
+  std::istringstream in(text);
+  size_t sends = 0, receives = 0;
+  in >> note.number >> sends >> receives;
+  note.sends.resize(sends);
+  note.receives.resize(receives);
+  for (auto& count : note.sends) in >> count;
+  for (auto& count : note.receives) in >> count;
+  uint64_t number = 0;
+  Note::Entry entry;
+  while (in >> number >> entry.fingerprint && in.get() && std::getline(in, entry.text)) note.calls[number] = entry;
+  return note;
+}
+
+// Parts of one all_to_all that do not fit each other.
+std::string uneven_parts(const Call& call, const Note& note, int64_t me, int64_t other) {
+  if (note.number != call.number || call.sends.empty() || note.sends.empty()) return "";
+  if (call.sends[other] != note.receives[me]) {
+    return c10::str("awaits ", note.receives[me], " of us, to which we send ", call.sends[other]);
+  }
+  if (call.receives[other] != note.sends[me]) {
+    return c10::str("sends us ", note.sends[me], ", of which we await ", call.receives[other]);
+  }
+  return "";
+}
+
+}  // namespace
+
+Notes::Notes(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks, int64_t position)
+    : store_(std::move(store)), line_(std::move(line)), ranks_(std::move(ranks)), position_(position) {}
+
+Notes::~Notes() = default;
+
+std::string Notes::key(int64_t rank) const { return c10::str("waits/", line_, "/", rank); }
+
+// A store that does not answer is no news: its server may have ended well before us.
+std::string Notes::compare(const History& history, const Call& call) const {
+  if (!store_) return "";
+  try {
+    auto me = ranks_[position_];
+    store_->set(key(me), write_note(history, call));
+    for (size_t j = 0; j < ranks_.size(); ++j) {
+      if (static_cast<int64_t>(j) == position_ || !store_->check({key(ranks_[j])})) continue;
+      auto note = read_note(store_->get_to_str(key(ranks_[j])));
+      for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of what follows
+        auto* ours = history.find(number);
+        if (ours && theirs.fingerprint != ours->fingerprint()) return mismatch_text(*ours, me, ranks_[j], theirs.text);
+      }
+      auto uneven = uneven_parts(call, note, position_, j);
+      if (!uneven.empty()) return mismatch_text(call, me, ranks_[j], c10::str(note.calls[call.number].text, ", and ", uneven));
+    }
+  } catch (const std::exception&) {
+  }
+  return "";
+}
+
+bool NoteTimes::due() {
+  if (Clock::now() < next_) return false;
+  pause_ = std::min(2 * pause_, std::chrono::seconds(60));
+  next_ = Clock::now() + pause_;
+  return true;
+}
+
+std::string mismatch_text(const Call& ours, int64_t rank, int64_t other_rank, const std::string& other) {
+  return c10::str("collective ", ours.number, " on axis \"", ours.axis, "\": rank ", rank, " is in ", ours.text(), ", rank ",
+                  other_rank, " in ", other, ". All ranks of a line must run the same collectives in the same order.");
+}
+
+}  // namespace intarsia

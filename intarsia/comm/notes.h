@@ -1,0 +1,52 @@
+#pragma once
+// How ranks that wait for each other find out that they run different collectives.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/comm/call.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace intarsia {
+
+// Notes of the ranks of one line in the store of the job. See Note [A message knows what it is].
+class Notes {
+ public:
+  // Without a store nothing is ever found.
+  Notes(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks, int64_t position);
+  ~Notes();
+
+  // Tells the others that we wait in `call`, and reads what they wait in. Two that differ at the same number are a mistake of the
+  // program, told with both sides; else the text is empty.
+  std::string compare(const History& history, const Call& call) const;
+
+ private:
+  std::string key(int64_t rank) const;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string line_;
+  std::vector<int64_t> ranks_;
+  int64_t position_;
+};
+
+// When a wait looks at the notes: after a second, then ever more rarely.
+class NoteTimes {
+ public:
+  bool due();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::chrono::seconds pause_{1};
+  Clock::time_point next_ = Clock::now() + pause_;
+};
+
+// The error of two ranks in different collectives.
+std::string mismatch_text(const Call& ours, int64_t rank, int64_t other_rank, const std::string& other);
+
+}  // namespace intarsia

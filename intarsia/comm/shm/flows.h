@@ -1,0 +1,82 @@
+#pragma once
+// What one member does in a collective, as flows that each move on when they can.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "intarsia/comm/shm/lane.h"
+#include "intarsia/core/placement.h"
+
+namespace intarsia {
+
+// A message that is not the one expected.
+struct WrongMessage {
+  int64_t writer;
+  MessageHeader expected, found;
+};
+
+// Memory to a lane.
+struct Push {
+  LaneWriter* lane;
+  const char* from;
+  MessageHeader header;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();  // returns whether anything moved
+};
+
+// A lane to memory.
+struct Pull {
+  LaneReader* lane;
+  char* to;
+  MessageHeader header;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();
+};
+
+// The messages of all other members and our own memory, reduced in the order of the line.
+struct Reduction {
+  c10::SmallVector<LaneReader*, 8> from;  // per member of the line; null: ours
+  const char* mine = nullptr;
+  char* to = nullptr;
+  LaneWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
+  MessageHeader header;          // of what comes, and of what goes on
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  ReduceOp op = ReduceOp::sum;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();
+
+ private:
+  bool begin();
+  uint64_t next_piece();
+};
+
+// Flows of one collective and the tensors whose memory they use.
+struct Task {
+  Call call;
+  c10::SmallVector<Push, 4> pushes;
+  c10::SmallVector<Pull, 4> pulls;
+  std::optional<Reduction> reduction;
+  c10::SmallVector<at::Tensor, 2> tensors;
+  std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
+
+  void set_number(uint64_t number);
+  bool pushed() const;  // all that others need of us is in the lanes
+  bool pulled() const;
+  bool finished() const { return pushed() && pulled(); }
+  bool move(bool may_push, bool may_pull);
+  // The members that it waits for, in no order, maybe several times.
+  std::vector<int64_t> missing() const;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,79 @@
+#include "intarsia/comm/shm/lane.h"
+
+#include <algorithm>
+
+namespace intarsia {
+
+void MessageHeader::describe(const Call& call) {
+  number = call.number;
+  fingerprint = call.fingerprint();
+  auto op = call.op ? static_cast<uint64_t>(*call.op) + 1 : 0;
+  what = static_cast<uint64_t>(call.kind) | op << 8 | static_cast<uint64_t>(call.type) << 16 | uint64_t(call.source + 1) << 32;
+}
+
+std::string MessageHeader::text() const {
+  Call call;
+  call.kind = static_cast<Call::Kind>(what & 0xff);
+  if (what >> 8 & 0xff) call.op = static_cast<ReduceOp>((what >> 8 & 0xff) - 1);
+  call.type = static_cast<c10::ScalarType>(what >> 16 & 0xff);
+  call.source = static_cast<int64_t>(what >> 32) - 1;
+  call.count = static_cast<int64_t>(bytes / c10::elementSize(call.type));
+  auto known = call.text();
+  return c10::str(known.substr(0, known.rfind(" for ")), " (its collective ", number, ")");
+}
+
+LaneWriter::LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers)
+    : segment_(&segment), lane_(lane), readers_(std::move(readers)) {}
+
+uint64_t LaneWriter::least_read() const {
+  auto least = position_;
+  for (size_t i = 0; i < readers_.size(); ++i) least = std::min(least, lane_.read[i].bytes.load());
+  return least;
+}
+
+uint64_t LaneWriter::room(uint64_t wanted) {
+  wanted = std::min(wanted, lane_.capacity - position_ % lane_.capacity);
+  if (position_ + wanted - freed_ > lane_.capacity) freed_ = least_read();
+  return std::min(wanted, lane_.capacity - (position_ - freed_));
+}
+
+void LaneWriter::publish() {
+  lane_.written->bytes.store(position_);
+  for (auto reader : readers_) ring(segment_->member(reader).bell);
+}
+
+void LaneWriter::behind(std::vector<int64_t>& members) const {
+  auto least = least_read();
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    if (lane_.read[i].bytes.load() == least) members.push_back(readers_[i]);
+  }
+}
+
+LaneReader::LaneReader(const Segment& segment, Segment::LaneMemory lane, int64_t writer, std::vector<int64_t> readers,
+                       int64_t me)
+    : segment_(&segment), lane_(lane), writer_(writer), readers_(std::move(readers)) {
+  read_ = lane_.read + (std::find(readers_.begin(), readers_.end(), me) - readers_.begin());
+}
+
+uint64_t LaneReader::available(uint64_t wanted) {
+  wanted = std::min(wanted, lane_.capacity - position_ % lane_.capacity);
+  if (written_ - position_ < wanted) written_ = lane_.written->bytes.load();
+  return std::min(wanted, written_ - position_);
+}
+
+void LaneReader::release() {
+  read_->bytes.store(position_);
+  ring(segment_->member(writer_).bell);
+}
+
+void LaneReader::behind(std::vector<int64_t>& members) const {
+  bool full = false;
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    if (lane_.written->bytes.load() - lane_.read[i].bytes.load() + kLineBytes <= lane_.capacity) continue;
+    members.push_back(readers_[i]);
+    full = true;
+  }
+  if (!full) members.push_back(writer_);
+}
+
+}  // namespace intarsia

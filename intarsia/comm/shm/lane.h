@@ -1,0 +1,83 @@
+#pragma once
+// The two ends of a lane. See Note [Lanes].
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/call.h"
+#include "intarsia/comm/shm/segment.h"
+
+namespace intarsia {
+
+// What stands before the bytes of a collective in a lane. A reader takes only what it expects.
+struct MessageHeader {
+  uint64_t number = 0;       // of the collective on its line
+  uint64_t fingerprint = 0;  // see Call
+  uint64_t bytes = 0;
+  uint64_t what = 0;         // kind, op and dtype, for the error of a rank that expects another
+  bool operator==(const MessageHeader&) const = default;
+
+  void describe(const Call& call);
+  std::string text() const;  // all_reduce(sum) of 64 floats
+};
+static_assert(sizeof(MessageHeader) == 32);
+
+// Messages begin at multiples of this. So a header lies in one piece, as does every element of a dtype, whose sizes
+// divide what is left of the first line behind a header.
+constexpr uint64_t kLineBytes = 64;
+
+// A piece of a message that ends in the middle of it ends at a multiple of kLineBytes of the lane: the counters of both ends
+// stay on multiples, and a header always finds room or is there as a whole.
+inline uint64_t whole_lines(uint64_t position, uint64_t bytes, uint64_t left) {
+  return bytes >= left ? left : (position + bytes) / kLineBytes * kLineBytes - position;
+}
+
+class LaneWriter {
+ public:
+  LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers);
+
+  // Bytes that can be written behind one another now, of `wanted`.
+  uint64_t room(uint64_t wanted);
+  uint64_t position() const { return position_; }
+  char* here() const { return lane_.data + position_ % lane_.capacity; }
+  void advance(uint64_t bytes) { position_ += bytes; }     // what was written; not yet to be seen
+  void end_message() { position_ = (position_ + kLineBytes - 1) / kLineBytes * kLineBytes; }
+  void publish();
+  // Those who must read before there is room.
+  void behind(std::vector<int64_t>& members) const;
+
+ private:
+  uint64_t least_read() const;
+  const Segment* segment_;
+  Segment::LaneMemory lane_;
+  std::vector<int64_t> readers_;  // members, in the order of their counters
+  uint64_t position_ = 0, freed_ = 0;  // freed_: read by all, as far as we have looked
+};
+
+class LaneReader {
+ public:
+  // The readers are as the writer names them; we are one of them.
+  LaneReader(const Segment& segment, Segment::LaneMemory lane, int64_t writer, std::vector<int64_t> readers, int64_t me);
+
+  // Bytes that lie behind one another and can be read now, of `wanted`.
+  uint64_t available(uint64_t wanted);
+  uint64_t position() const { return position_; }
+  const char* here() const { return lane_.data + position_ % lane_.capacity; }
+  void advance(uint64_t bytes) { position_ += bytes; }  // what was read; its room is not yet free
+  void end_message() { position_ = (position_ + kLineBytes - 1) / kLineBytes * kLineBytes; }
+  void release();
+  int64_t writer() const { return writer_; }
+  // Those because of whom there is nothing to read: other readers, if they keep the lane full, else the writer.
+  void behind(std::vector<int64_t>& members) const;
+
+ private:
+  const Segment* segment_;
+  Segment::LaneMemory lane_;
+  int64_t writer_;
+  std::vector<int64_t> readers_;
+  LaneCounter* read_;  // our counter
+  uint64_t position_ = 0, written_ = 0;  // written_: as far as we have looked
+};
+
+}  // namespace intarsia

@@ -1,0 +1,320 @@
+#include "intarsia/comm/shm/traffic.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "intarsia/comm/interrupts.h"
+
+namespace intarsia {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};  // between two looks at the other processes and the program around us
+
+constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
+constexpr size_t kCompared = 64;                         // collectives
+
+// How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in between, for
+// whom it waits may have to run on this core.
+constexpr int kSpins = 60, kYields = 40;
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// With more members than cores those who spin take the place of those they wait for.
+void spin(int turn, bool crowded) {
+  if (crowded || turn > kSpins) return void(sched_yield());
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::string names_of(std::vector<int64_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+// A collective that someone may wait for.
+struct Traffic::Pending {
+  std::shared_ptr<Traffic> traffic;
+  std::shared_ptr<Task> task;
+
+  void wait() const {
+    std::vector<std::shared_ptr<Task>> over;
+    Lock lock(traffic->mutex_);
+    if (task->finished()) return;
+    traffic->trouble_.check();
+    traffic->drive(*task, lock);
+    over.swap(traffic->over_);
+  }
+  ~Pending() {
+    std::lock_guard lock(traffic->mutex_);
+    if (task->finished() || traffic->trouble_.exists()) return;
+    traffic->dropped_ = true;
+    traffic->wake_server();
+  }
+};
+
+Traffic::Traffic(SharedLine line) : line_(std::move(line)), pid_(getpid()) {
+  crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores();
+}
+
+void Traffic::close() {
+  if (getpid() != pid_) {  // a fork of the member, which shares its memory: it has no such thread and says nothing
+    (void)server_.release();
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+    if (!trouble_.exists()) give_up("the world was closed", MemberRecord::left);
+  }
+  for_server_.notify_all();
+  wake_sleepers(me().bell);
+  if (server_) server_->join();
+}
+
+void Traffic::finish(Task& task) {
+  std::vector<std::shared_ptr<Task>> over;
+  Lock lock(mutex_);
+  trouble_.check();
+  add(task);
+  drive(task, lock);
+  over.swap(over_);
+}
+
+Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Task> task) {
+  Lock lock(traffic->mutex_);
+  traffic->trouble_.check();
+  task->self = task;
+  traffic->add(*task);
+  try {
+    traffic->move_all();
+  } catch (const WrongMessage&) {
+    // It is told by the wait.
+  }
+  auto over = std::exchange(traffic->over_, {});  // goes behind the lock
+  if (task->finished()) return lock.unlock(), Wait();
+  if (traffic->needs_server()) traffic->wake_server();
+  lock.unlock();
+  auto pending = std::make_shared<Pending>(Pending{traffic, std::move(task)});
+  return [pending] { pending->wait(); };
+}
+
+void Traffic::add(Task& task) {
+  task.set_number(next_number_++);
+  history_.add(task.call);
+  under_way_.push_back(&task);
+}
+
+// Lanes are read and written in the order of the collectives.
+bool Traffic::move_all() {
+  bool moved = false, may_push = true, may_pull = true;
+  for (auto* task : under_way_) {
+    moved |= task->move(may_push, may_pull);
+    may_push = may_push && task->pushed();
+    may_pull = may_pull && task->pulled();
+    if (!may_push && !may_pull) break;
+  }
+  while (!under_way_.empty() && under_way_.front()->finished()) {
+    auto* task = under_way_.front();
+    under_way_.pop_front();
+    if (task->self) over_.push_back(std::move(task->self));
+  }
+  if (under_way_.empty()) dropped_ = false;
+  return moved;
+}
+
+void Traffic::drive(const Task& task, Lock& lock) {
+  struct Counted {
+    Traffic& traffic;
+    explicit Counted(Traffic& traffic) : traffic(traffic) { ++traffic.waiting_; }
+    ~Counted() {
+      if (--traffic.waiting_ == 0 && traffic.needs_server()) traffic.wake_server();
+    }
+  } counted(*this);
+  Clock::time_point deadline{}, next_look{};
+  std::optional<NoteTimes> notes;
+  try {
+    for (int idle = 0;;) {
+      bool moved = move_all();
+      if (task.finished()) break;
+      trouble_.check();  // another thread of ours may have found some
+      if (moved) idle = 0;
+      if (++idle < kSpins + kYields) {
+        lock.unlock();
+        spin(idle, crowded_);
+        lock.lock();
+        continue;
+      }
+      auto now = Clock::now();
+      if (!notes) notes.emplace(), deadline = now + line_.timeout, next_look = now + kLook;
+      if (now >= next_look) {
+        if (notes->due()) compare_notes(lock, {});
+        look_around(lock, deadline);
+        next_look = Clock::now() + kLook;
+      }
+      sleep(lock);
+    }
+  } catch (const Interruption&) {
+    give_up("this rank was interrupted while it waited", MemberRecord::interrupted);
+    throw;
+  } catch (const WrongMessage& wrong) {
+    explain(lock, wrong);
+  } catch (const std::exception& error) {
+    give_up_after(error);
+    throw;
+  }
+}
+
+// See Note [Bells].
+void Traffic::sleep(Lock& lock) {
+  sleep_unless(me().bell, kLook, [&] {
+    bool moved = move_all() || under_way_.empty();
+    if (!moved) lock.unlock();
+    return moved;
+  });
+  if (!lock.owns_lock()) lock.lock();
+}
+
+// Bytes of a rank that is gone may still lie in its lanes, so only those count that we wait for.
+void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
+  lock.unlock();
+  struct Relock {
+    Lock& lock;
+    ~Relock() { lock.lock(); }
+  };
+  {
+    Relock relock{lock};
+    check_interrupts();
+  }
+  trouble_.check();
+  for (size_t j = 0; j < line_.ranks.size(); ++j) {
+    if (line_.segment->member(j).state != MemberRecord::interrupted) continue;
+    fail(c10::str("rank ", line_.ranks[j], " was interrupted while it waited. Start the job again."));
+  }
+  if (under_way_.empty()) return;
+  auto missing = under_way_.front()->missing();
+  look_for_gone(lock, missing);
+  if (Clock::now() < deadline || missing.empty()) return;
+  std::vector<int64_t> late;
+  for (auto j : missing) late.push_back(line_.ranks[j]);
+  fail(c10::str(names_of(late), " did not take part within ", std::chrono::duration<double>(line_.timeout).count(),
+                " s. Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
+}
+
+// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
+void Traffic::compare_notes(Lock& lock, std::chrono::milliseconds patience) {
+  if (under_way_.empty() || !line_.notes) return;
+  auto call = under_way_.front()->call;
+  auto history = history_.tail(kCompared);
+  lock.unlock();  // the store may take its time
+  std::string text = line_.notes->compare(history, call);
+  for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
+    std::this_thread::sleep_for(kLook);
+    text = line_.notes->compare(history, call);
+  }
+  lock.lock();
+  trouble_.check();
+  if (!text.empty()) fail(text);
+}
+
+// The header says what the other did, its note also why.
+void Traffic::explain(Lock& lock, const WrongMessage& wrong) {
+  compare_notes(lock, kExplanation);
+  auto& call = under_way_.front()->call;
+  fail(mismatch_text(call, line_.ranks[line_.position], line_.ranks[wrong.writer], wrong.found.text()));
+}
+
+void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
+  for (auto j : missing) {
+    bool ended = line_.processes[j].ended();
+    auto state = line_.segment->member(j).state.load();
+    if (!ended && state == MemberRecord::taking_part) continue;
+    if (move_all()) return;  // what it did last
+    compare_notes(lock, {});  // it may have left because of us
+    auto me = line_.ranks[line_.position], rank = line_.ranks[j];
+    lock.unlock();  // the store may take its time
+    auto first = line_.alarm ? line_.alarm->first_gone(rank) : rank;
+    lock.lock();
+    trouble_.check();
+    if (first == me) first = rank;
+    auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
+    auto* how = state == MemberRecord::left ? "it left the line" : ended ? "its process ended" : "it failed";
+    fail(c10::str("rank ", first, " is gone (", others, how, "). See why it ended."));
+  }
+}
+
+void Traffic::give_up(const std::string& text, MemberRecord::State state) {
+  trouble_.set(text);
+  for (auto* task : under_way_) {
+    if (task->self) over_.push_back(std::move(task->self));
+  }
+  under_way_.clear();
+  me().state = state;
+  for (size_t j = 0; j < line_.ranks.size(); ++j) ring(line_.segment->member(j).bell);
+}
+
+// An op may have failed while it reduced.
+void Traffic::give_up_after(const std::exception& error) {
+  if (!trouble_.exists()) give_up(error.what(), MemberRecord::failed);
+}
+
+void Traffic::fail(const std::string& text, MemberRecord::State state) {
+  give_up(text, state);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+bool Traffic::needs_server() const {
+  return dropped_ || std::any_of(under_way_.begin(), under_way_.end(), [](auto* task) { return !task->pushed(); });
+}
+
+void Traffic::wake_server() {
+  if (!server_) {
+    sigset_t all, before;
+    sigfillset(&all);  // signals are for the program's own threads
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    server_ = std::make_unique<std::thread>([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  for_server_.notify_one();
+}
+
+void Traffic::serve() {
+  Lock lock(mutex_);
+  while (!stopping_) {
+    if (waiting_ || trouble_.exists() || !needs_server()) {
+      for_server_.wait(lock);
+      continue;
+    }
+    try {
+      sleep(lock);
+    } catch (const WrongMessage&) {
+      for_server_.wait(lock);  // who waits for it tells
+    } catch (const std::exception& error) {
+      give_up_after(error);
+    }
+    auto over = std::exchange(over_, {});
+    lock.unlock();
+    over.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,90 @@
+#pragma once
+// Carries out the collectives of one line in shared memory, one behind the other.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "intarsia/comm/alarm.h"
+#include "intarsia/comm/notes.h"
+#include "intarsia/comm/shm/flows.h"
+#include "intarsia/comm/shm/meet.h"
+#include "intarsia/comm/trouble.h"
+#include "intarsia/comm/wait.h"
+
+namespace intarsia {
+
+// A line whose members share memory, seen from one of them.
+struct SharedLine {
+  std::vector<int64_t> ranks;  // of the world, in the order of the line
+  int64_t position;            // our own
+  std::shared_ptr<Segment> segment;
+  std::vector<Process> processes;
+  std::chrono::milliseconds timeout;
+  std::shared_ptr<Alarm> alarm;  // null where there is no store
+  std::shared_ptr<Notes> notes;  // the same
+};
+
+// Note [Who moves bytes]
+// A thread that waits for a collective moves the bytes of all collectives of its line that are under way. If nobody waits, and
+// others need bytes of ours that found no room in the lanes, a thread of our own does it. So what is under way goes on by
+// itself, and a collective that is waited for at once needs no other thread.
+class Traffic {
+ public:
+  explicit Traffic(SharedLine line);
+  ~Traffic() { close(); }
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
+
+  // Leaves the line: what is under way ends, and nothing more can begin. To be called before the lanes go.
+  void close();
+
+  // Runs it to its end.
+  void finish(Task& task);
+  // Begins it; the wait is empty if nothing is left to be done. A wait that is dropped does not stop it.
+  static Wait begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Task> task);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
+  struct Pending;
+
+  MemberRecord& me() const { return line_.segment->member(line_.position); }
+  void add(Task& task);
+  bool move_all();
+  void drive(const Task& task, Lock& lock);
+  void sleep(Lock& lock);
+  void look_around(Lock& lock, Clock::time_point deadline);
+  void compare_notes(Lock& lock, std::chrono::milliseconds patience);
+  [[noreturn]] void explain(Lock& lock, const WrongMessage& wrong);
+  void look_for_gone(Lock& lock, const std::vector<int64_t>& missing);
+  [[noreturn]] void fail(const std::string& text, MemberRecord::State state = MemberRecord::failed);
+  void give_up(const std::string& text, MemberRecord::State state);
+  void give_up_after(const std::exception& error);
+  bool needs_server() const;
+  void wake_server();
+  void serve();
+
+  SharedLine line_;
+  int pid_;
+  bool crowded_;  // more members than cores
+  std::mutex mutex_;  // guards what follows, and the lanes
+  std::condition_variable for_server_;
+  std::deque<Task*> under_way_;
+  std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call the program around us
+  uint64_t next_number_ = 0;
+  History history_;
+  int waiting_ = 0;     // threads that move bytes themselves
+  bool dropped_ = false;  // nobody waits for some of what is under way
+  bool stopping_ = false;
+  Trouble trouble_;
+  std::unique_ptr<std::thread> server_;
+};
+
+}  // namespace intarsia
