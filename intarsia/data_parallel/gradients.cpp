@@ -10,6 +10,7 @@ namespace {
 
 // The axis of `mesh` whose lines are those of `line`, a mesh of one axis; -1 if there is none.
 int64_t axis_along(const DeviceMesh& mesh, const DeviceMesh& line) {
+  if (line.size() == 1) return -1;  // nothing is pending along it
   for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
     bool same = mesh.slots().size() == line.slots().size();
     for (size_t s = 0; same && s < mesh.slots().size(); ++s) {

@@ -103,6 +103,7 @@ void Reducer::after_gradient(size_t index) {
 
 void Reducer::open_step() {
   step_.emplace();
+  all_know_ = false;
   step_->ready.resize(leaves_.size());
   step_->fires.resize(leaves_.size());
   for (size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].missing = (*buckets_)[b].members.size();
@@ -125,7 +126,8 @@ void Reducer::arm() {
         self->end_step(Part::active);
       },
       [self] {
-        if (self->step_) self->end_step(Part::failed);
+        if (!self->step_) return;
+        self->all_know_ ? self->clear_step() : self->end_step(Part::failed);
       });
 }
 
@@ -149,7 +151,9 @@ void Reducer::launch_full_buckets() {
 void Reducer::launch(size_t index) {
   step_->launched = index + 1;
   auto& bucket = (*buckets_)[index];
+  all_know_ = true;
   lane_.check(user_, static_cast<int64_t>(index));
+  all_know_ = false;
   if (!hook_) {
     bucket.reduction = std::make_shared<Reduction>(axis_, bucket.values, bucket.op);
     lane_.begin(bucket.reduction);
