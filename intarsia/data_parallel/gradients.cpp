@@ -77,7 +77,9 @@ Shards Leaf::terms(const at::Tensor& grad, const Axis& over) const {
 
 at::Tensor Leaf::gradient(Shards locals, const DeviceMesh& mesh) const {
   if (!layout) {
-    bool one = locals.size() == 1 || mesh.group_count() == 1;  // the simulated ranks of one line have the same average
+    // The simulated ranks of one line have the same average; those of several may.
+    auto is_first = [&](auto& local) { return at::equal(local, locals[0]); };
+    bool one = mesh.group_count() == 1 || std::all_of(locals.begin() + 1, locals.end(), is_first);
     return one ? locals[0] : per_rank(std::move(locals));
   }
   auto whole = tensor.lock();
