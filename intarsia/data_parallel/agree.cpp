@@ -90,8 +90,9 @@ int64_t agree_on_tensors(const char* where, const Axis& axis, const NamedTensors
   return number;
 }
 
-void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait) {
-  auto& axis = Axis::of(mesh, 0);
+void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,
+                       int64_t along) {
+  auto& axis = Axis::of(mesh, along);
   if (axis.size() == 1) return;
   at::NoGradGuard no_grad;
   ShardsList list;

@@ -16,8 +16,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 int64_t agree_on_tensors(const char* where, const Axis& axis, const NamedTensors& parameters, const NamedTensors& buffers,
                          int64_t number);
 
-// In place: every tensor, plain or distributed, becomes that of the member at `source`, in one message. The mesh has one axis.
-// A plain tensor of simulated ranks is one value already.
-void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait);
+// In place: every tensor, plain or distributed, becomes that of the member at `source`, along an axis of the
+// mesh, in one message. A plain tensor of simulated ranks is one value already.
+void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,
+                       int64_t axis = 0);
 
 }  // namespace intarsia

@@ -35,14 +35,20 @@ void Lane::close(int64_t user) {
 int64_t Lane::user_count() const { return static_cast<int64_t>(users_.size()); }
 
 std::string Lane::name_of(int64_t word) const {
+  if (word == kNobody * kParts + kFailed) return "an error";
+  if (word == kNobody * kParts + kEnd) return "the end of its backward pass";
   for (auto& [user, name] : users_) {
     if (user == word / kParts) return name;
   }
-  return "another module";
+  return "module number " + std::to_string(word / kParts);
 }
 
 void Lane::check(int64_t user, int64_t part) {
-  if (!shared_ || axis_.size() == 1 || axis_.slot_count() != 1) return;
+  if (shared_) check_always(user, part);
+}
+
+void Lane::check_always(int64_t user, int64_t part) {
+  if (axis_.size() == 1 || axis_.slot_count() != 1) return;
   auto mine = at::scalar_tensor(user * kParts + part, at::kLong).view(1), all = at::empty({axis_.size()}, at::kLong);
   axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
   if (all.eq(mine).all().item<bool>()) return;
@@ -50,10 +56,10 @@ void Lane::check(int64_t user, int64_t part) {
   auto& ranks = axis_.line().ranks[0];
   for (int64_t j = 0; j < axis_.size(); ++j) {
     auto word = all[j].item<int64_t>();
-    text += c10::str(j ? ", " : "", "rank ", ranks[j], " part ", word % kParts, " of ", name_of(word));
+    text += c10::str(j ? ", " : "", "rank ", ranks[j], " at ", name_of(word));
   }
-  TORCH_CHECK(false, "[data_parallel] the ranks are at different modules in their backward passes: ", text,
-              ". All ranks must use the same modules in the same order.");
+  TORCH_CHECK(false, "[data_parallel] the ranks are at different modules: ", text,
+              ". All ranks must use the same modules and parameters in the same order.");
 }
 
 void Lane::begin(const std::shared_ptr<Reduction>& reduction) {

@@ -29,8 +29,11 @@ class Lane {
   void close(int64_t user);
   int64_t user_count() const;
 
-  // Checks that all ranks mean this one.
+  // Checks that all ranks mean this one, if several users share the lane.
   void check(int64_t user, int64_t part);
+  // Checks it in any case. Two words have no user: a rank has met an error, or is at the end of its backward pass.
+  static constexpr int64_t kNobody = 0, kFailed = 0, kEnd = 1;
+  void check_always(int64_t user, int64_t part);
 
   // Begins the reduction, and moves those begun before it on, so that their sums travel meanwhile.
   void begin(const std::shared_ptr<Reduction>& reduction);

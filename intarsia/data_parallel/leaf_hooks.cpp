@@ -31,10 +31,9 @@ class AfterGradient final : public torch::autograd::FunctionPostHook {
 struct BeforeGradient {
   std::shared_ptr<LeafWatcher> watcher;
   size_t index;
-  WeakTensor leaf;
 
   at::TensorBase operator()(const at::TensorBase& grad) const {
-    auto node = impl::try_get_grad_accumulator(leaf.lock());
+    auto node = torch::autograd::get_current_node();  // a leaf whose dtype changes has several in its life
     auto is_ours = [&](auto& hook) {
       auto* after = dynamic_cast<AfterGradient*>(hook.get());
       return after && after->is_of(watcher.get());
@@ -58,7 +57,7 @@ void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, si
     impl::create_cpp_hook(leaf);
     std::move(others.begin(), others.end(), std::back_inserter(meta->hooks_));
   }
-  meta->cpp_hooks_list_->push_back(BeforeGradient{std::move(watcher), index, WeakTensor(leaf)});
+  meta->cpp_hooks_list_->push_back(BeforeGradient{std::move(watcher), index});
 }
 
 std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf) {

@@ -197,7 +197,10 @@ Reports Reducer::exchange(Part part) {
   if (buffers) buffers();
   if (joining_ && reports.count(Part::active)) sync_buffers(reports.first(Part::active), nullptr);
   all_know_ = true;
-  reports.check(leaves_, name_, options_.find_unused_parameters || options_.static_graph);
+  bool may_miss = options_.find_unused_parameters || options_.static_graph;
+  std::vector<std::string> names;
+  for (auto& leaf : leaves_) names.push_back(leaf.name);
+  reports.check(kCause, names, name_, may_miss ? Reports::Missing::allowed : Reports::Missing::forbidden);
   all_know_ = false;
   return reports;
 }

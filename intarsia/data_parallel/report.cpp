@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/data_parallel/gradients.h"
+
 namespace intarsia {
 namespace {
 
@@ -75,9 +77,13 @@ std::string Reports::who(const std::function<bool(const Report&)>& is) const {
   return ranks.empty() ? "" : rank_list(ranks);
 }
 
-void Reports::check(const std::vector<Leaf>& leaves, const std::string& module, bool may_miss) const {
+bool Reports::all_active(const std::function<bool(const Report&)>& is) const {
+  return std::all_of(reports_.begin(), reports_.end(), [&](auto& report) { return report.part != Part::active || is(report); });
+}
+
+void Reports::check(const char* where, const std::vector<std::string>& leaves, const std::string& module, Missing missing) const {
   auto failed = who([](auto& report) { return report.part == Part::failed; });
-  TORCH_CHECK(failed.empty(), "[replicate] the backward pass of ", module, " ended with an error on ", failed,
+  TORCH_CHECK(failed.empty(), "[", where, "] the backward pass of ", module, " ended with an error on ", failed,
               ", so the gradients of this step are not averaged. See the error there; then call zero_grad and go on.");
   for (auto [use, what, advice] : {
            std::tuple(Use::changed, " got gradients otherwise than in the first step", "Do not set static_graph."),
@@ -85,20 +91,19 @@ void Reports::check(const std::vector<Leaf>& leaves, const std::string& module, 
            std::tuple(Use::none, " got no gradient", "Use it in every step, set find_unused_parameters, or leave it out with "
                                                      "ignored_parameters."),
        }) {
-    if (use == Use::none && may_miss) continue;
-    std::string where;
+    if (use == Use::none && missing == Missing::allowed) continue;
+    bool alike_is_fine = use == Use::frozen || (use == Use::none && missing == Missing::everywhere);
+    std::string ranks;
     std::vector<std::string> names;
     for (size_t i = 0; i < leaves.size(); ++i) {
       auto is = [i, use = use](const Report& report) { return report.part == Part::active && report.uses[i] == use; };
-      auto ranks = who(is);
-      if (ranks.empty()) continue;
-      bool all = std::all_of(reports_.begin(), reports_.end(), [&](auto& report) { return report.part != Part::active || is(report); });
-      if (use == Use::frozen && all) continue;
-      if (!names.empty() && ranks != where) continue;  // one group of ranks is enough to tell
-      where = ranks;
-      names.push_back(leaves[i].name);
+      auto these = who(is);
+      if (these.empty() || (alike_is_fine && all_active(is))) continue;
+      if (!names.empty() && these != ranks) continue;  // one group of ranks is enough to tell
+      ranks = these;
+      names.push_back(leaves[i]);
     }
-    TORCH_CHECK(names.empty(), "[replicate] ", names_of(names), " of ", module, what, " on ", where, ". ", advice);
+    TORCH_CHECK(names.empty(), "[", where, "] ", names_of(names), " of ", module, what, " on ", ranks, ". ", advice);
   }
 }
 

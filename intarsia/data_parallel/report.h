@@ -2,11 +2,11 @@
 // What the ranks tell each other at the end of a backward pass: who took part with which gradients.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/data_parallel/gradients.h"
 
 namespace intarsia {
 
@@ -44,10 +44,13 @@ class Reports {
   int64_t first(Part part) const;  // its position; -1 if there is none
   bool any_used(size_t leaf) const;
 
-  // An error, the same on all ranks, if the step cannot count. With `may_miss`, leaves may stay without a gradient.
-  void check(const std::vector<Leaf>& leaves, const std::string& module, bool may_miss) const;
+  // An error of `where`, the same on all ranks, if the step cannot count. `missing` says when a leaf may stay without a
+  // gradient.
+  enum class Missing { forbidden, everywhere, allowed };
+  void check(const char* where, const std::vector<std::string>& names, const std::string& module, Missing missing) const;
 
  private:
+  bool all_active(const std::function<bool(const Report&)>& is) const;
   std::string who(const std::function<bool(const Report&)>& is) const;  // as rank_list
 
   const Axis* axis_ = nullptr;

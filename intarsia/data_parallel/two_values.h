@@ -1,0 +1,78 @@
+#pragma once
+// One parameter of fully_shard: its shards, its whole, and its gradient in both forms.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/core/layout.h"
+#include "intarsia/core/shards.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+
+namespace intarsia {
+
+// Where the shards of a group of parameters lie: cut along `shard`, copied along `replicate` if there is one.
+struct ShardingAxes {
+  DeviceMesh mesh;
+  int64_t shard_axis;
+  const Axis* shard;
+  const Axis* replicate;  // null on a mesh of one axis
+
+  // Of one or two axes; the last one shards.
+  static ShardingAxes of(const DeviceMesh& mesh);
+};
+
+class TwoValues {
+ public:
+  // `dim`: the one that is cut; none: every rank keeps the whole (scalars).
+  TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
+            std::optional<at::ScalarType> dtype_of_whole);
+
+  const std::string& name() const { return name_; }
+  at::Tensor leaf() const { return leaf_.lock(); }
+  const at::Storage& storage() const { return whole_.storage(); }
+  at::ScalarType dtype() const { return dtype_; }  // of the shards
+  int64_t bytes_of_whole() const { return bytes_; }
+
+  // Gathering: what each slot sends, where it is received, and the whole made of that.
+  Shards outgoing() const;
+  Shards incoming();
+  std::vector<std::vector<int64_t>> counts() const;
+  void arrived(const Shards& incoming);
+
+  void become_whole();
+  void become_shards();  // and free the memory of the whole
+
+  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`; and the
+  // gradient of the shards made of what comes out, which is added to what the leaf has.
+  Shards parts_of_gradient(at::ScalarType dtype) const;
+  std::vector<std::vector<int64_t>> gradient_counts() const;
+  void add_gradient(const Shards& parts);
+
+  // The gradient of the whole, while a backward pass adds up: it takes the place of the leaf's own.
+  void lend_gradient();
+  void take_gradient(std::optional<at::ScalarType> kept_as);
+  void drop_gradient() { gradient_ = at::Tensor(); }
+  bool has_gradient() const { return gradient_.defined(); }
+  at::ScalarType gradient_dtype() const { return gradient_.defined() ? gradient_.scalar_type() : whole_.scalar_type(); }
+
+ private:
+  at::Tensor piece(const at::Tensor& whole, int64_t member) const;
+  std::vector<int64_t> local_sizes(int64_t member) const;
+
+  std::string name_;
+  WeakTensor leaf_;
+  const ShardingAxes& axes_;
+  std::optional<int64_t> dim_;
+  at::ScalarType dtype_;
+  std::vector<int64_t> sizes_;
+  at::Tensor whole_, sharded_;  // the two values
+  int64_t bytes_;               // of the whole
+  at::Tensor gradient_;         // of the whole; per rank in a simulation
+  at::Tensor own_gradient_;     // of the leaf, while it is lent
+};
+
+}  // namespace intarsia
