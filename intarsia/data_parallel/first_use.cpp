@@ -13,6 +13,7 @@
 #include "intarsia/core/interposed.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
@@ -129,6 +130,19 @@ void hook_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   }
 }
 
+// p.data() of a whole is a plain tensor with a handle of its own. An op that needs shards gets those of the leaf.
+at::Tensor shards_of_alias(const at::Tensor& tensor) {
+  bool alias = tensor.defined() && tensor.key_set().has(kFirstUseKey) && !is_dtensor(tensor);
+  auto owner = alias ? owner_of(tensor) : nullptr;
+  return owner ? owner->shards_for(tensor) : tensor;
+}
+
+void replace_aliases(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  for (auto i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    stack[i] = argument_at(stack[i], 0, shards_of_alias);
+  }
+}
+
 void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::vector<Owner> whole;
   if (!is_about_the_handle(op.schema().name())) {
@@ -138,6 +152,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
       needs ? owner->need_whole() : owner->need_shards();
       if (needs) whole.push_back(owner);
     }
+    if (whole.size() < call.owners.size()) replace_aliases(op, *stack);
   }
   {
     c10::impl::ExcludeDispatchKeyGuard guard(kFirstUseKey);
@@ -147,6 +162,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
 }
 
 void register_first_use() {
+  start();
   static std::once_flag once;
   std::call_once(once, [] {
     static auto* all = new torch::Library(torch::Library::IMPL, "_", kFirstUseKey, __FILE__, __LINE__);

@@ -111,6 +111,16 @@ void ShardGroup::need_shards() {
   reshard();
 }
 
+at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
+  for (auto& member : members_) {
+    if (!whole.storage().is_alias_of(member.storage())) continue;
+    TORCH_CHECK(whole.sizes() == member.sharded().sizes() && whole.storage_offset() == 0, "[fully_shard] a part of \"",
+                member.name(), "\", of shape ", whole.sizes(), ", is written or meets shards. Use the parameter itself.");
+    return member.sharded();
+  }
+  TORCH_INTERNAL_ASSERT(false, "a whole of another group");
+}
+
 // --- gradients
 
 void ShardGroup::before_gradient(size_t index, const at::Tensor&) { members_[index].lend_gradient(); }

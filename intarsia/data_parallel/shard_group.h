@@ -53,6 +53,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
 
   void need_whole() override;
   void need_shards() override;
+  at::Tensor shards_for(const at::Tensor& whole) const override;
   bool is_pinned() const override { return pinned_; }
   const DeviceMesh& mesh() const override { return axes_.mesh; }
 

@@ -34,6 +34,7 @@ class TwoValues {
   const std::string& name() const { return name_; }
   at::Tensor leaf() const { return leaf_.lock(); }
   const at::Storage& storage() const { return whole_.storage(); }
+  const at::Tensor& sharded() const { return sharded_; }
   at::ScalarType dtype() const { return dtype_; }  // of the shards
   int64_t bytes_of_whole() const { return bytes_; }
 
