@@ -119,4 +119,15 @@ void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& te
   if (wait) *wait = std::move(pending);
 }
 
+void make_per_rank(const NamedTensors& buffers, size_t slots) {
+  if (slots <= 1) return;
+  at::NoGradGuard no_grad;
+  for (auto& [name, buffer] : buffers) {
+    if (is_dtensor(buffer) || is_per_rank(buffer) || !buffer.is_floating_point()) continue;
+    Shards values;
+    for (size_t slot = 0; slot < slots; ++slot) values.push_back(buffer.detach().clone());
+    buffer.set_data(per_rank(std::move(values)));
+  }
+}
+
 }  // namespace intarsia

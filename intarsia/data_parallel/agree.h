@@ -21,4 +21,8 @@ int64_t agree_on_tensors(const char* where, const Axis& axis, const NamedTensors
 void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,
                        int64_t axis = 0);
 
+// Buffers of simulated ranks, in place: modules write statistics of the batch into them, and the batch differs by rank, so
+// each stands for one value per rank from now on. Nothing where there is one slot.
+void make_per_rank(const NamedTensors& buffers, size_t slots);
+
 }  // namespace intarsia

@@ -97,7 +97,7 @@ bool needs_whole(const c10::OperatorHandle& op, const UsingCall& call, const Two
   if (call.meets_plain || owner.is_pinned() || at::GradMode::is_enabled()) return true;
   if (torch::autograd::get_current_graph_task_id() >= 0) return true;  // a formula of backward
   for (auto* mesh : call.meshes) {
-    if (!(*mesh == owner.mesh())) return true;
+    if (!owner.lies_on(*mesh)) return true;
   }
   return call.meshes.empty() && is_view(op);
 }
@@ -123,6 +123,9 @@ void hook_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
   for (auto i = stack.size() - count; i < stack.size(); ++i) {
     for (auto& tensor : tensors_in(stack[i])) {
       if (!tensor.defined() || !tensor.grad_fn()) continue;
+      // A view of a distributed whole shares its memory, so what reads the view needs the whole, too.
+      bool shares = is_dtensor(tensor) && is_view(op) && owner_by_storage(body_of(tensor).last_known_shards()[0]);
+      if (shares) tensor.unsafeGetTensorImpl()->shallow_copy_from(with_first_use_key(tensor).getIntrusivePtr());
       auto node = tensor.grad_fn();
       if (!nodes.insert(node.get()).second) continue;
       node->add_pre_hook(std::make_unique<GatherFirst>(std::vector<std::weak_ptr<TwoValued>>(owners.begin(), owners.end())));

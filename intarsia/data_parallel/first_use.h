@@ -31,7 +31,7 @@ class TwoValued {
   virtual void need_shards() = 0;  // before an op of an optimizer, or a write
   virtual at::Tensor shards_for(const at::Tensor& whole) const = 0;  // the shards in place of another handle of the whole
   virtual bool is_pinned() const = 0;  // whether its module's forward is running, so that all reads are of the whole
-  virtual const DeviceMesh& mesh() const = 0;
+  virtual bool lies_on(const DeviceMesh& mesh) const = 0;  // as shards
 };
 
 // A plain tensor with the key over this memory.

@@ -21,8 +21,6 @@ std::string type_name(const torch::nn::Module& module) {
 std::shared_ptr<ShardGroup> group_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<ShardGroup>(watcher_of(leaf)); }
 
 void check_parameter(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!is_dtensor(tensor), "[fully_shard] \"", name, "\" is distributed already, ",
-                              str(placements_of(tensor)), ". Leave it out with ignored_parameters.");
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
                               ". Parameters must have values in CPU memory.");
 }
@@ -107,6 +105,11 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
     for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
     CauseScope cause("fully_shard", false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
+  }
+  for (auto* module : modules) {
+    NamedTensors buffers;
+    for (auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
+    make_per_rank(buffers, mesh.slots().size());
   }
   auto& policy = options.mp_policy;
   ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype, policy.reduce_dtype,

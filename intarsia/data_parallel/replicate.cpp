@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include "intarsia/data_parallel/agree.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -47,18 +46,6 @@ NamedTensors listed(const Items& items, Addresses& seen, Keep keep) {
   return tensors;
 }
 
-// Modules write statistics of the batch into their buffers. The batch differs by rank, so a buffer does too.
-void make_buffers_per_rank(const NamedTensors& buffers, size_t slots) {
-  if (slots <= 1) return;
-  at::NoGradGuard no_grad;
-  for (auto& [name, buffer] : buffers) {
-    if (is_dtensor(buffer) || is_per_rank(buffer) || !buffer.is_floating_point()) continue;
-    Shards values;
-    for (size_t slot = 0; slot < slots; ++slot) values.push_back(buffer.detach().clone());
-    buffer.set_data(per_rank(std::move(values)));
-  }
-}
-
 void check_mesh(const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
@@ -95,7 +82,7 @@ Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const Repli
   TORCH_CHECK(any || !taken, "[replicate] all parameters of ", name, " are replicated or sharded already.");
   TORCH_CHECK(any, "[replicate] no parameter of ", name, " requires grad, so there is nothing to average.");
   auto buffers = listed(module.named_buffers(), seen, [](auto&) { return true; });
-  make_buffers_per_rank(buffers, mesh.slots().size());
+  make_per_rank(buffers, mesh.slots().size());
   auto reducer = std::make_shared<Reducer>(&module, name, mesh, parameters, buffers, reducer_options);
   if (options.init_sync) reducer->take_over(0);
   reducer->watch();

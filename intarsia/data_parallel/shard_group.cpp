@@ -35,7 +35,9 @@ ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes&
 }
 
 ShardGroup::~ShardGroup() {
-  for (auto& member : members_) disown_storage(member.storage());
+  for (auto& member : members_) {
+    for (auto& memory : member.memories()) disown_storage(memory.storage());
+  }
   order_.gone(this);
   lane_.close(user_);
 }
@@ -43,7 +45,7 @@ ShardGroup::~ShardGroup() {
 void ShardGroup::start() {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < members_.size(); ++i) {
-    own_storage(members_[i].storage(), weak_from_this());
+    for (auto& memory : members_[i].memories()) own_storage(memory.storage(), weak_from_this());
     members_[i].become_shards();
     watch_leaf(members_[i].leaf(), shared_from_this(), i);
   }
@@ -111,9 +113,13 @@ void ShardGroup::need_shards() {
   reshard();
 }
 
+bool ShardGroup::lies_on(const DeviceMesh& mesh) const {
+  return std::any_of(members_.begin(), members_.end(), [&](auto& member) { return mesh_of(member.sharded()) == mesh; });
+}
+
 at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
   for (auto& member : members_) {
-    if (!whole.storage().is_alias_of(member.storage())) continue;
+    if (!whole.storage().is_alias_of(member.memories()[0].storage())) continue;
     TORCH_CHECK(whole.sizes() == member.sharded().sizes() && whole.storage_offset() == 0, "[fully_shard] a part of \"",
                 member.name(), "\", of shape ", whole.sizes(), ", is written or meets shards. Use the parameter itself.");
     return member.sharded();

@@ -34,6 +34,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
 
   const void* module() const { return module_; }
   const std::string& name() const { return name_; }
+  const DeviceMesh& mesh() const { return axes_.mesh; }
   const std::vector<TwoValues>& members() const { return members_; }
   bool is_whole() const { return whole_; }
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
@@ -55,7 +56,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void need_shards() override;
   at::Tensor shards_for(const at::Tensor& whole) const override;
   bool is_pinned() const override { return pinned_; }
-  const DeviceMesh& mesh() const override { return axes_.mesh; }
+  bool lies_on(const DeviceMesh& mesh) const override;
 
   void before_gradient(size_t index, const at::Tensor& grad) override;
   void after_gradient(size_t index) override;

@@ -94,7 +94,7 @@ TEST(FullyShardModules, ServesModulesAsTheyAre) {
   }
 }
 
-TEST(FullyShardModules, ServesEmbeddingsAndBatchNorms) {
+TEST(FullyShardModules, ServesEmbeddings) {
   in_every_world([] {
     auto mesh = all_ranks();
     torch::manual_seed(9);
@@ -109,7 +109,30 @@ TEST(FullyShardModules, ServesEmbeddingsAndBatchNorms) {
   });
 }
 
-// A convolutional network whose buffers are plain, over real ranks: each keeps its own statistics.
+// In training, batch norms use the statistics of the rank's own rows; each rank keeps its own running ones.
+TEST(FullyShardModules, TrainsBatchNorms) {
+  in_every_world([] {
+    auto mesh = all_ranks();
+    auto n = mesh.size();
+    auto model = cnn(), plain = cnn();
+    for (auto& child : model->children()) {
+      if (!child->parameters().empty()) fully_shard(*child, mesh);
+    }
+    torch::optim::SGD own(model->parameters(), 0.1), goal(plain->parameters(), 0.1);
+    for (int64_t step = 0; step < 20; ++step) {
+      own.zero_grad(), goal.zero_grad();
+      auto batch = inputs(step, {24, 2, 6, 6});
+      for (auto& part : batch.chunk(n)) (plain->forward(part).square().mean() / static_cast<double>(n)).backward();
+      model->forward(mine(batch, mesh)).square().mean().backward();
+      own.step(), goal.step();
+    }
+    for (auto& item : plain->named_parameters()) {
+      auto value = full_tensor(model->named_parameters()[item.key()].detach());
+      EXPECT_TRUE(torch::allclose(value, item.value(), 1e-11, 1e-11)) << item.key();
+    }
+  });
+}
+
 TEST(FullyShardModules, FreesEveryWholeAfterAStep) {
   in_every_world([] {
     auto mesh = all_ranks();
