@@ -56,7 +56,7 @@ auto checked_dim(const FullyShardOptions& options) {
   };
 }
 
-void cast(Values& values, at::ScalarType dtype) {
+void cast_tensors(Values& values, at::ScalarType dtype) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!values.is_tensor(i)) continue;
     auto& tensor = values.tensor(i);
@@ -65,22 +65,23 @@ void cast(Values& values, at::ScalarType dtype) {
 }
 
 // Hooks make the gathering earlier, and the freeing; and they can cast.
-void hook(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& group, const MixedPrecisionPolicy& policy) {
+void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& group, const MixedPrecisionPolicy& policy) {
   auto* hooks = hooks_of(module);
   if (policy.output_dtype) need_hooks(module, "fully_shard", "output_dtype");
   if (!hooks) return;
   std::weak_ptr<ShardGroup> weak = group;
-  hooks->register_forward_pre_hook([weak, policy](auto& self, Values& inputs) {
-    if (policy.param_dtype && policy.cast_forward_inputs) cast(inputs, *policy.param_dtype);
+  auto* own = &module;  // a clone has copies of the hooks, but not of the group
+  hooks->register_forward_pre_hook([weak, policy, own](auto& self, Values& inputs) {
     auto alive = weak.lock();
-    if (!alive || alive->members().empty() || group_of(alive->members()[0].leaf()) != alive) return;
+    if (!alive || &self != own) return;
+    if (policy.param_dtype && policy.cast_forward_inputs) cast_tensors(inputs, *policy.param_dtype);
     alive->need_whole();
     alive->set_pinned(true);
   });
-  hooks->register_forward_hook([weak, policy](auto&, Values&, Values& outputs) {
-    if (policy.output_dtype) cast(outputs, *policy.output_dtype);
+  hooks->register_forward_hook([weak, policy, own](auto& self, Values&, Values& outputs) {
     auto alive = weak.lock();
-    if (!alive) return;
+    if (!alive || &self != own) return;
+    if (policy.output_dtype) cast_tensors(outputs, *policy.output_dtype);
     alive->set_pinned(false);
     if (alive->reshards_after_forward()) alive->reshard_after_forward();
   });
@@ -116,7 +117,7 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
                                   options.unused_as_zeros};
   auto group = std::make_shared<ShardGroup>(modules[0], name, axes, parameters, group_options);
   group->start();
-  for (auto* module : modules) hook(*module, group, policy);
+  for (auto* module : modules) hook_module(*module, group, policy);
   return Sharded(std::move(group));
 }
 
