@@ -2,7 +2,7 @@
 //
 //   intarsia run -n 2 build/benchmarks/8_data_parallel
 //
-// Started alone, it starts itself that way. Wall time of forward, backward and an SGD step, best of several. "Above compute" is
+// Started alone, it starts itself that way. The name of a workload as an argument runs only that one. Wall time of forward, backward and an SGD step, best of several. "Above compute" is
 // what a step costs more than the same step of one rank without communication, each side beside its own.
 
 #include <torch/torch.h>
@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
                          Workload{"mlp_512_2048", [] { return mlp(512, 2048); }, {64, 512}, 40},
                          Workload{"transformer", transformer, {128, 4, 256}, 8}}) {
     auto& name = workload.name;
+    if (argc > 1 && name != argv[1]) continue;
     auto compute = best_step_us(workload, [](auto&) {});
     if (rank() == 0) printf("%-34s %9.2f ms\n", (name + " compute alone").c_str(), compute / 1e3);
     auto alone = peer[name + "_compute"];

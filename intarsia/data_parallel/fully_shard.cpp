@@ -7,16 +7,12 @@
 #include <torch/nn/module.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/module_names.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
-
-std::string type_name(const torch::nn::Module& module) {
-  auto type = module.name();
-  return type.substr(type.rfind(':') + 1);
-}
 
 std::shared_ptr<ShardGroup> group_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<ShardGroup>(watcher_of(leaf)); }
 
@@ -32,10 +28,14 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
   NamedTensors parameters;
   for (size_t m = 0; m < modules.size(); ++m) {
     auto prefix = modules.size() > 1 ? type_name(*modules[m]) + "." : "";
+    auto paths = paths_in(*modules[m]);
     for (auto& item : modules[m]->named_parameters()) {
       auto& tensor = item.value();
       if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-      if (auto inner = group_of(tensor)) inner->set_root(false);
+      if (auto inner = group_of(tensor)) {
+        inner->set_root(false);
+        if (paths.count(inner->module())) inner->set_name(paths[inner->module()]);
+      }
       if (watcher_of(tensor)) continue;
       check_parameter(item.key(), tensor);
       parameters.emplace_back(prefix + item.key(), tensor);

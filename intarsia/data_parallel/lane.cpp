@@ -32,6 +32,12 @@ void Lane::close(int64_t user) {
   std::erase_if(users_, [user](auto& entry) { return entry.first == user; });
 }
 
+void Lane::rename(int64_t user, const std::string& name) {
+  for (auto& entry : users_) {
+    if (entry.first == user) entry.second = name;
+  }
+}
+
 int64_t Lane::user_count() const { return static_cast<int64_t>(users_.size()); }
 
 std::string Lane::name_of(int64_t word) const {

@@ -27,6 +27,7 @@ class Lane {
   // any rank of the line.
   int64_t open(std::string name, int64_t others);
   void close(int64_t user);
+  void rename(int64_t user, const std::string& name);
   int64_t user_count() const;
 
   // Checks that all ranks mean this one, if several users share the lane.

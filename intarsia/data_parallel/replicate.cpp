@@ -7,17 +7,13 @@
 #include <torch/nn/module.h>
 
 #include "intarsia/data_parallel/agree.h"
+#include "intarsia/data_parallel/module_names.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
 
 using Addresses = std::set<const c10::TensorImpl*>;
-
-std::string short_name(const torch::nn::Module& module) {
-  auto type = module.name();
-  return type.substr(type.rfind(':') + 1);
-}
 
 std::shared_ptr<Reducer> reducer_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<Reducer>(watcher_of(leaf)); }
 
@@ -69,7 +65,7 @@ ReducerOptions checked(const ReplicateOptions& options) {
 Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options) {
   check_mesh(mesh);
   auto reducer_options = checked(options);
-  auto name = short_name(module);
+  auto name = type_name(module);
   auto seen = ignored_by(options);
   size_t taken = 0;
   auto is_free = [&](const at::Tensor& tensor) {
@@ -99,7 +95,7 @@ Replica replica_of(const torch::nn::Module& module) {
     auto reducer = reducer_of(leaf);
     if (reducer && reducer->module() == &module) found = std::move(reducer);
   }
-  TORCH_CHECK_VALUE(found, "[replica_of] ", short_name(module), " is not replicated. Call replicate on it first.");
+  TORCH_CHECK_VALUE(found, "[replica_of] ", type_name(module), " is not replicated. Call replicate on it first.");
   return Replica(std::move(found));
 }
 

@@ -51,6 +51,11 @@ void ShardGroup::start() {
   }
 }
 
+void ShardGroup::set_name(const std::string& name) {
+  name_ = name;
+  lane_.rename(user_, name);
+}
+
 int64_t ShardGroup::bytes() const {
   int64_t sum = 0;
   for (auto& member : members_) sum += member.bytes_of_whole();

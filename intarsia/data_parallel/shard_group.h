@@ -40,6 +40,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
   int64_t bytes() const;
 
+  void set_name(const std::string& name);  // its path, once it is inside another
   void set_root(bool root) { is_root_ = root; }
   void set_reshard_after_forward(bool reshards) { options_.reshard_after_forward = reshards; }
   void set_reshard_after_backward(bool reshards) { reshard_after_backward_ = reshards; }
