@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -15,6 +16,7 @@
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
+#include "intarsia/tensor/policy.h"
 
 namespace intarsia {
 namespace {
@@ -148,6 +150,7 @@ void replace_aliases(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::vector<Owner> whole;
+  std::optional<PlainTensorScope> plain;
   if (!is_about_the_handle(op.schema().name())) {
     auto call = look_at_call(op, *stack);
     for (auto& owner : call.owners) {
@@ -156,6 +159,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
       if (needs) whole.push_back(owner);
     }
     if (whole.size() < call.owners.size()) replace_aliases(op, *stack);
+    if (call.writes && call.meets_plain) plain.emplace(PlainTensors::replicate);  // p.copy_(whole): each rank takes its part
   }
   {
     c10::impl::ExcludeDispatchKeyGuard guard(kFirstUseKey);

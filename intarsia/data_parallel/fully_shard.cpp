@@ -8,6 +8,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/module_names.h"
+#include "intarsia/data_parallel/shard_group.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -15,6 +16,16 @@ namespace intarsia {
 namespace {
 
 std::shared_ptr<ShardGroup> group_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<ShardGroup>(watcher_of(leaf)); }
+
+// Each once, in the order of the parameters.
+std::vector<std::shared_ptr<ShardGroup>> shard_groups_in(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<ShardGroup>> groups;
+  for (auto& leaf : module.parameters()) {
+    auto group = group_of(leaf);
+    if (group && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  return groups;
+}
 
 void check_parameter(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
@@ -89,6 +100,16 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& g
 
 }  // namespace
 
+void Sharded::unshard() { group_->unshard(); }
+void Sharded::begin_unshard() { group_->begin_unshard(); }
+void Sharded::reshard() { group_->need_shards(); }
+bool Sharded::is_whole() const { return group_->is_whole(); }
+int64_t Sharded::bytes() const { return group_->bytes(); }
+void Sharded::set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs); }
+void Sharded::set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
+void Sharded::set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
+void Sharded::set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
+
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options) {
   TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
   auto axes = ShardingAxes::of(mesh);
@@ -125,29 +146,27 @@ Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const Ful
   return fully_shard(std::vector<torch::nn::Module*>{&module}, mesh, options);
 }
 
-void for_each_group(const torch::nn::Module& module, const std::function<void(ShardGroup&)>& visit) {
-  std::set<const ShardGroup*> seen;
-  for (auto& leaf : module.parameters()) {
-    auto group = group_of(leaf);
-    if (group && seen.insert(group.get()).second) visit(*group);
-  }
+std::vector<Sharded> groups_in(const torch::nn::Module& module) {
+  std::vector<Sharded> groups;
+  for (auto& group : shard_groups_in(module)) groups.emplace_back(group);
+  return groups;
 }
 
 Sharded sharded_by(const torch::nn::Module& module) {
   std::shared_ptr<ShardGroup> found;
-  for_each_group(module, [&](ShardGroup& group) {
-    if (group.module() == &module) found = group.shared_from_this();
-  });
+  for (auto& group : shard_groups_in(module)) {
+    if (group->module() == &module) found = group;
+  }
   TORCH_CHECK_VALUE(found, "[sharded_by] ", type_name(module), " is not sharded. Call fully_shard on it first.");
   return Sharded(std::move(found));
 }
 
 std::string describe_sharding(const torch::nn::Module& module) {
   std::string text;
-  for_each_group(module, [&](ShardGroup& group) {
-    text += c10::str(group.name(), ": ", group.members().size(), " parameters, ", group.bytes(), " bytes, ",
-                     group.is_whole() ? "whole" : "shards", " on ", group.mesh().text(), "\n");
-  });
+  for (auto& group : shard_groups_in(module)) {
+    text += c10::str(group->name(), ": ", group->members().size(), " parameters, ", group->bytes(), " bytes, ",
+                     group->is_whole() ? "whole" : "shards", " on ", group->mesh().text(), "\n");
+  }
   return text;
 }
 

@@ -23,13 +23,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/core/mesh.h"
-#include "intarsia/data_parallel/shard_group.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace intarsia {
+
+class ShardGroup;
 
 struct MixedPrecisionPolicy {
   std::optional<at::ScalarType> param_dtype;   // of the whole, in forward and backward; shards keep theirs
@@ -55,17 +56,17 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<ShardGroup> group) : group_(std::move(group)) {}
 
-  void unshard() { group_->unshard(); }
-  void begin_unshard() { group_->begin_unshard(); }  // the wait is at first use
-  void reshard() { group_->need_shards(); }
-  bool is_whole() const { return group_->is_whole(); }
-  int64_t bytes() const { return group_->bytes(); }  // of the whole
+  void unshard();
+  void begin_unshard();  // the wait is at first use
+  void reshard();
+  bool is_whole() const;
+  int64_t bytes() const;  // of the whole
 
-  void set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs); }
-  void set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
-  void set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
+  void set_requires_gradient_sync(bool syncs);  // without, gradients of the whole add up on each rank
+  void set_reshard_after_forward(bool reshards);
+  void set_reshard_after_backward(bool reshards);
   // Gradients are the sum over all ranks divided by this; default: their number.
-  void set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
+  void set_gradient_divide_factor(double factor);
 
  private:
   std::shared_ptr<ShardGroup> group_;
@@ -79,8 +80,8 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
 // Of a module that fully_shard was called on.
 Sharded sharded_by(const torch::nn::Module& module);
 
-// Calls `visit` for each group with parameters in the module, submodules included.
-void for_each_group(const torch::nn::Module& module, const std::function<void(ShardGroup&)>& visit);
+// Of all groups with parameters in the module, submodules included.
+std::vector<Sharded> groups_in(const torch::nn::Module& module);
 
 // Groups, bytes and states, a line for each.
 std::string describe_sharding(const torch::nn::Module& module);

@@ -10,6 +10,7 @@
 
 #include "intarsia/data_parallel/agree.h"
 #include "intarsia/data_parallel/buckets.h"
+#include "intarsia/data_parallel/comm_hooks.h"
 #include "intarsia/data_parallel/lane.h"
 #include "intarsia/data_parallel/report.h"
 
@@ -19,19 +20,6 @@ struct ReducerOptions {
   BucketSizes bucket_sizes;
   bool gradient_as_bucket_view, find_unused_parameters, static_graph, broadcast_buffers;
 };
-
-// A bucket on its way, for communication hooks: `values` has one flat buffer per hosted rank.
-struct GradientBucket {
-  const Axis& axis;
-  Shards& values;
-  ReduceOp op;  // avg; sum where the gradients are terms of one
-  size_t index;
-  bool is_last;
-  std::vector<std::string> parameters;
-};
-
-// Leaves in `values` what the gradients shall be, the same on all ranks of a line: at once, or when what it returns is called.
-using CommHook = std::function<Wait(GradientBucket& bucket)>;
 
 // Note [A step of a reducer]
 // The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as

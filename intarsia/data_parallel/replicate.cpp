@@ -8,6 +8,7 @@
 
 #include "intarsia/data_parallel/agree.h"
 #include "intarsia/data_parallel/module_names.h"
+#include "intarsia/data_parallel/reducer.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -62,6 +63,14 @@ ReducerOptions checked(const ReplicateOptions& options) {
 
 }  // namespace
 
+const DeviceMesh& Replica::mesh() const { return reducer_->mesh(); }
+void Replica::set_requires_gradient_sync(bool syncs) { reducer_->set_syncs(syncs); }
+void Replica::register_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+std::vector<std::vector<std::string>> Replica::buckets() const { return reducer_->bucket_names(); }
+void Replica::join(const std::function<void()>& body, bool divide_by_initial_world_size) {
+  reducer_->join(body, divide_by_initial_world_size);
+}
+
 Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options) {
   check_mesh(mesh);
   auto reducer_options = checked(options);
@@ -110,23 +119,6 @@ NoSync::NoSync(const torch::nn::Module& module) {
 
 NoSync::~NoSync() {
   for (auto& reducer : reducers_) reducer->set_syncs(true);
-}
-
-CommHook compress_to(at::ScalarType dtype) {
-  TORCH_CHECK_TYPE(at::isFloatingType(dtype), "[compress_to] ", dtype, " cannot hold gradients. Use kHalf or kBFloat16.");
-  return [dtype](GradientBucket& bucket) -> Wait {
-    Shards small;
-    for (auto& value : bucket.values) {
-      small.push_back(value.to(dtype));
-      if (bucket.op == ReduceOp::avg) small.back().div_(bucket.axis.size());
-    }
-    auto reduction = std::make_shared<Reduction>(bucket.axis, small, ReduceOp::sum);
-    reduction->begin();
-    return [reduction, small, values = bucket.values] {
-      reduction->finish();
-      for (size_t slot = 0; slot < small.size(); ++slot) values[slot].copy_(small[slot]);
-    };
-  };
 }
 
 }  // namespace intarsia

@@ -19,13 +19,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/core/mesh.h"
-#include "intarsia/data_parallel/reducer.h"
+#include "intarsia/data_parallel/comm_hooks.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace intarsia {
+
+class Reducer;
 
 struct ReplicateOptions {
   double bucket_cap_mb = 25;    // gradients travel together up to this size, in MiB
@@ -44,26 +46,23 @@ class Replica {
  public:
   explicit Replica(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
 
-  const DeviceMesh& mesh() const { return reducer_->mesh(); }
+  const DeviceMesh& mesh() const;
 
   // Whether backward passes average gradients. Without, they add up on each rank, and the next pass that does averages all.
-  void set_requires_gradient_sync(bool syncs) { reducer_->set_syncs(syncs); }
+  void set_requires_gradient_sync(bool syncs);
 
   // Replaces the average of each bucket: see CommHook, and compress_to for two of them.
-  void register_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+  void register_comm_hook(CommHook hook);
 
   // For ranks that have different numbers of batches: runs `body`, the training loop; then takes part in the steps of those who
   // have more, with gradients of zero. At the end all have the model of the rank that made the most steps. An average
   // counts all ranks, or with `divide_by_initial_world_size` false those that still have batches.
-  void join(const std::function<void()>& body, bool divide_by_initial_world_size = true) {
-    reducer_->join(body, divide_by_initial_world_size);
-  }
+  void join(const std::function<void()>& body, bool divide_by_initial_world_size = true);
 
   // The names of the parameters whose gradients travel together, in the order of travel.
-  std::vector<std::vector<std::string>> buckets() const { return reducer_->bucket_names(); }
+  std::vector<std::vector<std::string>> buckets() const;
 
  private:
-  friend class NoSync;
   std::shared_ptr<Reducer> reducer_;
 };
 
@@ -93,8 +92,5 @@ class NoSync {
  private:
   std::vector<std::shared_ptr<Reducer>> reducers_;  // that averaged before
 };
-
-// A communication hook that sends gradients as `dtype` (kHalf, kBFloat16), divided before they are added up.
-CommHook compress_to(at::ScalarType dtype);
 
 }  // namespace intarsia

@@ -78,28 +78,43 @@ void ShardGroup::begin_unshard() {
     counts.push_back(member.counts());
   }
   begun_ = true;
+  gathered_version_ = version();
   all_gather(*axes_.shard, outgoing, incoming_, counts, &gathering_);
+}
+
+void ShardGroup::wait_for_gathering() {
+  if (gathering_) gathering_();
+  gathering_ = nullptr;
+  begun_ = false;
+}
+
+uint64_t ShardGroup::version() const {
+  uint64_t sum = 0;
+  for (auto& member : members_) sum += member.version();
+  return sum;
 }
 
 void ShardGroup::unshard() {
   if (whole_) return;
-  begin_unshard();
   at::NoGradGuard no_grad;
-  if (gathering_) gathering_();
-  gathering_ = nullptr;
-  begun_ = false;
+  do {  // shards may have been written since they were sent
+    begin_unshard();
+    wait_for_gathering();
+  } while (version() != gathered_version_);
   for (size_t i = 0; i < members_.size(); ++i) {
     members_[i].arrived(incoming_[i]);
     members_[i].become_whole();
   }
   incoming_.clear();
   whole_ = true;
+  order_.gathered(*this, is_in_backward());
 }
 
 void ShardGroup::reshard() {
-  if (begun_) unshard();
-  if (!whole_) return;
+  if (!whole_ && !begun_) return;
   at::NoGradGuard no_grad;
+  if (begun_) wait_for_gathering();
+  incoming_.clear();
   for (auto& member : members_) member.become_shards();
   whole_ = false;
 }
@@ -109,7 +124,10 @@ void ShardGroup::reshard_after_forward() {
 }
 
 void ShardGroup::need_whole() {
-  if (!is_in_backward()) order_.used(*this);
+  if (!is_in_backward()) {
+    order_.used(*this);
+    if (whole_ && version() != gathered_version_) reshard();  // shards were written by a handle that we do not know
+  }
   if (!whole_) unshard();
 }
 

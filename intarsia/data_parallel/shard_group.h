@@ -76,6 +76,8 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
     ShardsList parts;
     Wait wait;
   };
+  void wait_for_gathering();
+  uint64_t version() const;
   bool all_came() const;
   void reduce();
   void reduce_over_copies(Round& round);
@@ -96,6 +98,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   ShardsList incoming_;  // of a gathering that is under way
   Wait gathering_;
   bool begun_ = false;
+  uint64_t gathered_version_ = 0;  // of the shards that were sent
 
   std::vector<bool> came_;      // by member: in this backward pass, and not yet reduced
   std::vector<bool> used_;      // a gradient came since gradients were last written

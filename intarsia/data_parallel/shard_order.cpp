@@ -29,6 +29,26 @@ void ShardOrder::used(ShardGroup& group) {
 
 void ShardOrder::gone(const ShardGroup* group) {
   if (last_ == group) last_ = nullptr;
+  if (ahead_ == group) ahead_ = nullptr;
+  for (auto& sequence : sequences_) {
+    std::erase(sequence.now, group);
+    std::erase(sequence.before, group);
+  }
+}
+
+ShardGroup* ShardOrder::Sequence::after(ShardGroup* group) {
+  if (std::find(now.begin(), now.end(), group) != now.end()) before = std::move(now), now.clear();  // it comes round again
+  now.push_back(group);
+  auto found = std::find(before.begin(), before.end(), group);
+  return found == before.end() || found + 1 == before.end() ? nullptr : *(found + 1);
+}
+
+void ShardOrder::gathered(ShardGroup& group, bool in_backward) {
+  if (ahead_ == &group) ahead_ = nullptr;
+  auto* next = sequences_[in_backward].after(&group);
+  if (ahead_ || !next || next->is_whole()) return;
+  ahead_ = next;
+  next->begin_unshard();
 }
 
 void ShardOrder::word(int64_t user, int64_t part) {
@@ -54,13 +74,19 @@ void ShardOrder::end() {
   try {
     write();
   } catch (...) {
-    for (auto& group : touched_) group->forget_step();
-    touched_.clear();
+    close_step();
     throw;
   }
-  for (auto& group : touched_) group->forget_step();
+  close_step();
+}
+
+void ShardOrder::close_step() {
+  auto groups = std::move(touched_);
   touched_.clear();
   last_ = nullptr;
+  if (ahead_) ahead_->reshard();
+  ahead_ = nullptr;
+  for (auto& group : groups) group->forget_step();
 }
 
 void ShardOrder::write() {
@@ -91,13 +117,11 @@ void ShardOrder::write() {
 
 void ShardOrder::failed() {
   armed_ = false;
-  auto groups = std::move(touched_);
-  touched_.clear();
   try {
     if (!all_know_) lane_.check_always(Lane::kNobody, Lane::kFailed);
   } catch (...) {  // the others raise it, too
   }
-  for (auto& group : groups) group->forget_step();
+  close_step();
 }
 
 }  // namespace intarsia

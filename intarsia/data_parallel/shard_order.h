@@ -28,14 +28,25 @@ class ShardOrder {
   // All ranks must be at this point.
   void word(int64_t user, int64_t part);
   void gone(const ShardGroup* group);
+  // The group is gathered: the one that came next in the last step is begun.
+  void gathered(ShardGroup& group, bool in_backward);
 
  private:
   void end();
   void failed();
+  void close_step();
   void write();
+
+  // The groups in the order of their gatherings, in this step and in the one before, for forward and for backward.
+  struct Sequence {
+    std::vector<ShardGroup*> now, before;
+    ShardGroup* after(ShardGroup* group);  // null if that is not known
+  };
 
   Lane& lane_;
   ShardGroup* last_ = nullptr;                        // used in forward
+  Sequence sequences_[2];
+  ShardGroup* ahead_ = nullptr;                       // begun, and not needed yet
   std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass, in order
   bool armed_ = false;
   bool all_know_ = false;  // the last error was one that all ranks raised

@@ -168,6 +168,8 @@ void TwoValues::arrived(const Shards& incoming) {
   }
 }
 
+uint64_t TwoValues::version() const { return body_of(sharded_).version(); }
+
 void TwoValues::become_whole() { leaf().set_data(whole_); }
 
 void TwoValues::become_shards() {

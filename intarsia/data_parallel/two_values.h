@@ -40,6 +40,7 @@ class TwoValues {
   at::Tensor leaf() const { return leaf_.lock(); }
   const std::vector<at::Tensor>& memories() const { return memories_; }  // of the whole
   const at::Tensor& sharded() const { return sharded_; }
+  uint64_t version() const;  // goes up when shards are written, by whatever handle
   at::ScalarType dtype() const { return dtype_; }  // of the shards
   int64_t bytes_of_whole() const;  // that a rank holds
 

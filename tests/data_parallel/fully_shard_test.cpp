@@ -1,5 +1,6 @@
 #include "intarsia/data_parallel/fully_shard.h"
 
+#include "intarsia/data_parallel/leaf_hooks.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
@@ -112,7 +113,7 @@ TEST(FullyShard, AddsUpWithoutSyncAndReducesTheSum) {
     wrap_mlp(model, mesh);
     for (int64_t round = 0; round < 2; ++round) {
       for (int64_t micro = 0; micro < 3; ++micro) {
-        for_each_group(*model, [&](ShardGroup& group) { group.set_syncs(micro == 2); });
+        for (auto& group : groups_in(*model)) group.set_requires_gradient_sync(micro == 2);
         mean_of_squares(plain, some_rows(micro)).backward();
         mean_of_squares(model, mine(some_rows(micro), mesh)).backward();
       }
@@ -266,6 +267,72 @@ TEST(FullyShard, FreesTheMemoryOfTheWhole) {
   group.reshard();
   EXPECT_EQ(storage.nbytes(), 0);
   EXPECT_EQ(describe_sharding(*model), "LinearImpl: 2 parameters, 336 bytes, shards on DeviceMesh(cpu, dp=2)\n");
+}
+
+TEST(FullyShard, ClipsGradientsAndMovesStatesAsPlainModulesDo) {
+  in_every_world([] {
+    auto mesh = all_ranks();
+    auto model = mlp(), plain = mlp(), other = mlp(7);
+    wrap_mlp(model, mesh);
+    mean_of_squares(model, mine(some_rows(0), mesh)).backward();
+    mean_of_squares(plain, some_rows(0)).backward();
+    auto norm = torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01);
+    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.01), 1e-12);
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+    }
+    for (auto& p : other->parameters()) p.detach().fill_(0.5);
+    model->forward(mine(some_rows(0), mesh));  // leaves a group whole
+    load_full_state_dict(*model, full_state_dict(*other));
+    expect_same_tensors(*model, *other, 0);
+    load_full_state_dict(*plain, full_state_dict(*model));
+    expect_same_tensors(*plain, *other, 0);
+    EXPECT_TRUE(torch::allclose(full_tensor(from_local(model->forward(mine(some_rows(1), mesh)).detach(), mesh, {Shard(0)})),
+                                plain->forward(some_rows(1)), 1e-12, 1e-12));
+  });
+}
+
+TEST(FullyShard, SeesWhatIsWrittenToShardsByAnotherHandle) {
+  in_every_world([] {
+    auto mesh = all_ranks();
+    auto model = mlp();
+    wrap_mlp(model, mesh);
+    std::vector<at::Tensor> kept;
+    for (auto& p : model->parameters()) kept.push_back(p.detach());
+    auto x = mine(some_rows(0), mesh);
+    for (int64_t round = 0; round < 3; ++round) {
+      torch::NoGradGuard no_grad;
+      for (auto& shards : kept) shards.fill_(0.1 * static_cast<double>(round));
+      model->forward(x);  // leaves a group whole, and another one on its way
+      for (auto& shards : kept) shards.zero_();
+      EXPECT_EQ(number(model->forward(x).abs().sum()), 0) << round;
+    }
+  });
+}
+
+TEST(FullyShard, ACloneDoesNotDriveTheOriginal) {
+  auto world = simulate(2);
+  auto model = small_llama(false);
+  wrap_llama(model, all_ranks());
+  auto copy = model->clone();
+  EXPECT_TRUE(is_dtensor(copy->parameters()[0]));
+  EXPECT_FALSE(watcher_of(copy->parameters()[0]));
+}
+
+TEST(FullyShard, RefusesWhatItCannotDo) {
+  auto world = simulate(8);
+  auto model = mlp();
+  EXPECT_EQ(error_text<c10::ValueError>([&] { fully_shard(*model, init_device_mesh(at::kCPU, {2, 2, 2}, {"a", "b", "c"})); }),
+            "[fully_shard] expects a mesh of one axis, or of two (copies, shards), not DeviceMesh(cpu, a=2, b=2, c=2). Take a slice "
+            "of it by name.");
+  FullyShardOptions options;
+  options.shard_dim = [](auto&, auto&) { return 2; };
+  EXPECT_EQ(error_text<c10::ValueError>([&] { fully_shard(*model, all_ranks(), options); }),
+            "[fully_shard] dim 2 of \"0.weight\" is to be cut, which has the shape [7, 5]. Choose one of its dims.");
+  EXPECT_EQ(error_text<c10::ValueError>([&] { sharded_by(*model); }),
+            "[sharded_by] SequentialImpl is not sharded. Call fully_shard on it first.");
+  fully_shard(*model, all_ranks());
+  EXPECT_EQ(error_text<c10::Error>([&] { fully_shard(*model, all_ranks()); }), "[fully_shard] SequentialImpl is sharded already.");
 }
 
 TEST(FullyShard, GoesWithItsParameters) {

@@ -1,5 +1,6 @@
 #include "intarsia/data_parallel/replicate.h"
 
+#include "intarsia/data_parallel/leaf_hooks.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
