@@ -10,6 +10,8 @@
 #include "intarsia/core/layout.h"
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
+#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/replicate.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/debug/explain.h"
 #include "intarsia/debug/explain_step.h"

@@ -1,0 +1,92 @@
+#include "intarsia/data_parallel/buckets.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+namespace intarsia {
+namespace {
+
+int64_t bytes_of_leaf(const Leaf& leaf) {
+  int64_t most = 0;
+  for (auto& form : leaf.locals) most = std::max(most, form.numel);
+  return most * static_cast<int64_t>(leaf.options.dtype().itemsize());
+}
+
+bool go_together(const Leaf& a, const Leaf& b) {
+  return a.options.dtype() == b.options.dtype() && a.options.device() == b.options.device() && a.is_summed() == b.is_summed();
+}
+
+// Leaves in the order in which their gradients come. Of each kind one bucket is open at a time.
+std::vector<Bucket> deal(const std::vector<Leaf>& leaves, const std::vector<size_t>& order, BucketSizes sizes) {
+  struct Open {
+    Bucket bucket;
+    int64_t bytes = 0, limit = 0;
+  };
+  std::vector<Open> open;
+  std::vector<Bucket> done;
+  for (auto leaf : order) {
+    auto fits = [&](auto& entry) { return go_together(leaves[entry.bucket.members[0]], leaves[leaf]); };
+    auto entry = std::find_if(open.begin(), open.end(), fits);
+    if (entry == open.end()) {
+      bool first = done.empty() && open.empty();
+      entry = open.insert(open.end(), Open{{}, 0, first ? sizes.first : sizes.others});
+      entry->bucket.op = leaves[leaf].is_summed() ? ReduceOp::sum : ReduceOp::avg;
+    }
+    entry->bucket.members.push_back(leaf);
+    entry->bytes += bytes_of_leaf(leaves[leaf]);
+    if (entry->bytes < entry->limit) continue;
+    done.push_back(std::move(entry->bucket));
+    open.erase(entry);
+  }
+  for (auto& entry : open) done.push_back(std::move(entry.bucket));
+  return done;
+}
+
+}  // namespace
+
+Buckets::Buckets(const std::vector<Leaf>& leaves, const std::vector<size_t>& order, BucketSizes sizes)
+    : leaves_(leaves), buckets_(deal(leaves, order, sizes)), places_(leaves.size()) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    std::vector<int64_t> begin(leaves[buckets_[b].members[0]].locals.size(), 0);
+    for (auto leaf : buckets_[b].members) {
+      places_[leaf] = {b, begin};
+      for (size_t slot = 0; slot < begin.size(); ++slot) begin[slot] += leaves[leaf].locals[slot].numel;
+    }
+  }
+}
+
+void Buckets::make_room(Bucket& bucket) {
+  auto& last = bucket.members.back();
+  auto& leaf = leaves_[last];
+  for (size_t slot = 0; slot < leaf.locals.size(); ++slot) {
+    auto numel = places_[last].begin[slot] + leaf.locals[slot].numel;
+    bucket.values.push_back(at::empty({numel}, leaf.options.requires_grad(false)));
+  }
+}
+
+Shards Buckets::places_of(size_t leaf) {
+  auto& place = places_[leaf];
+  auto& bucket = buckets_[place.bucket];
+  if (bucket.values.empty()) make_room(bucket);
+  Shards views;
+  for (size_t slot = 0; slot < place.begin.size(); ++slot) {
+    auto& form = leaves_[leaf].locals[slot];
+    views.push_back(bucket.values[slot].as_strided(form.sizes, form.strides, place.begin[slot]).variable_data());
+  }
+  return views;
+}
+
+void Buckets::put(size_t leaf, const Shards& terms) {
+  at::NoGradGuard no_grad;
+  auto places = places_of(leaf);
+  for (size_t slot = 0; slot < places.size(); ++slot) {
+    if (terms.empty()) {
+      places[slot].zero_();
+    } else if (terms[slot].const_data_ptr() != places[slot].const_data_ptr() || !places[slot].numel()) {
+      places[slot].copy_(terms[slot]);
+    }
+  }
+}
+
+}  // namespace intarsia

@@ -1,0 +1,51 @@
+#pragma once
+// Gradients side by side in flat buffers, so that many travel as one message.
+
+#include <memory>
+#include <vector>
+
+#include "intarsia/data_parallel/gradients.h"
+#include "intarsia/data_parallel/reduction.h"
+
+namespace intarsia {
+
+// Gradients of one dtype. A bucket is reduced when all of them are there.
+struct Bucket {
+  std::vector<size_t> members;  // numbers of leaves, in the order in which they lie
+  ReduceOp op = ReduceOp::avg;
+  Shards values;                        // one flat buffer per slot; empty until the first gradient comes
+  std::shared_ptr<Reduction> reduction;  // while it is under way
+  Wait wait;                            // or this one, of a communication hook
+  size_t missing = 0;                   // members whose gradient is not there
+};
+
+struct BucketSizes {
+  int64_t first, others;  // bytes
+};
+
+class Buckets {
+ public:
+  Buckets(const std::vector<Leaf>& leaves, const std::vector<size_t>& order, BucketSizes sizes);
+
+  size_t size() const { return buckets_.size(); }
+  Bucket& operator[](size_t bucket) { return buckets_[bucket]; }
+  size_t bucket_of(size_t leaf) const { return places_[leaf].bucket; }
+
+  // The place of a leaf's gradient, per slot.
+  Shards places_of(size_t leaf);
+  // Puts the terms there; zeros if there are none.
+  void put(size_t leaf, const Shards& terms);
+
+ private:
+  struct Place {
+    size_t bucket = 0;
+    std::vector<int64_t> begin;  // per slot
+  };
+  void make_room(Bucket& bucket);
+
+  const std::vector<Leaf>& leaves_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;  // by leaf
+};
+
+}  // namespace intarsia

@@ -1,0 +1,35 @@
+#pragma once
+// Code of one's own in place of the average of gradients.
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "intarsia/comm/wait.h"
+#include "intarsia/core/placement.h"
+#include "intarsia/core/shards.h"
+
+namespace intarsia {
+
+class Axis;
+
+// A bucket on its way: `values` has one flat buffer per hosted rank.
+struct GradientBucket {
+  const Axis& axis;
+  Shards& values;
+  ReduceOp op;  // avg; sum where the gradients are terms of one
+  size_t index;
+  bool is_last;
+  std::vector<std::string> parameters;
+};
+
+// Leaves in `values` what the gradients shall be, the same on all ranks of a line: at once, or when what it returns is called.
+using CommHook = std::function<Wait(GradientBucket& bucket)>;
+
+// Sends gradients as `dtype` (kHalf, kBFloat16), divided before they are added up.
+CommHook compress_to(c10::ScalarType dtype);
+
+}  // namespace intarsia

@@ -1,0 +1,173 @@
+#include "intarsia/data_parallel/fully_shard.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/module_names.h"
+#include "intarsia/data_parallel/shard_group.h"
+#include "intarsia/nn/hooks.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+std::shared_ptr<ShardGroup> group_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<ShardGroup>(watcher_of(leaf)); }
+
+// Each once, in the order of the parameters.
+std::vector<std::shared_ptr<ShardGroup>> shard_groups_in(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<ShardGroup>> groups;
+  for (auto& leaf : module.parameters()) {
+    auto group = group_of(leaf);
+    if (group && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  return groups;
+}
+
+void check_parameter(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
+                              ". Parameters must have values in CPU memory.");
+}
+
+// Each parameter that is in no group yet, once; those inside other groups tell which groups are inner ones.
+NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
+  std::set<const c10::TensorImpl*> seen;
+  for (auto& tensor : options.ignored_parameters) seen.insert(tensor.unsafeGetTensorImpl());
+  NamedTensors parameters;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    auto prefix = modules.size() > 1 ? type_name(*modules[m]) + "." : "";
+    auto paths = paths_in(*modules[m]);
+    for (auto& item : modules[m]->named_parameters()) {
+      auto& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      if (auto inner = group_of(tensor)) {
+        inner->set_root(false);
+        if (paths.count(inner->module())) inner->set_name(paths[inner->module()]);
+      }
+      if (watcher_of(tensor)) continue;
+      check_parameter(item.key(), tensor);
+      parameters.emplace_back(prefix + item.key(), tensor);
+    }
+  }
+  return parameters;
+}
+
+auto checked_dim(const FullyShardOptions& options) {
+  return [choose = options.shard_dim](const std::string& name, const at::Tensor& tensor) -> std::optional<int64_t> {
+    auto dim = choose ? choose(name, tensor) : std::nullopt;
+    if (!dim) dim = tensor.dim() ? std::optional<int64_t>(0) : std::nullopt;
+    if (!dim) return dim;
+    auto resolved = *dim < 0 ? *dim + tensor.dim() : *dim;
+    TORCH_CHECK_VALUE(resolved >= 0 && resolved < tensor.dim(), "[fully_shard] dim ", *dim, " of \"", name, "\" is to be cut, ",
+                      "which has the shape ", tensor.sizes(), ". Choose one of its dims.");
+    return resolved;
+  };
+}
+
+void cast_tensors(Values& values, at::ScalarType dtype) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!values.is_tensor(i)) continue;
+    auto& tensor = values.tensor(i);
+    if (tensor.defined() && tensor.is_floating_point()) tensor = tensor.to(dtype);
+  }
+}
+
+// Hooks make the gathering earlier, and the freeing; and they can cast.
+void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& group, const MixedPrecisionPolicy& policy) {
+  auto* hooks = hooks_of(module);
+  if (policy.output_dtype) need_hooks(module, "fully_shard", "output_dtype");
+  if (!hooks) return;
+  std::weak_ptr<ShardGroup> weak = group;
+  auto* own = &module;  // a clone has copies of the hooks, but not of the group
+  hooks->register_forward_pre_hook([weak, policy, own](auto& self, Values& inputs) {
+    auto alive = weak.lock();
+    if (!alive || &self != own) return;
+    if (policy.param_dtype && policy.cast_forward_inputs) cast_tensors(inputs, *policy.param_dtype);
+    alive->need_whole();
+    alive->set_pinned(true);
+  });
+  hooks->register_forward_hook([weak, policy, own](auto& self, Values&, Values& outputs) {
+    auto alive = weak.lock();
+    if (!alive || &self != own) return;
+    if (policy.output_dtype) cast_tensors(outputs, *policy.output_dtype);
+    alive->set_pinned(false);
+    if (alive->reshards_after_forward()) alive->reshard_after_forward();
+  });
+}
+
+}  // namespace
+
+void Sharded::unshard() { group_->unshard(); }
+void Sharded::begin_unshard() { group_->begin_unshard(); }
+void Sharded::reshard() { group_->need_shards(); }
+bool Sharded::is_whole() const { return group_->is_whole(); }
+int64_t Sharded::bytes() const { return group_->bytes(); }
+void Sharded::set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs); }
+void Sharded::set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
+void Sharded::set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
+void Sharded::set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
+
+Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options) {
+  TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
+  auto axes = ShardingAxes::of(mesh);
+  auto name = type_name(*modules[0]);
+  for (auto* module : modules) {
+    for (auto& leaf : module->parameters()) {
+      auto group = group_of(leaf);
+      TORCH_CHECK(!group || group->module() != module, "[fully_shard] ", type_name(*module), " is sharded already.");
+    }
+  }
+  auto parameters = free_parameters(modules, options);
+  TORCH_CHECK_VALUE(!parameters.empty(), "[fully_shard] ", name, " has no parameters of its own: they are in other groups or ignored.");
+  if (options.init_sync) {
+    std::vector<at::Tensor> tensors;
+    for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
+    CauseScope cause("fully_shard", false);
+    for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
+  }
+  for (auto* module : modules) {
+    NamedTensors buffers;
+    for (auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
+    make_per_rank(buffers, mesh.slots().size());
+  }
+  auto& policy = options.mp_policy;
+  ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype, policy.reduce_dtype,
+                                  options.unused_as_zeros};
+  auto group = std::make_shared<ShardGroup>(modules[0], name, axes, parameters, group_options);
+  group->start();
+  for (auto* module : modules) hook_module(*module, group, policy);
+  return Sharded(std::move(group));
+}
+
+Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
+  return fully_shard(std::vector<torch::nn::Module*>{&module}, mesh, options);
+}
+
+std::vector<Sharded> groups_in(const torch::nn::Module& module) {
+  std::vector<Sharded> groups;
+  for (auto& group : shard_groups_in(module)) groups.emplace_back(group);
+  return groups;
+}
+
+Sharded sharded_by(const torch::nn::Module& module) {
+  std::shared_ptr<ShardGroup> found;
+  for (auto& group : shard_groups_in(module)) {
+    if (group->module() == &module) found = group;
+  }
+  TORCH_CHECK_VALUE(found, "[sharded_by] ", type_name(module), " is not sharded. Call fully_shard on it first.");
+  return Sharded(std::move(found));
+}
+
+std::string describe_sharding(const torch::nn::Module& module) {
+  std::string text;
+  for (auto& group : shard_groups_in(module)) {
+    text += c10::str(group->name(), ": ", group->members().size(), " parameters, ", group->bytes(), " bytes, ",
+                     group->is_whole() ? "whole" : "shards", " on ", group->mesh().text(), "\n");
+  }
+  return text;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,89 @@
+#pragma once
+// Data parallelism with parameters, gradients and optimizer states in shards: each rank keeps a part of every parameter, and
+// the whole is there only while it is used.
+//
+//   auto mesh = init_device_mesh(kCPU, {4}, {"dp"});
+//   for (auto& layer : *model->layers) fully_shard(*layer, mesh);
+//   fully_shard(*model, mesh);                                 // the parameters that are left
+//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // on shards
+//   loss_of(model, my_part_of_the_batch).backward();           // gradients are averaged, in shards
+//   optimizer.step();
+//
+// Each call makes a group of the parameters that are not in one yet: one gathering before its first use, in forward and in
+// backward, and one reduction. It works on every torch::nn module, see Note [Gathered at first use]; a module with hooks
+// (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains the same leaf: members,
+// dictionaries and optimizers made before stay valid.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/core/mesh.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace intarsia {
+
+class ShardGroup;
+
+struct MixedPrecisionPolicy {
+  std::optional<at::ScalarType> param_dtype;   // of the whole, in forward and backward; shards keep theirs
+  std::optional<at::ScalarType> reduce_dtype;  // in which gradients are added up; default: the one in which they come
+  std::optional<at::ScalarType> output_dtype;  // of what forward returns; needs a module with hooks
+  bool cast_forward_inputs = true;             // to param_dtype, floating ones; in a module with hooks
+};
+
+struct FullyShardOptions {
+  // Whether the whole is freed after forward and gathered again in backward. Default: yes, but for the outermost group, which
+  // backward begins with.
+  std::optional<bool> reshard_after_forward;
+  // The dim that is cut; default: 0, and scalars stay whole on every rank.
+  std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> shard_dim;
+  MixedPrecisionPolicy mp_policy;
+  std::vector<at::Tensor> ignored_parameters;
+  bool init_sync = true;        // parameters are taken from the first rank
+  bool unused_as_zeros = false;  // a parameter that some ranks do not use counts as zeros there, and is no error
+};
+
+// A group of parameters. A handle: it may be dropped and asked for again with sharded_by.
+class Sharded {
+ public:
+  explicit Sharded(std::shared_ptr<ShardGroup> group) : group_(std::move(group)) {}
+
+  void unshard();
+  void begin_unshard();  // the wait is at first use
+  void reshard();
+  bool is_whole() const;
+  int64_t bytes() const;  // of the whole
+
+  void set_requires_gradient_sync(bool syncs);  // without, gradients of the whole add up on each rank
+  void set_reshard_after_forward(bool reshards);
+  void set_reshard_after_backward(bool reshards);
+  // Gradients are the sum over all ranks divided by this; default: their number.
+  void set_gradient_divide_factor(double factor);
+
+ private:
+  std::shared_ptr<ShardGroup> group_;
+};
+
+// All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second.
+Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
+// One group for several modules.
+Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options = {});
+
+// Of a module that fully_shard was called on.
+Sharded sharded_by(const torch::nn::Module& module);
+
+// Of all groups with parameters in the module, submodules included.
+std::vector<Sharded> groups_in(const torch::nn::Module& module);
+
+// Groups, bytes and states, a line for each.
+std::string describe_sharding(const torch::nn::Module& module);
+
+}  // namespace intarsia

@@ -1,0 +1,43 @@
+#pragma once
+// What runs when a leaf gets a gradient, on parameters of any module.
+//
+// Note [Who owns a watcher]
+// Modules of torch::nn have no place for what watches over their parameters, and may live on the stack. So the parameters
+// own it: the watcher hangs on the autograd record of each leaf, and goes when the last of them goes. It holds the leaves
+// weakly. A leaf's gradient is added up by a node that lives as long as a graph does; the hook that runs after that is put
+// on the node when a gradient first comes by.
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+namespace intarsia {
+
+class LeafWatcher {
+ public:
+  virtual ~LeafWatcher() = default;
+  // A gradient has come for leaf number `index`, and is about to be added to what the leaf has.
+  virtual void before_gradient(size_t index, const at::Tensor& grad) = 0;
+  // It has been added.
+  virtual void after_gradient(size_t index) = 0;
+};
+
+void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, size_t index);
+
+// Who watches over the leaf; null if nobody does.
+std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf);
+
+// A tensor that is held weakly.
+class WeakTensor {
+ public:
+  WeakTensor(const at::Tensor& tensor) : impl_(tensor.getIntrusivePtr()) {}
+  at::Tensor lock() const {
+    auto impl = impl_.lock();
+    return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::TensorImpl> impl_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,339 @@
+#include "intarsia/data_parallel/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/end_of_backward.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+constexpr const char* kCause = "replicate";
+
+// As modules are most often written: what is declared last gets its gradient first.
+std::vector<size_t> last_first(size_t count) {
+  std::vector<size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  return order;
+}
+
+bool is_in_this_pass(const at::Tensor& leaf) {
+  auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return node && nodes && nodes->count(node.get());
+}
+
+}  // namespace
+
+Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
+                 const NamedTensors& buffers, ReducerOptions options)
+    : module_(module), name_(std::move(name)), mesh_(mesh), axis_(Axis::of(mesh, 0)), lane_(Lane::of(axis_)),
+      options_(options) {
+  CauseScope cause(kCause, false);
+  for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
+  for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
+  auto others = agree_on_tensors("replicate", axis_, parameters, buffers, lane_.user_count());
+  user_ = lane_.open(name_, others);
+  buckets_ = std::make_unique<Buckets>(leaves_, last_first(leaves_.size()), options_.bucket_sizes);
+  touched_.resize(leaves_.size());
+}
+
+Reducer::~Reducer() { lane_.close(user_); }
+
+void Reducer::watch() {
+  for (size_t i = 0; i < leaves_.size(); ++i) watch_leaf(leaves_[i].tensor.lock(), shared_from_this(), i);
+}
+
+void Reducer::set_comm_hook(CommHook hook) {
+  TORCH_CHECK_VALUE(hook, "[set_comm_hook] the hook is empty. Give a function.");
+  TORCH_CHECK(!hook_, "[set_comm_hook] ", name_, " has one already. Register one only.");
+  hook_ = std::move(hook);
+}
+
+std::vector<std::vector<std::string>> Reducer::bucket_names() {
+  std::vector<std::vector<std::string>> names;
+  for (size_t b = 0; b < buckets_->size(); ++b) {
+    auto& of_bucket = names.emplace_back();
+    for (auto leaf : (*buckets_)[b].members) of_bucket.push_back(leaves_[leaf].name);
+  }
+  return names;
+}
+
+void Reducer::take_over(int64_t source) {
+  CauseScope cause(kCause, false);
+  std::vector<at::Tensor> tensors;
+  for (auto& leaf : leaves_) tensors.push_back(leaf.tensor.lock());
+  for (auto& buffer : buffers_) tensors.push_back(buffer.lock());
+  broadcast_tensors(mesh_, tensors, source, nullptr);
+}
+
+// --- a backward pass
+
+// A gradient that was averaged is one value for all simulated ranks; what is added to it may be one value per rank.
+void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
+  auto& sum = leaves_[index].tensor.lock().mutable_grad();
+  if (!is_per_rank(grad) || !sum.defined() || is_per_rank(sum)) return;
+  at::NoGradGuard no_grad;
+  Shards values;
+  for (size_t slot = 0; slot < axis_.slot_count(); ++slot) values.push_back(sum.clone());
+  sum = per_rank(std::move(values));
+}
+
+void Reducer::after_gradient(size_t index) {
+  touched_[index] = true;
+  if (!syncs_) return;
+  at::NoGradGuard no_grad;
+  CauseScope cause(kCause, false);
+  if (!step_) open_step();
+  arm();
+  auto& step = *step_;
+  if (!step.fires[index]++) step.order.push_back(static_cast<int32_t>(index));
+  if (options_.static_graph && (expected_.empty() || step.fires[index] < expected_[index])) return;
+  mark_ready(index, true);
+  launch_full_buckets();
+}
+
+void Reducer::open_step() {
+  step_.emplace();
+  all_know_ = false;
+  step_->ready.resize(leaves_.size());
+  step_->fires.resize(leaves_.size());
+  for (size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].missing = (*buckets_)[b].members.size();
+  // What will get no gradient need not be waited for.
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    bool idle = !expected_.empty() ? expected_[i] == 0 : options_.find_unused_parameters && !is_in_this_pass(leaves_[i].tensor.lock());
+    if (idle) mark_ready(i, touched_[i]);
+  }
+}
+
+void Reducer::arm() {
+  if (step_->armed) return;
+  step_->armed = true;
+  auto self = shared_from_this();
+  at_end_of_backward(
+      [self] {
+        if (!self->step_) return;
+        self->step_->armed = false;
+        if (is_inside_another_backward() && !self->is_complete()) return;  // more is to come
+        self->end_step(Part::active);
+      },
+      [self] {
+        if (!self->step_) return;
+        self->all_know_ ? self->clear_step() : self->end_step(Part::failed);
+      });
+}
+
+void Reducer::mark_ready(size_t leaf, bool contributes) {
+  auto& step = *step_;
+  auto bucket = buckets_->bucket_of(leaf);
+  TORCH_CHECK(bucket >= step.launched, "[replicate] \"", leaves_[leaf].name, "\" of ", name_, " got a second gradient in one ",
+              "backward pass, after its bucket was sent. If every step does the same, set static_graph.");
+  auto grad = leaves_[leaf].tensor.lock().grad();
+  buckets_->put(leaf, contributes && grad.defined() ? leaves_[leaf].terms(grad, axis_) : Shards());
+  if (step.ready[leaf]) return;
+  step.ready[leaf] = true;
+  --(*buckets_)[bucket].missing;
+}
+
+void Reducer::launch_full_buckets() {
+  auto& next = step_->launched;
+  while (next < buckets_->size() && (*buckets_)[next].missing == 0) launch(next);
+}
+
+void Reducer::launch(size_t index) {
+  step_->launched = index + 1;
+  auto& bucket = (*buckets_)[index];
+  all_know_ = true;
+  lane_.check(user_, static_cast<int64_t>(index));
+  all_know_ = false;
+  if (!hook_) {
+    bucket.reduction = std::make_shared<Reduction>(axis_, bucket.values, bucket.op);
+    lane_.begin(bucket.reduction);
+    return;
+  }
+  GradientBucket given{axis_, bucket.values, bucket.op, index, index + 1 == buckets_->size(), bucket_names()[index]};
+  bucket.wait = hook_(given);
+}
+
+bool Reducer::is_complete() const { return step_->launched == buckets_->size(); }
+
+// --- the end of a backward pass
+
+void Reducer::end_step(Part part) {
+  try {
+    auto reports = exchange(part);
+    if (part == Part::active) settle(reports);
+  } catch (...) {
+    clear_step();
+    throw;
+  }
+  clear_step();
+}
+
+// Every rank sends every bucket and its report, whatever part it takes.
+Reports Reducer::exchange(Part part) {
+  at::NoGradGuard no_grad;
+  CauseScope cause(kCause, false);
+  flush();
+  lane_.advance_all();
+  Reports reports;
+  reports.begin(axis_, report(part));
+  Wait buffers;
+  if (!joining_) sync_buffers(0, &buffers);  // the first rank takes part
+  for (size_t b = 0; b < buckets_->size(); ++b) {
+    auto& bucket = (*buckets_)[b];
+    if (bucket.reduction) bucket.reduction->finish();
+    if (bucket.wait) bucket.wait();
+  }
+  reports.finish();
+  if (buffers) buffers();
+  if (joining_ && reports.count(Part::active)) sync_buffers(reports.first(Part::active), nullptr);
+  all_know_ = true;
+  bool may_miss = options_.find_unused_parameters || options_.static_graph;
+  std::vector<std::string> names;
+  for (auto& leaf : leaves_) names.push_back(leaf.name);
+  reports.check(kCause, names, name_, may_miss ? Reports::Missing::allowed : Reports::Missing::forbidden);
+  all_know_ = false;
+  return reports;
+}
+
+void Reducer::flush() {
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    if (!step_->ready[i]) mark_ready(i, touched_[i]);
+  }
+  launch_full_buckets();
+}
+
+Use Reducer::use_of(size_t leaf, const at::Tensor& tensor) const {
+  bool changed = !expected_.empty() && step_->fires[leaf] != expected_[leaf];
+  if (!tensor.requires_grad()) return Use::frozen;
+  return changed ? Use::changed : touched_[leaf] ? Use::used : Use::none;
+}
+
+Report Reducer::report(Part part) const {
+  Report report{part, steps_, {}, {}};
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    report.uses.push_back(part == Part::active ? use_of(i, leaves_[i].tensor.lock()) : Use::none);
+  }
+  if (order_known_) return report;
+  report.order = step_->order;
+  for (auto i : last_first(leaves_.size())) {
+    if (!step_->fires[i]) report.order.push_back(static_cast<int32_t>(i));
+  }
+  return report;
+}
+
+void Reducer::settle(const Reports& reports) {
+  at::NoGradGuard no_grad;
+  bool scales = joining_ && !divide_by_all_;
+  auto active = static_cast<double>(reports.count(Part::active));
+  write_gradients(reports, scales ? static_cast<double>(axis_.size()) / active : 1);
+  std::fill(touched_.begin(), touched_.end(), false);
+  ++steps_;
+  if (options_.static_graph && expected_.empty()) expected_ = step_->fires;
+  learn_order(reports);
+}
+
+void Reducer::write_gradients(const Reports& reports, double scale) {
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    auto& leaf = leaves_[i];
+    auto tensor = leaf.tensor.lock();
+    if (!reports.any_used(i) || !tensor.requires_grad()) continue;
+    auto value = leaf.gradient(buckets_->places_of(i), mesh_);
+    if (scale != 1 && !leaf.is_summed()) value.mul_(scale);
+    auto& grad = tensor.mutable_grad();
+    bool alike = grad.defined() && is_dtensor(grad) == is_dtensor(value) && is_per_rank(grad) == is_per_rank(value) &&
+                 (!is_dtensor(grad) || &layout_of(grad) == &layout_of(value));
+    if (options_.gradient_as_bucket_view) {
+      grad = value;
+    } else if (alike) {
+      grad.copy_(value);
+    } else {
+      grad = value.clone();
+    }
+  }
+}
+
+void Reducer::sync_buffers(int64_t source, Wait* wait) {
+  if (!options_.broadcast_buffers || buffers_.empty()) return;
+  std::vector<at::Tensor> tensors;
+  for (auto& buffer : buffers_) tensors.push_back(buffer.lock());
+  broadcast_tensors(mesh_, tensors, source, wait);
+}
+
+// As the first active rank saw it.
+void Reducer::learn_order(const Reports& reports) {
+  if (order_known_) return;
+  order_known_ = true;
+  auto& order = reports.all()[reports.first(Part::active)].order;
+  buckets_ = std::make_unique<Buckets>(leaves_, std::vector<size_t>(order.begin(), order.end()), options_.bucket_sizes);
+}
+
+void Reducer::clear_step() {
+  step_.reset();
+  for (size_t b = 0; b < buckets_->size(); ++b) {
+    (*buckets_)[b].reduction.reset();
+    (*buckets_)[b].wait = nullptr;
+  }
+}
+
+// --- ranks that run out of batches
+
+void Reducer::join(const std::function<void()>& body, bool divide_by_initial_world_size) {
+  struct Scope {
+    Reducer& reducer;
+    ~Scope() { reducer.joining_ = false; }
+  } scope{*this};
+  joining_ = true;
+  all_know_ = false;
+  divide_by_all_ = divide_by_initial_world_size;
+  if (axis_.slot_count() != 1 || axis_.size() == 1) return body();  // simulated ranks end together
+  try {
+    body();
+  } catch (...) {
+    if (!all_know_) give_up();
+    throw;
+  }
+  while (keep_company()) {}
+}
+
+// The others are at a step, or will be: they learn that none will come from here.
+void Reducer::give_up() {
+  try {
+    open_step();
+    end_step(Part::failed);
+  } catch (...) {  // the error that led here is the one to tell
+  }
+}
+
+// One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank that
+// made the most.
+bool Reducer::keep_company() {
+  std::fill(touched_.begin(), touched_.end(), false);
+  open_step();
+  Reports reports;
+  try {
+    reports = exchange(Part::joined);
+  } catch (...) {
+    clear_step();
+    throw;
+  }
+  bool active = reports.count(Part::active) > 0;
+  if (active) learn_order(reports);
+  clear_step();
+  if (active) return true;
+  auto& all = reports.all();
+  auto most = std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.steps < b.steps; });
+  take_over(most - all.begin());
+  return false;
+}
+
+}  // namespace intarsia

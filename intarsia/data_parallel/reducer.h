@@ -1,0 +1,103 @@
+#pragma once
+// Averages the gradients of a module over an axis, in buckets, while the backward pass goes on.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "intarsia/data_parallel/agree.h"
+#include "intarsia/data_parallel/buckets.h"
+#include "intarsia/data_parallel/comm_hooks.h"
+#include "intarsia/data_parallel/lane.h"
+#include "intarsia/data_parallel/report.h"
+
+namespace intarsia {
+
+struct ReducerOptions {
+  BucketSizes bucket_sizes;
+  bool gradient_as_bucket_view, find_unused_parameters, static_graph, broadcast_buffers;
+};
+
+// Note [A step of a reducer]
+// The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as
+// it and those before it are full. When the backward pass ends, what is missing counts as zeros, so that every rank has sent
+// every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or all ranks raise
+// the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it.
+class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Reducer> {
+ public:
+  // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
+  Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters, const NamedTensors& buffers,
+          ReducerOptions options);
+  ~Reducer() override;
+  void watch();  // from now on it gets the gradients
+
+  const void* module() const { return module_; }  // the address that it was made for
+  const std::string& name() const { return name_; }
+  const DeviceMesh& mesh() const { return mesh_; }
+  bool syncs() const { return syncs_; }
+  void set_syncs(bool syncs) { syncs_ = syncs; }
+  void set_comm_hook(CommHook hook);
+  std::vector<std::vector<std::string>> bucket_names();
+
+  // Makes parameters and buffers those of the member at `source`.
+  void take_over(int64_t source);
+
+  // Runs `body`, and then keeps the others company until they have run theirs.
+  void join(const std::function<void()>& body, bool divide_by_initial_world_size);
+
+  void before_gradient(size_t index, const at::Tensor& grad) override;
+  void after_gradient(size_t index) override;
+
+ private:
+  struct Step {
+    std::vector<bool> ready;  // by leaf: its gradient lies in its bucket
+    std::vector<int32_t> fires, order;
+    size_t launched = 0;  // buckets
+    bool armed = false;   // the end of the pass is watched for
+  };
+  void open_step();
+  void arm();
+  void mark_ready(size_t leaf, bool contributes);
+  void launch_full_buckets();
+  void launch(size_t bucket);
+  bool is_complete() const;
+
+  void end_step(Part part);
+  void flush();
+  Report report(Part part) const;
+  Use use_of(size_t leaf, const at::Tensor& tensor) const;
+  Reports exchange(Part part);
+  void settle(const Reports& reports);
+  void write_gradients(const Reports& reports, double scale);
+  void sync_buffers(int64_t source, Wait* wait);
+  void learn_order(const Reports& reports);
+  void clear_step();
+  void give_up();
+  bool keep_company();
+
+  const void* module_;
+  std::string name_;
+  DeviceMesh mesh_;
+  const Axis& axis_;
+  Lane& lane_;
+  int64_t user_ = 0;  // of the lane
+  ReducerOptions options_;
+  std::vector<Leaf> leaves_;
+  std::vector<WeakTensor> buffers_;
+  std::unique_ptr<Buckets> buckets_;
+  CommHook hook_;
+
+  bool syncs_ = true;
+  std::optional<Step> step_;
+  std::vector<bool> touched_;      // by leaf: a gradient came since the last step that was averaged
+  std::vector<int32_t> expected_;  // static_graph: how many gradients come for each leaf; empty before the first step
+  bool order_known_ = false;
+  int32_t steps_ = 0;
+  bool joining_ = false, divide_by_all_ = true;
+  bool all_know_ = false;  // the last error was one that all ranks raised
+};
+
+}  // namespace intarsia

@@ -1,0 +1,37 @@
+#pragma once
+// The sum of flat buffers over an axis, begun now and finished later, in an order that makes it the same everywhere.
+//
+// Note [The same bits everywhere]
+// A reduction is a reduce_scatter and an all_gather, or, where the buffers are small, one all_gather of everything. Both add
+// up in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the same bits,
+// which an all_reduce that a backend carries out by itself does not give.
+
+#include "intarsia/comm/axis.h"
+
+namespace intarsia {
+
+class Reduction {
+ public:
+  // `values`: one flat buffer per slot, as long on all ranks of a line. They become the sums (or averages) in place, and are
+  // this object's until then.
+  Reduction(const Axis& axis, Shards values, ReduceOp op);
+
+  void begin();    // sends what this rank has
+  void advance();  // waits for what others have sent, adds it up, and sends the sum on
+  void finish();   // waits for the sums of others
+
+ private:
+  void gather_all();
+  void reduce_gathered();
+
+  const Axis& axis_;
+  Shards values_;
+  ReduceOp op_;
+  bool small_;
+  Shards parts_;  // of reduce_scatter, or what all ranks sent
+  Counts counts_;
+  Wait wait_;
+  bool advanced_ = false;
+};
+
+}  // namespace intarsia

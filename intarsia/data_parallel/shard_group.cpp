@@ -1,0 +1,253 @@
+#include "intarsia/data_parallel/shard_group.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/tensor/dtensor.h"
+
+namespace intarsia {
+namespace {
+
+constexpr const char* kShardCause = "fully_shard";
+enum Word : int64_t { kGather = 0, kReduce = 1 };
+
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
+}  // namespace
+
+ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
+                       const ShardGroupOptions& options)
+    : module_(module), name_(std::move(name)), axes_(axes), lane_(Lane::of(*axes.shard)), order_(ShardOrder::of(lane_)),
+      options_(options), came_(parameters.size()), used_(parameters.size()), used_last_(parameters.size(), true) {
+  CauseScope cause(kShardCause, false);
+  auto others = agree_on_tensors(kShardCause, *axes_.shard, parameters, {}, lane_.user_count());
+  user_ = lane_.open(name_, others);
+  members_.reserve(parameters.size());
+  for (auto& [leaf_name, leaf] : parameters) {
+    auto dtype = leaf.is_floating_point() ? options_.param_dtype : std::nullopt;
+    members_.emplace_back(leaf_name, leaf, axes_, options_.dim_of(leaf_name, leaf), dtype);
+  }
+}
+
+ShardGroup::~ShardGroup() {
+  for (auto& member : members_) {
+    for (auto& memory : member.memories()) disown_storage(memory.storage());
+  }
+  order_.gone(this);
+  lane_.close(user_);
+}
+
+void ShardGroup::start() {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    for (auto& memory : members_[i].memories()) own_storage(memory.storage(), weak_from_this());
+    members_[i].become_shards();
+    watch_leaf(members_[i].leaf(), shared_from_this(), i);
+  }
+}
+
+void ShardGroup::set_name(const std::string& name) {
+  name_ = name;
+  lane_.rename(user_, name);
+}
+
+int64_t ShardGroup::bytes() const {
+  int64_t sum = 0;
+  for (auto& member : members_) sum += member.bytes_of_whole();
+  return sum;
+}
+
+// --- whole and shards
+
+void ShardGroup::begin_unshard() {
+  if (whole_ || begun_) return;
+  at::NoGradGuard no_grad;
+  CauseScope cause(kShardCause, false);
+  order_.word(user_, kGather);
+  ShardsList outgoing;
+  CountsList counts;
+  incoming_.clear();
+  for (auto& member : members_) {
+    outgoing.push_back(member.outgoing());
+    incoming_.push_back(member.incoming());
+    counts.push_back(member.counts());
+  }
+  begun_ = true;
+  gathered_version_ = version();
+  all_gather(*axes_.shard, outgoing, incoming_, counts, &gathering_);
+}
+
+void ShardGroup::wait_for_gathering() {
+  if (gathering_) gathering_();
+  gathering_ = nullptr;
+  begun_ = false;
+}
+
+uint64_t ShardGroup::version() const {
+  uint64_t sum = 0;
+  for (auto& member : members_) sum += member.version();
+  return sum;
+}
+
+void ShardGroup::unshard() {
+  if (whole_) return;
+  at::NoGradGuard no_grad;
+  do {  // shards may have been written since they were sent
+    begin_unshard();
+    wait_for_gathering();
+  } while (version() != gathered_version_);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    members_[i].arrived(incoming_[i]);
+    members_[i].become_whole();
+  }
+  incoming_.clear();
+  whole_ = true;
+  order_.gathered(*this, is_in_backward());
+}
+
+void ShardGroup::reshard() {
+  if (!whole_ && !begun_) return;
+  at::NoGradGuard no_grad;
+  if (begun_) wait_for_gathering();
+  incoming_.clear();
+  for (auto& member : members_) member.become_shards();
+  whole_ = false;
+}
+
+void ShardGroup::reshard_after_forward() {
+  if (!is_in_backward()) reshard();
+}
+
+void ShardGroup::need_whole() {
+  if (!is_in_backward()) {
+    order_.used(*this);
+    if (whole_ && version() != gathered_version_) reshard();  // shards were written by a handle that we do not know
+  }
+  if (!whole_) unshard();
+}
+
+void ShardGroup::need_shards() {
+  pinned_ = false;
+  reshard();
+}
+
+bool ShardGroup::lies_on(const DeviceMesh& mesh) const {
+  return std::any_of(members_.begin(), members_.end(), [&](auto& member) { return mesh_of(member.sharded()) == mesh; });
+}
+
+at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
+  for (auto& member : members_) {
+    if (!whole.storage().is_alias_of(member.memories()[0].storage())) continue;
+    TORCH_CHECK(whole.sizes() == member.sharded().sizes() && whole.storage_offset() == 0, "[fully_shard] a part of \"",
+                member.name(), "\", of shape ", whole.sizes(), ", is written or meets shards. Use the parameter itself.");
+    return member.sharded();
+  }
+  TORCH_INTERNAL_ASSERT(false, "a whole of another group");
+}
+
+// --- gradients
+
+void ShardGroup::before_gradient(size_t index, const at::Tensor&) { members_[index].lend_gradient(); }
+
+void ShardGroup::after_gradient(size_t index) {
+  members_[index].take_gradient(syncs_ ? std::nullopt : options_.reduce_dtype);
+  used_[index] = true;
+  if (!syncs_) return;
+  came_[index] = true;
+  order_.in_backward(shared_from_this());
+  if (all_came()) reduce();
+}
+
+// Whether all gradients are there that this pass will bring.
+bool ShardGroup::all_came() const {
+  auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (came_[i]) continue;
+    auto leaf = members_[i].leaf();
+    if (!leaf.requires_grad()) continue;
+    // A leaf that changes its dtype has lost its node: it is taken to be used as in the last step.
+    auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+    bool may_come = options_.param_dtype && !node ? used_last_[i] : node && (!nodes || nodes->count(node.get()));
+    if (may_come) return false;
+  }
+  return true;
+}
+
+// Ranks on which other parameters are frozen would send other sizes.
+int64_t ShardGroup::fingerprint() const {
+  int64_t hash = 0;
+  for (auto& member : members_) hash = (hash * 31 + member.leaf().requires_grad()) % 999'983;
+  return hash;
+}
+
+void ShardGroup::reduce() {
+  at::NoGradGuard no_grad;
+  CauseScope cause(kShardCause, false);
+  order_.word(user_, kReduce + fingerprint());
+  auto& round = rounds_.emplace_back();
+  ShardsList send;
+  CountsList counts;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    auto& member = members_[i];
+    if (!member.leaf().requires_grad()) continue;
+    round.members.push_back(i);
+    send.push_back(member.parts_of_gradient(options_.reduce_dtype.value_or(member.gradient_dtype())));
+    counts.push_back(member.gradient_counts());
+    member.drop_gradient();
+    came_[i] = false;
+  }
+  auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
+  round.parts = reduce_scatter(*axes_.shard, send, counts, op, &round.wait);
+  if (reshard_after_backward_) reshard();
+}
+
+void ShardGroup::reduce_rest() {
+  if (std::find(came_.begin(), came_.end(), true) != came_.end()) reduce();
+}
+
+void ShardGroup::reduce_over_copies(Round& round) {
+  if (!axes_.replicate) return;
+  round.parts = all_reduce(*axes_.replicate, round.parts, divide_factor_ ? ReduceOp::sum : ReduceOp::avg);
+}
+
+void ShardGroup::finish_reductions() {
+  for (auto& round : rounds_) {
+    if (round.wait) round.wait();
+    round.wait = nullptr;
+    reduce_over_copies(round);
+  }
+}
+
+void ShardGroup::append_uses(std::vector<Use>& uses) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    uses.push_back(!members_[i].leaf().requires_grad() ? Use::frozen : used_[i] ? Use::used : Use::none);
+  }
+}
+
+void ShardGroup::write_gradients(const Reports& reports, size_t first) {
+  for (auto& round : rounds_) {
+    for (size_t m = 0; m < round.members.size(); ++m) {
+      auto i = round.members[m];
+      if (!reports.any_used(first + i) && !options_.unused_as_zeros) continue;
+      if (divide_factor_) {
+        for (auto& part : round.parts[m]) part.div_(*divide_factor_);
+      }
+      members_[i].add_gradient(round.parts[m]);
+    }
+  }
+  used_last_ = used_;
+  std::fill(used_.begin(), used_.end(), false);
+}
+
+void ShardGroup::forget_step() {
+  rounds_.clear();
+  std::fill(came_.begin(), came_.end(), false);
+  if (reshard_after_backward_) need_shards();
+}
+
+}  // namespace intarsia

@@ -1,0 +1,109 @@
+#pragma once
+// Parameters that are gathered together before use and freed after it, and whose gradients are reduced to shards together.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/packed.h"
+#include "intarsia/data_parallel/agree.h"
+#include "intarsia/data_parallel/first_use.h"
+#include "intarsia/data_parallel/lane.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/report.h"
+#include "intarsia/data_parallel/shard_order.h"
+#include "intarsia/data_parallel/two_values.h"
+
+namespace intarsia {
+
+struct ShardGroupOptions {
+  std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> dim_of;
+  std::optional<bool> reshard_after_forward;
+  std::optional<at::ScalarType> param_dtype, reduce_dtype;
+  bool unused_as_zeros = false;
+};
+
+class ShardGroup final : public LeafWatcher, public TwoValued, public std::enable_shared_from_this<ShardGroup> {
+ public:
+  ShardGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
+             const ShardGroupOptions& options);
+  ~ShardGroup() override;
+  void start();  // from now on the parameters are shards
+
+  const void* module() const { return module_; }
+  const std::string& name() const { return name_; }
+  const DeviceMesh& mesh() const { return axes_.mesh; }
+  const std::vector<TwoValues>& members() const { return members_; }
+  bool is_whole() const { return whole_; }
+  bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
+  int64_t bytes() const;
+
+  void set_name(const std::string& name);  // its path, once it is inside another
+  void set_root(bool root) { is_root_ = root; }
+  void set_reshard_after_forward(bool reshards) { options_.reshard_after_forward = reshards; }
+  void set_reshard_after_backward(bool reshards) { reshard_after_backward_ = reshards; }
+  void set_syncs(bool syncs) { syncs_ = syncs; }
+  void set_divide_factor(std::optional<double> factor) { divide_factor_ = factor; }
+  void set_pinned(bool pinned) { pinned_ = pinned; }
+
+  void begin_unshard();
+  void unshard();
+  void reshard();
+  void reshard_after_forward();  // not where backward recomputes
+
+  void need_whole() override;
+  void need_shards() override;
+  at::Tensor shards_for(const at::Tensor& whole) const override;
+  bool is_pinned() const override { return pinned_; }
+  bool lies_on(const DeviceMesh& mesh) const override;
+
+  void before_gradient(size_t index, const at::Tensor& grad) override;
+  void after_gradient(size_t index) override;
+
+  // For the end of a backward pass: see ShardOrder.
+  void reduce_rest();
+  void finish_reductions();
+  void write_gradients(const Reports& reports, size_t first);
+  void forget_step();
+  void append_uses(std::vector<Use>& uses) const;
+  bool unused_as_zeros() const { return options_.unused_as_zeros; }
+
+ private:
+  struct Round {  // one reduction of the group
+    std::vector<size_t> members;
+    ShardsList parts;
+    Wait wait;
+  };
+  void wait_for_gathering();
+  uint64_t version() const;
+  bool all_came() const;
+  void reduce();
+  void reduce_over_copies(Round& round);
+  int64_t fingerprint() const;
+
+  const void* module_;
+  std::string name_;
+  ShardingAxes axes_;
+  Lane& lane_;
+  ShardOrder& order_;
+  int64_t user_ = 0;
+  ShardGroupOptions options_;
+  std::vector<TwoValues> members_;
+  bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, pinned_ = false;
+  std::optional<double> divide_factor_;
+
+  bool whole_ = false;
+  ShardsList incoming_;  // of a gathering that is under way
+  Wait gathering_;
+  bool begun_ = false;
+  uint64_t gathered_version_ = 0;  // of the shards that were sent
+
+  std::vector<bool> came_;      // by member: in this backward pass, and not yet reduced
+  std::vector<bool> used_;      // a gradient came since gradients were last written
+  std::vector<bool> used_last_;  // before that
+  std::vector<Round> rounds_;
+};
+
+}  // namespace intarsia

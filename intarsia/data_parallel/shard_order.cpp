@@ -1,0 +1,127 @@
+#include "intarsia/data_parallel/shard_order.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/end_of_backward.h"
+#include "intarsia/data_parallel/shard_group.h"
+
+namespace intarsia {
+ShardOrder& ShardOrder::of(Lane& lane) {
+  static auto* mutex = new std::mutex;
+  static auto* orders = new std::map<const Lane*, std::unique_ptr<ShardOrder>>;
+  std::lock_guard lock(*mutex);
+  auto& order = (*orders)[&lane];
+  if (!order) order = std::make_unique<ShardOrder>(lane);
+  return *order;
+}
+
+void ShardOrder::used(ShardGroup& group) {
+  if (last_ == &group) return;
+  auto* before = last_;
+  last_ = &group;
+  if (before && before->reshards_after_forward() && !before->is_pinned()) before->reshard();
+}
+
+void ShardOrder::gone(const ShardGroup* group) {
+  if (last_ == group) last_ = nullptr;
+  if (ahead_ == group) ahead_ = nullptr;
+  for (auto& sequence : sequences_) {
+    std::erase(sequence.now, group);
+    std::erase(sequence.before, group);
+  }
+}
+
+ShardGroup* ShardOrder::Sequence::after(ShardGroup* group) {
+  if (std::find(now.begin(), now.end(), group) != now.end()) before = std::move(now), now.clear();  // it comes round again
+  now.push_back(group);
+  auto found = std::find(before.begin(), before.end(), group);
+  return found == before.end() || found + 1 == before.end() ? nullptr : *(found + 1);
+}
+
+void ShardOrder::gathered(ShardGroup& group, bool in_backward) {
+  if (ahead_ == &group) ahead_ = nullptr;
+  auto* next = sequences_[in_backward].after(&group);
+  if (ahead_ || !next || next->is_whole()) return;
+  ahead_ = next;
+  next->begin_unshard();
+}
+
+void ShardOrder::word(int64_t user, int64_t part) {
+  all_know_ = true;
+  lane_.check_always(user, part);
+  all_know_ = false;
+}
+
+void ShardOrder::in_backward(const std::shared_ptr<ShardGroup>& group) {
+  if (std::find(touched_.begin(), touched_.end(), group) == touched_.end()) touched_.push_back(group);
+  if (armed_) return;
+  armed_ = true;
+  all_know_ = false;
+  at_end_of_backward(
+      [this] {
+        armed_ = false;
+        if (!is_inside_another_backward()) end();  // else the outer pass has more gradients
+      },
+      [this] { failed(); });
+}
+
+void ShardOrder::end() {
+  try {
+    write();
+  } catch (...) {
+    close_step();
+    throw;
+  }
+  close_step();
+}
+
+void ShardOrder::close_step() {
+  auto groups = std::move(touched_);
+  touched_.clear();
+  last_ = nullptr;
+  if (ahead_) ahead_->reshard();
+  ahead_ = nullptr;
+  for (auto& group : groups) group->forget_step();
+}
+
+void ShardOrder::write() {
+  at::NoGradGuard no_grad;
+  CauseScope cause("fully_shard", false);
+  for (auto& group : touched_) group->reduce_rest();
+  if (touched_.empty()) return;
+  word(Lane::kNobody, Lane::kEnd);
+  Report mine;
+  std::vector<std::string> names;
+  bool as_zeros = true;
+  for (auto& group : touched_) {
+    group->append_uses(mine.uses);
+    for (auto& member : group->members()) names.push_back(member.name());
+    as_zeros = as_zeros && group->unused_as_zeros();
+  }
+  Reports reports;
+  reports.begin(lane_.axis(), mine);
+  for (auto& group : touched_) group->finish_reductions();
+  reports.finish();
+  reports.check("fully_shard", names, touched_[0]->name(), as_zeros ? Reports::Missing::allowed : Reports::Missing::everywhere);
+  size_t first = 0;
+  for (auto& group : touched_) {
+    group->write_gradients(reports, first);
+    first += group->members().size();
+  }
+}
+
+void ShardOrder::failed() {
+  armed_ = false;
+  try {
+    if (!all_know_) lane_.check_always(Lane::kNobody, Lane::kFailed);
+  } catch (...) {  // the others raise it, too
+  }
+  close_step();
+}
+
+}  // namespace intarsia

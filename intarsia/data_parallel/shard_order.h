@@ -1,0 +1,55 @@
+#pragma once
+// The groups that are sharded along one axis: which of them is whole, and what happens at the end of a backward pass.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "intarsia/data_parallel/lane.h"
+
+namespace intarsia {
+
+class ShardGroup;
+
+// Note [A backward pass of fully_shard]
+// When all gradients of a group are there, the group is reduced (begun, not waited for) and freed. Before each gathering and each
+// reduction the ranks tell each other which group they are at, so that ranks that take different ways get an error instead
+// of each other's numbers. At the end what is left is reduced, all reductions are waited for, the ranks report which
+// parameters they used, and only then gradients are written. A rank whose pass fails says so in place of the next word.
+class ShardOrder {
+ public:
+  explicit ShardOrder(Lane& lane) : lane_(lane) {}
+  static ShardOrder& of(Lane& lane);
+
+  // In forward a whole is needed: the group before it may go.
+  void used(ShardGroup& group);
+  // A gradient has come for the group.
+  void in_backward(const std::shared_ptr<ShardGroup>& group);
+  // All ranks must be at this point.
+  void word(int64_t user, int64_t part);
+  void gone(const ShardGroup* group);
+  // The group is gathered: the one that came next in the last step is begun.
+  void gathered(ShardGroup& group, bool in_backward);
+
+ private:
+  void end();
+  void failed();
+  void close_step();
+  void write();
+
+  // The groups in the order of their gatherings, in this step and in the one before, for forward and for backward.
+  struct Sequence {
+    std::vector<ShardGroup*> now, before;
+    ShardGroup* after(ShardGroup* group);  // null if that is not known
+  };
+
+  Lane& lane_;
+  ShardGroup* last_ = nullptr;                        // used in forward
+  Sequence sequences_[2];
+  ShardGroup* ahead_ = nullptr;                       // begun, and not needed yet
+  std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass, in order
+  bool armed_ = false;
+  bool all_know_ = false;  // the last error was one that all ranks raised
+};
+
+}  // namespace intarsia

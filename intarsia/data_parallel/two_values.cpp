@@ -1,0 +1,238 @@
+#include "intarsia/data_parallel/two_values.h"
+
+#include <ATen/ATen.h>
+#include <ATen/native/Resize.h>
+
+#include "intarsia/data_parallel/first_use.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+namespace {
+
+void resize_storage(const at::Tensor& tensor, int64_t bytes) {
+  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), bytes);
+}
+
+// The mesh of a parameter that is cut over `inner`, a mesh of one axis, and then over `outer`: see Note [Cut twice].
+DeviceMesh joined_mesh(const std::string& name, const DeviceMesh& outer, const at::Tensor& leaf, std::optional<int64_t> dim) {
+  auto& inner = mesh_of(leaf);
+  TORCH_CHECK_NOT_IMPLEMENTED(inner.ndim() == 1, "[fully_shard] \"", name, "\" lies on ", inner.text(),
+                              ". A parameter may be cut over one axis before.");
+  bool both = dim && cut_dim(placements_of(leaf)[0]) == *dim;
+  bool inner_last = !both || leaf.size(*dim) % (inner.size() * outer.size(-1)) == 0;
+  auto count = outer.size() * inner.size();
+  std::vector<int64_t> grid(count, -1);
+  for (auto rank : inner.ranks()) {
+    auto out = outer.coordinate_of(rank), in = inner.coordinate_of(rank);
+    int64_t place = 0;
+    for (int64_t axis = 0; out && axis < outer.ndim(); ++axis) place = place * outer.size(axis) + (*out)[axis];
+    place = inner_last ? place * inner.size() + (*in)[0] : (*in)[0] * outer.size() + place;
+    TORCH_CHECK_VALUE(out && grid[place] < 0, "[fully_shard] \"", name, "\" lies on ", inner.text(), ", which does not make a grid with ",
+                      outer.text(), ". Both must be slices of one mesh.");
+    grid[place] = rank;
+  }
+  auto shape = outer.shape().vec();
+  std::vector<std::string> names;
+  for (int64_t axis = 0; axis < outer.ndim(); ++axis) names.push_back(outer.axis_name(axis));
+  shape.insert(inner_last ? shape.end() : shape.begin(), inner.size());
+  names.insert(inner_last ? names.end() : names.begin(), inner.axis_name(0));
+  return DeviceMesh(outer.device_type(), shape, grid, names);
+}
+
+}  // namespace
+
+ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
+  TORCH_CHECK_VALUE(mesh.defined() && (mesh.ndim() == 1 || mesh.ndim() == 2), "[fully_shard] expects a mesh of one axis, or ",
+                    "of two (copies, shards), not ", mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name.");
+  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[fully_shard] this process takes no part in ", mesh.text(), ".");
+  auto axis = mesh.ndim() - 1;
+  return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr};
+}
+
+TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
+                     std::optional<at::ScalarType> dtype_of_whole)
+    : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()), sizes_(leaf.sizes().vec()) {
+  TORCH_CHECK_VALUE(!leaf.grad().defined(), "[fully_shard] \"", name_, "\" has a gradient. Call zero_grad first.");
+  at::NoGradGuard no_grad;
+  make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
+}
+
+void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
+  Shards values = is_dtensor(leaf) ? shards_of(leaf) : Shards{leaf.detach()};
+  Shards locals;
+  auto slots = axes_.shard->slot_count();
+  for (auto& value : values) memories_sizes_.push_back(value.sizes().vec());
+  for (size_t slot = 0; slot < slots; ++slot) {
+    auto& value = values[values.size() == 1 ? 0 : slot];
+    locals.push_back(piece(value, axes_.shard->position(slot)).clone(at::MemoryFormat::Contiguous));
+  }
+  for (auto& value : values) memories_.push_back(at::empty(value.sizes(), value.options().dtype(dtype_of_whole)));
+  auto strides = c10::contiguous_strides(sizes_);
+  auto mesh = is_dtensor(leaf) ? joined_mesh(name_, axes_.mesh, leaf, dim_) : axes_.mesh;
+  auto* layout = Layout::get(mesh, sharded_placements(leaf, mesh));
+  auto sharded = wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, strides, leaf.dtype());
+  if (!is_dtensor(leaf)) {
+    whole_ = make_whole(memories_[0].storage(), sizes_, strides, dtype_of_whole);
+  } else {
+    Shards wholes(memories_.begin(), memories_.end());
+    auto whole = wrap(c10::make_intrusive<DTensorBody>(std::move(wholes), &layout_of(leaf)), sizes_, strides, dtype_of_whole);
+    if (body_of(leaf).note) attach_note(whole, body_of(leaf).note), attach_note(sharded, body_of(leaf).note);
+    whole_ = with_first_use_key(whole);
+  }
+  sharded_ = with_first_use_key(sharded);
+}
+
+Placements TwoValues::sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const {
+  Placements placements(mesh.ndim(), Replicate());
+  auto inner = is_dtensor(leaf) ? placements_of(leaf)[0] : Placement(Replicate());
+  bool last = !(is_dtensor(leaf) && mesh.axis_name(0) == mesh_of(leaf).axis_name(0));  // the inner axis is the last
+  auto shift = last ? 0 : 1;
+  if (is_dtensor(leaf)) placements[last ? mesh.ndim() - 1 : 0] = inner;
+  if (!dim_) return placements;
+  bool both = is_dtensor(leaf) && cut_dim(inner) == *dim_;
+  auto own = axes_.shard_axis + shift;
+  placements[own] = both && last ? Placement(StridedShard(*dim_, mesh_of(leaf).size())) : Placement(Shard(*dim_));
+  return placements;
+}
+
+int64_t TwoValues::bytes_of_whole() const {
+  return c10::multiply_integers(memories_sizes_[0]) * static_cast<int64_t>(memories_[0].element_size());
+}
+
+// A tensor over the memory of the whole, which gets room if it has none.
+at::Tensor TwoValues::place_in(size_t memory) const {
+  auto& sizes = memories_sizes_[memory];
+  auto bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(memories_[memory].element_size());
+  resize_storage(memories_[memory], bytes);
+  return memories_[memory];
+}
+
+at::Tensor TwoValues::piece(const at::Tensor& whole, int64_t member) const {
+  if (!dim_) return whole;
+  auto run = chunk_of(whole.size(*dim_), axes_.shard->size(), member);
+  return whole.narrow(*dim_, run.begin, run.size());
+}
+
+std::vector<int64_t> TwoValues::local_sizes(size_t slot, int64_t member) const {
+  auto sizes = whole_sizes(slot);
+  if (dim_) sizes[*dim_] = chunk_of(sizes[*dim_], axes_.shard->size(), member).size();
+  return sizes;
+}
+
+Shards TwoValues::outgoing() const {
+  Shards locals;
+  for (auto& local : shards_of(sharded_)) locals.push_back(local.to(whole_.scalar_type()).view(-1));
+  if (dim_) return locals;
+  for (auto& local : locals) local = local.narrow(0, 0, 0);  // nothing to tell
+  return locals;
+}
+
+Counts TwoValues::counts() const {
+  auto counts = gradient_counts();
+  if (dim_) return counts;
+  for (auto& row : counts) std::fill(row.begin(), row.end(), 0);
+  return counts;
+}
+
+// Along the first dim the parts of all ranks, one behind the other, are the whole. Simulated ranks may have one whole: that of
+// the first is kept.
+Shards TwoValues::incoming() {
+  Shards rooms;
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
+    if (slot < memories_.size() && dim_ == 0) {
+      rooms.push_back(place_in(slot).view(-1));
+    } else {
+      rooms.push_back(at::empty({dim_ ? c10::multiply_integers(whole_sizes(slot)) : 0}, memories_[0].options()));
+    }
+  }
+  return rooms;
+}
+
+void TwoValues::arrived(const Shards& incoming) {
+  if (dim_ == 0) return;
+  at::NoGradGuard no_grad;
+  for (size_t slot = 0; slot < memories_.size(); ++slot) {
+    auto target = place_in(slot);
+    if (!dim_) {
+      target.copy_(shards_of(sharded_)[slot]);
+      continue;
+    }
+    int64_t begin = 0;
+    for (int64_t j = 0; j < axes_.shard->size(); ++j) {
+      auto sizes = local_sizes(slot, j);
+      auto count = c10::multiply_integers(sizes);
+      piece(target, j).copy_(incoming[slot].narrow(0, begin, count).view(sizes));
+      begin += count;
+    }
+  }
+}
+
+uint64_t TwoValues::version() const { return body_of(sharded_).version(); }
+
+void TwoValues::become_whole() { leaf().set_data(whole_); }
+
+void TwoValues::become_shards() {
+  leaf().set_data(sharded_);
+  for (auto& memory : memories_) resize_storage(memory, 0);
+}
+
+// What is whole on every rank is sent to every rank.
+Shards TwoValues::parts_of_gradient(at::ScalarType dtype) const {
+  auto& axis = *axes_.shard;
+  Shards terms;
+  if (is_dtensor(gradient_)) terms = shards_in(gradient_, layout_of(whole_).with(settled(placements_of(whole_))));
+  Shards parts;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto options = at::TensorOptions().dtype(dtype);
+    auto grad = !gradient_.defined() ? at::zeros(whole_sizes(slot), options)
+                                     : (terms.empty() ? value_at(gradient_, slot) : terms[slot]).to(dtype);
+    if (dim_ == 0) {
+      parts.push_back(grad.contiguous().view(-1));
+      continue;
+    }
+    std::vector<at::Tensor> pieces;
+    for (int64_t j = 0; j < axis.size(); ++j) pieces.push_back(piece(grad, j).reshape(-1));
+    parts.push_back(at::cat(pieces));
+  }
+  return parts;
+}
+
+Counts TwoValues::gradient_counts() const {
+  Counts counts;
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
+    auto& row = counts.emplace_back();
+    for (int64_t j = 0; j < axes_.shard->size(); ++j) row.push_back(c10::multiply_integers(local_sizes(slot, j)));
+  }
+  return counts;
+}
+
+void TwoValues::add_gradient(const Shards& parts) {
+  at::NoGradGuard no_grad;
+  Shards locals;
+  for (size_t slot = 0; slot < parts.size(); ++slot) {
+    locals.push_back(parts[slot].to(dtype_).view(local_sizes(slot, axes_.shard->position(slot))));
+  }
+  auto body = c10::make_intrusive<DTensorBody>(std::move(locals), body_of(sharded_).layout);
+  auto grad = wrap(std::move(body), sizes_, sharded_.strides(), sharded_.dtype());
+  auto tensor = leaf();
+  tensor.grad().defined() ? tensor.mutable_grad().add_(grad) : tensor.mutable_grad() = grad;
+}
+
+void TwoValues::lend_gradient() {
+  auto tensor = leaf();
+  own_gradient_ = tensor.grad();
+  tensor.mutable_grad() = std::move(gradient_);
+  gradient_ = at::Tensor();
+}
+
+void TwoValues::take_gradient(std::optional<at::ScalarType> kept_as) {
+  at::NoGradGuard no_grad;
+  auto tensor = leaf();
+  gradient_ = tensor.grad();
+  if (kept_as && gradient_.scalar_type() != *kept_as) gradient_ = gradient_.to(*kept_as);
+  tensor.mutable_grad() = std::move(own_gradient_);
+  own_gradient_ = at::Tensor();
+}
+
+}  // namespace intarsia

@@ -1,0 +1,91 @@
+#pragma once
+// One parameter of fully_shard: its shards, its whole, and its gradient in both forms.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/core/layout.h"
+#include "intarsia/core/shards.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+
+namespace intarsia {
+
+// Where the shards of a group of parameters lie: cut along `shard`, copied along `replicate` if there is one. A parameter
+// that lies on another mesh already (tensor parallelism) keeps that cut inside: see Note [Cut twice].
+struct ShardingAxes {
+  DeviceMesh mesh;
+  int64_t shard_axis;
+  const Axis* shard;
+  const Axis* replicate;  // null on a mesh of one axis
+
+  // Of one or two axes; the last one shards.
+  static ShardingAxes of(const DeviceMesh& mesh);
+};
+
+// Note [Cut twice]
+// A parameter of a tensor-parallel module is distributed over "tp"; its whole, here, is what it is there: each rank's own shard is
+// cut once more over the ranks along "dp". The result lies on a mesh of both. If both cut one dim, the cut along "tp" comes
+// first. On a mesh (dp, tp) that is a StridedShard along "dp" where the sizes divide; where they do not, the mesh is (tp, dp).
+class TwoValues {
+ public:
+  // `dim`: the one that is cut; none: every rank keeps the whole (scalars).
+  TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
+            std::optional<at::ScalarType> dtype_of_whole);
+
+  const std::string& name() const { return name_; }
+  at::Tensor leaf() const { return leaf_.lock(); }
+  const std::vector<at::Tensor>& memories() const { return memories_; }  // of the whole
+  const at::Tensor& sharded() const { return sharded_; }
+  uint64_t version() const;  // goes up when shards are written, by whatever handle
+  at::ScalarType dtype() const { return dtype_; }  // of the shards
+  int64_t bytes_of_whole() const;  // that a rank holds
+
+  // Gathering: what each slot sends, where it is received, and the whole made of that.
+  Shards outgoing() const;
+  Shards incoming();
+  Counts counts() const;
+  void arrived(const Shards& incoming);
+
+  void become_whole();
+  void become_shards();  // and free the memory of the whole
+
+  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`; and the
+  // gradient of the shards made of what comes out, which is added to what the leaf has.
+  Shards parts_of_gradient(at::ScalarType dtype) const;
+  Counts gradient_counts() const;
+  void add_gradient(const Shards& parts);
+
+  // The gradient of the whole, while a backward pass adds up: it takes the place of the leaf's own.
+  void lend_gradient();
+  void take_gradient(std::optional<at::ScalarType> kept_as);
+  void drop_gradient() { gradient_ = at::Tensor(); }
+  bool has_gradient() const { return gradient_.defined(); }
+  at::ScalarType gradient_dtype() const { return gradient_.defined() ? gradient_.scalar_type() : whole_.scalar_type(); }
+
+ private:
+  at::Tensor piece(const at::Tensor& whole, int64_t member) const;
+  const std::vector<int64_t>& whole_sizes(size_t slot) const { return memories_sizes_[memories_sizes_.size() == 1 ? 0 : slot]; }
+  std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
+  Placements sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const;
+  void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
+  at::Tensor place_in(size_t memory) const;
+
+  std::string name_;
+  WeakTensor leaf_;
+  const ShardingAxes& axes_;
+  std::optional<int64_t> dim_;
+  at::ScalarType dtype_;
+  std::vector<int64_t> sizes_;
+  at::Tensor whole_, sharded_;  // the two values
+  // What the whole is made of: one tensor, or one per slot where the whole is itself distributed.
+  std::vector<at::Tensor> memories_;
+  std::vector<std::vector<int64_t>> memories_sizes_;
+  at::Tensor gradient_;         // of the whole; per rank in a simulation
+  at::Tensor own_gradient_;     // of the leaf, while it is lent
+};
+
+}  // namespace intarsia

@@ -1,0 +1,103 @@
+// fully_shard where the ranks differ, which only real processes can.
+
+#include "intarsia/data_parallel/fully_shard.h"
+
+#include "tests/data_parallel/models.h"
+#include "tests/support/error_text.h"
+
+namespace intarsia {
+namespace {
+
+int64_t own_rank() { return current_world().hosted()[0]; }
+int64_t last_rank() { return current_world().size() - 1; }
+
+void shard_layers(torch::nn::Sequential model, const DeviceMesh& mesh) {
+  fully_shard(*model[0], mesh);
+  fully_shard(*model[2], mesh);
+  fully_shard(*model, mesh);
+}
+
+at::Tensor apply(torch::nn::Sequential model, size_t layer, const at::Tensor& x) {
+  return model[layer]->as<torch::nn::Linear>()->forward(x);
+}
+
+// A step after an error works on all ranks.
+void expect_usable(torch::nn::Sequential model, const DeviceMesh& mesh) {
+  auto plain = mlp();
+  model->zero_grad();
+  model->forward(mine(inputs(0, {24, 5}), mesh)).square().mean().backward();
+  plain->forward(inputs(0, {24, 5})).square().mean().backward();
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+  }
+}
+
+std::vector<double> sharded_losses(int64_t steps, int64_t rank) {
+  auto mesh = all_ranks();
+  auto model = mlp(90);
+  shard_layers(model, mesh);
+  torch::optim::AdamW optimizer(model->parameters(), 0.01);
+  std::vector<double> losses;
+  for (int64_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    auto loss = model->forward(mine(inputs(step, {24, 5}), mesh)).square().mean();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(value_at(loss, is_per_rank(loss) ? rank : 0).item<double>());
+  }
+  return losses;
+}
+
+TEST(FullyShardProcesses, ALossCurveIsExactlyThatOfASimulation) {
+  auto n = current_world().size(), rank = own_rank();
+  auto real = sharded_losses(10, rank);
+  auto world = simulate(n);
+  EXPECT_EQ(sharded_losses(10, rank), real);
+}
+
+TEST(FullyShardProcesses, RanksThatSkipAModuleAreTold) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  shard_layers(model, mesh);
+  auto x = mine(inputs(0, {24, 5}), mesh);
+  auto text = error_text<c10::Error>([&] {
+    auto hidden = apply(model, 0, x);
+    if (own_rank() != last_rank()) hidden = apply(model, 2, hidden);
+    apply(model, 4, hidden).sum().backward();
+  });
+  EXPECT_NE(text.find("the ranks are at different modules: rank 0 at 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank " + std::to_string(last_rank()) + " at SequentialImpl"), std::string::npos) << text;
+  expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, AParameterThatOneRankDoesNotUseIsNamedOnAllRanks) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  fully_shard(*model, mesh);
+  auto x = mine(inputs(0, {24, 5}), mesh);
+  auto text = error_text<c10::Error>([&] {
+    auto hidden = apply(model, 2, apply(model, 0, x));
+    (own_rank() == last_rank() ? hidden : apply(model, 4, hidden)).sum().backward();
+  });
+  EXPECT_EQ(text.find("[fully_shard] 4.weight, 4.bias of SequentialImpl got no gradient on rank " + std::to_string(last_rank())), 0) << text;
+  expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, AnErrorInTheBackwardOfOneRankReachesAll) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  shard_layers(model, mesh);
+  auto hidden = apply(model, 0, mine(inputs(0, {24, 5}), mesh));
+  if (own_rank() == last_rank()) hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
+  auto out = apply(model, 4, apply(model, 2, hidden));
+  auto text = error_text<c10::Error>([&] { out.sum().backward(); });
+  if (own_rank() == last_rank()) {
+    EXPECT_EQ(text, "an error of the user");
+  } else {
+    EXPECT_NE(text.find("rank " + std::to_string(last_rank()) + " at an error"), std::string::npos) << text;
+  }
+  expect_usable(model, mesh);
+}
+
+}  // namespace
+}  // namespace intarsia
