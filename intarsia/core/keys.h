@@ -10,10 +10,12 @@ constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;  // a distributed te
 constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;  // one that stands for a value per rank
 constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;    // see Note [Tensors with a note]
 
+constexpr auto kFirstUseKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  // see Note [Gathered at first use]
+
 // On in LibTorch's own code on distributed tensors, see Note [Tensors made from nothing]. They are on no tensor, and LibTorch
-// has no kernel on them.
+// has no kernel on them. The second is off by default on every thread.
 constexpr auto kFromNothingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
-constexpr auto kBesidePlainKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr auto kBesidePlainKey = c10::DispatchKey::AutocastIPU;
 constexpr c10::DispatchKeySet kFromNothingKeys({kFromNothingKey, kBesidePlainKey});
 
 // The key by which autocast sees the tensors of a device. PyTorch adds it to the tensors of its own backends only.

@@ -17,11 +17,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 
+#include "intarsia/core/keys.h"
 #include "intarsia/core/mesh.h"
 
 namespace intarsia {
-
-constexpr auto kFirstUseKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  // that LibTorch itself has no kernel on
 
 // Who owns a leaf with two values.
 class TwoValued {
