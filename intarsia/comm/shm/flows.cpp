@@ -85,7 +85,7 @@ bool Pull::move() {
 }
 
 // All messages begin at once, so that all are as far on in their lanes' lines.
-bool Reduction::begin() {
+bool Reducing::begin() {
   if (onward && onward->room(kLineBytes) < kLineBytes) return false;
   for (auto* lane : from) {
     if (lane && !has_begun(*lane, header)) return false;
@@ -98,7 +98,7 @@ bool Reduction::begin() {
 }
 
 // How much every message and the way onward allow for.
-uint64_t Reduction::next_piece() {
+uint64_t Reducing::next_piece() {
   auto left = header.bytes - done;
   auto bytes = std::min(left, kPiece);
   for (auto* lane : from) {
@@ -107,7 +107,7 @@ uint64_t Reduction::next_piece() {
   return onward ? whole_lines(onward->position(), onward->room(bytes), left) : bytes;
 }
 
-bool Reduction::move() {
+bool Reducing::move() {
   if (finished()) return false;
   bool moved = !begun && begin();
   while (begun && done < header.bytes) {

@@ -43,7 +43,7 @@ struct Pull {
 };
 
 // The messages of all other members and our own memory, reduced in the order of the line.
-struct Reduction {
+struct Reducing {
   c10::SmallVector<LaneReader*, 8> from;  // per member of the line; null: ours
   const char* mine = nullptr;
   char* to = nullptr;
@@ -66,7 +66,7 @@ struct Task {
   Call call;
   c10::SmallVector<Push, 4> pushes;
   c10::SmallVector<Pull, 4> pulls;
-  std::optional<Reduction> reduction;
+  std::optional<Reducing> reduction;
   c10::SmallVector<at::Tensor, 2> tensors;
   std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
 
