@@ -89,9 +89,7 @@ bool is_missing_gradient(const at::Tensor& tensor) {
   return torch::autograd::get_current_graph_task_id() >= 0 && (tensor.is_meta() || !at::any(tensor).item<bool>());
 }
 
-// Autograd's formulas make plain zeros and write gradients into them (the gradient of max(dim) does). Such a tensor
-// becomes distributed where it stands (unless others see its memory, too), cut like a gradient beside it along the dims that
-// they have in common.
+// Cut like a tensor beside it along the dims that they have in common.
 void become_distributed(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
@@ -116,11 +114,13 @@ bool is_index_of_formula(const at::Tensor& tensor) {
   return node && (node->name().rfind("AsStrided", 0) == 0 || node->name().rfind("IndexSelect", 0) == 0);
 }
 
-// A plain number into which a distributed value is written (`total += loss`) becomes distributed where it stands: a number
-// counts as the same on all ranks wherever it is read, too. Not if others see its memory: they would miss the write.
-bool is_number_of_ones_own(const at::Tensor& tensor) {
-  return tensor.numel() == 1 && tensor.is_cpu() && !tensor.is_meta() && !is_per_rank(tensor) && tensor.has_storage() &&
-         tensor.storage().use_count() == 1 && !tensor.requires_grad();
+// A plain tensor into which a distributed value is written becomes distributed where it stands, if it is zeros of autograd's (the
+// gradient of max(dim) writes into such) or a number (`total += loss`), which counts as the same on all ranks wherever it is
+// read, too. Not if others see its memory: they would miss the write.
+bool may_become_distributed(const Operand& operand) {
+  auto& tensor = operand.tensor;
+  return operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() && !is_per_rank(tensor) && tensor.has_storage() &&
+         tensor.storage().use_count() == 1 && (tensor.numel() == 1 || is_missing_gradient(tensor));
 }
 
 // What F::fractional_max_pool2d draws in the caller's program, each rank from a generator of its own. Random numbers are those
@@ -143,14 +143,7 @@ void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
   bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
-  if (is_written && operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() &&
-      torch::autograd::get_current_graph_task_id() >= 0 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
-      is_missing_gradient(tensor)) {
-    become_distributed(call, tensor);
-    operand.body = &body_of(tensor);
-    return;
-  }
-  if (is_written && operand.index < 0 && is_number_of_ones_own(tensor)) {
+  if (is_written && may_become_distributed(operand)) {
     become_distributed(call, tensor);
     operand.body = &body_of(tensor);
     return;

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -9,7 +10,7 @@
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/per_rank/per_rank.h"
-#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
@@ -85,7 +86,9 @@ void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*
     bool fits = made.layout() == at::kStrided && made.device().type() == mesh.device_type() && !is_dtensor(made);
     if (fits && !stays_plain(op)) {
       at::AutoDispatchBelowADInplaceOrView below;
-      stack->back() = distribute_tensor(made, mesh, Layout::replicated(mesh)->placements(), std::nullopt);
+      Shards shards;
+      for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? made.clone() : made);
+      stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
     }
   }
   enter(true);  // for the rest of the scope: the function makes tensors, and may make plain ones, too
