@@ -2,8 +2,9 @@
 //
 //   intarsia run -n 2 build/benchmarks/8_data_parallel
 //
-// Started alone, it starts itself that way. The name of a workload as an argument runs only that one. Wall time of forward, backward and an SGD step, best of several. "Above compute" is
-// what a step costs more than the same step of one rank without communication, each side beside its own.
+// Started alone, it starts itself that way. The name of a workload as an argument runs only that one. Wall time of forward,
+// backward and an SGD step, best of several. "Above compute" is what a step costs more than the same step of one rank without
+// communication, each side beside its own.
 
 #include <torch/torch.h>
 
@@ -73,7 +74,8 @@ void print(const std::string& what, double ours, double compute, double peer, do
   if (rank() != 0) return;
   printf("%-34s %9.2f ms, %8.2f above compute", what.c_str(), ours / 1e3, (ours - compute) / 1e3);
   if (peer > 0) {
-    printf("   PyTorch %9.2f, %8.2f above: %.2fx", peer / 1e3, (peer - peer_compute) / 1e3, (ours - compute) / (peer - peer_compute));
+    printf("   PyTorch %9.2f, %8.2f above: %.2fx", peer / 1e3, (peer - peer_compute) / 1e3,
+           (ours - compute) / (peer - peer_compute));
   }
   printf("\n");
   fflush(stdout);
@@ -100,12 +102,13 @@ int main(int argc, char** argv) {
     auto alone = peer[name + "_compute"];
     ReplicateOptions view;
     view.gradient_as_bucket_view = true;
-    print("  replicate", best_step_us(workload, [&](auto& model) { replicate(*model, mesh); }), compute, peer[name + "_ddp"], alone);
-    print("  replicate, gradients in buckets", best_step_us(workload, [&](auto& model) { replicate(*model, mesh, view); }), compute,
-          peer[name + "_ddp_view"], alone);
-    print("  fully_shard", best_step_us(workload, [&](auto& model) { shard(model, mesh, true); }), compute, peer[name + "_fsdp"], alone);
-    print("  fully_shard, kept after forward", best_step_us(workload, [&](auto& model) { shard(model, mesh, false); }), compute,
-          peer[name + "_fsdp_kept"], alone);
+    auto run = [&](const char* what, const char* peers_name, const Wrap& wrap) {
+      print(what, best_step_us(workload, wrap), compute, peer[name + peers_name], alone);
+    };
+    run("  replicate", "_ddp", [&](auto& model) { replicate(*model, mesh); });
+    run("  replicate, gradients in buckets", "_ddp_view", [&](auto& model) { replicate(*model, mesh, view); });
+    run("  fully_shard", "_fsdp", [&](auto& model) { shard(model, mesh, true); });
+    run("  fully_shard, kept after forward", "_fsdp_kept", [&](auto& model) { shard(model, mesh, false); });
   }
   finalize();
 }

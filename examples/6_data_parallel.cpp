@@ -50,7 +50,8 @@ double step_on_one_rank(nn::Sequential& model, torch::optim::Optimizer& optimize
   return sum;
 }
 
-double step_on_all_ranks(nn::Sequential& model, torch::optim::Optimizer& optimizer, const torch::Tensor& batch, const DeviceMesh& mesh) {
+double step_on_all_ranks(nn::Sequential& model, torch::optim::Optimizer& optimizer, const torch::Tensor& batch,
+                         const DeviceMesh& mesh) {
   optimizer.zero_grad();
   auto mine = to_local(distribute_tensor(batch, mesh, {Shard(0)}));  // the rows of this rank
   auto loss = loss_of(model, mine);

@@ -56,7 +56,9 @@ int main() {
   torch::optim::AdamW optimizer_alone(alone->parameters(), 0.01), optimizer(model->parameters(), 0.01);
   auto whole = bytes_kept(model);
   shard(model, options, mesh);  // in place: the optimizer sees it
-  if (speaks) std::cout << describe_sharding(*model) << "a rank keeps " << bytes_kept(model) << " of " << whole << " bytes\n" << std::endl;
+  if (speaks) {
+    std::cout << describe_sharding(*model) << "a rank keeps " << bytes_kept(model) << " of " << whole << " bytes\n" << std::endl;
+  }
 
   torch::manual_seed(2);
   auto text = torch::randint(options.vocabulary, {kBatch, kLength + 1});

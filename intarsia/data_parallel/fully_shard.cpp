@@ -121,7 +121,8 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
     }
   }
   auto parameters = free_parameters(modules, options);
-  TORCH_CHECK_VALUE(!parameters.empty(), "[fully_shard] ", name, " has no parameters of its own: they are in other groups or ignored.");
+  TORCH_CHECK_VALUE(!parameters.empty(), "[fully_shard] ", name, " has no parameters of its own: they are in other groups, or ",
+                    "ignored.");
   if (options.init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);

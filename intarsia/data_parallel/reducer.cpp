@@ -109,7 +109,8 @@ void Reducer::open_step() {
   for (size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].missing = (*buckets_)[b].members.size();
   // What will get no gradient need not be waited for.
   for (size_t i = 0; i < leaves_.size(); ++i) {
-    bool idle = !expected_.empty() ? expected_[i] == 0 : options_.find_unused_parameters && !is_in_this_pass(leaves_[i].tensor.lock());
+    bool idle = !expected_.empty() ? expected_[i] == 0
+                                   : options_.find_unused_parameters && !is_in_this_pass(leaves_[i].tensor.lock());
     if (idle) mark_ready(i, touched_[i]);
   }
 }

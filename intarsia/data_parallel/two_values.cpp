@@ -28,8 +28,8 @@ DeviceMesh joined_mesh(const std::string& name, const DeviceMesh& outer, const a
     int64_t place = 0;
     for (int64_t axis = 0; out && axis < outer.ndim(); ++axis) place = place * outer.size(axis) + (*out)[axis];
     place = inner_last ? place * inner.size() + (*in)[0] : (*in)[0] * outer.size() + place;
-    TORCH_CHECK_VALUE(out && grid[place] < 0, "[fully_shard] \"", name, "\" lies on ", inner.text(), ", which does not make a grid with ",
-                      outer.text(), ". Both must be slices of one mesh.");
+    TORCH_CHECK_VALUE(out && grid[place] < 0, "[fully_shard] \"", name, "\" lies on ", inner.text(),
+                      ", which does not make a grid with ", outer.text(), ". Both must be slices of one mesh.");
     grid[place] = rank;
   }
   auto shape = outer.shape().vec();

@@ -54,7 +54,8 @@ std::vector<Row> all_rows() {
       row<nn::PReLUImpl>("PReLU", nn::PReLUOptions().num_parameters(3), {24, 3, 2}),
       recurrent<nn::LSTMImpl>("LSTM", nn::LSTMOptions(5, 4).num_layers(2).batch_first(true)),
       recurrent<nn::GRUImpl>("GRU", nn::GRUOptions(5, 4).batch_first(true).bidirectional(true)),
-      row<nn::TransformerEncoderLayerImpl>("TransformerEncoderLayer", nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(7).dropout(0), {24, 4, 6}),
+      row<nn::TransformerEncoderLayerImpl>(
+          "TransformerEncoderLayer", nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(7).dropout(0), {24, 4, 6}),
   };
   // Attention takes the sequence first: the batch is the second dim.
   rows.back().call = [](nn::Module& module, const at::Tensor& x) {
@@ -72,7 +73,8 @@ void compare_module_of(const Row& row) {
     auto own_x = mine(x, mesh).requires_grad_();
     auto expected = row.call(*plain, x), actual = row.call(*model, own_x);
     sharded_by(*model).reshard();  // what backward needs is gathered again
-    EXPECT_TRUE(torch::allclose(full_tensor(from_local(actual.detach().contiguous(), mesh, {Shard(0)})), expected, 1e-11, 1e-11)) << row.name;
+    auto whole_out = full_tensor(from_local(actual.detach().contiguous(), mesh, {Shard(0)}));
+    EXPECT_TRUE(torch::allclose(whole_out, expected, 1e-11, 1e-11)) << row.name;
     expected.sin().mean().backward();
     actual.sin().mean().backward();
     EXPECT_TRUE(own_x.grad().defined()) << row.name;

@@ -52,7 +52,9 @@ void wrap_llama(llama::Model model, const DeviceMesh& mesh) {
 }
 
 TEST(FullyShard, TrainsAnUnmodifiedMlpAsOneProcessDoes) {
-  in_every_world([] { compare_sharded(mlp(), mlp(), mean_of_squares, some_rows, [](auto model, auto& mesh) { wrap_mlp(model, mesh); }); });
+  in_every_world([] {
+    compare_sharded(mlp(), mlp(), mean_of_squares, some_rows, [](auto model, auto& mesh) { wrap_mlp(model, mesh); });
+  });
 }
 
 TEST(FullyShard, TrainsALlamaAsOneProcessDoes) {
@@ -322,7 +324,8 @@ TEST(FullyShard, ACloneDoesNotDriveTheOriginal) {
 TEST(FullyShard, RefusesWhatItCannotDo) {
   auto world = simulate(8);
   auto model = mlp();
-  EXPECT_EQ(error_text<c10::ValueError>([&] { fully_shard(*model, init_device_mesh(at::kCPU, {2, 2, 2}, {"a", "b", "c"})); }),
+  auto cube = init_device_mesh(at::kCPU, {2, 2, 2}, {"a", "b", "c"});
+  EXPECT_EQ(error_text<c10::ValueError>([&] { fully_shard(*model, cube); }),
             "[fully_shard] expects a mesh of one axis, or of two (copies, shards), not DeviceMesh(cpu, a=2, b=2, c=2). Take a slice "
             "of it by name.");
   FullyShardOptions options;
