@@ -26,6 +26,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]intarsia/([^">]+)[">]')
 DECLARATION = re.compile(r"^(?!using|template|inline|constexpr|static|extern|class|struct|enum|namespace|TORCH|typedef|return)"
                          r"[\w:<>,&*\[\] ]*[ &*](\w+)\([^;{}]*\)(?: const)?;$")
 
+ANONYMOUS = re.compile(r"^namespace \{.*?^\}  // namespace$", re.S | re.M)
+TYPE = re.compile(r"^(?:class|struct|enum class) (?:\[\[\w+\]\] )?(?:alignas\(\w+\) )?(\w+)(?: final)?(?: :[^;{]*)?\s*\{", re.M)
+
 
 def below(folder):
     return ORDER[: ORDER.index(folder)]
@@ -47,6 +50,20 @@ def complaints(library):
         if str(name) not in EXEMPT:
             yield from include_complaints(name, lines)
         yield from placement_complaints(name, lines)
+
+
+def twin_complaints(library):
+    """Types of one name in two files are one type to the linker, which takes the functions of either."""
+    places = {}
+    for path in sorted(library.rglob("*")):
+        if path.suffix not in (".h", ".cpp") or "gloo_compat" in path.parts:
+            continue
+        named = ANONYMOUS.sub("", path.read_text())
+        for name in TYPE.findall(named):
+            places.setdefault(name, set()).add(str(path.relative_to(library)))
+    for name, files in sorted(places.items()):
+        if len(files) > 1:
+            yield f"{name} is defined in {', '.join(sorted(files))}: types need names of their own."
 
 
 def include_complaints(name, lines):
@@ -132,6 +149,10 @@ class Layers(unittest.TestCase):
         found = list(complaints(ROOT / "intarsia"))
         self.assertFalse(found, "\n" + "\n".join(found))
 
+    def test_every_type_has_a_name_of_its_own(self):
+        found = list(twin_complaints(ROOT / "intarsia"))
+        self.assertFalse(found, "\n" + "\n".join(found))
+
     @unittest.skipUnless("INTARSIA_OBJECTS" in os.environ, "ctest names the object files")
     def test_no_layer_calls_one_above_it(self):
         found = list(symbols(os.environ["INTARSIA_OBJECTS"]))
@@ -153,6 +174,14 @@ class Complaints(unittest.TestCase):
             self.complaints_of("comm/a.cpp", '#include <map>\n#include "intarsia/tensor/api.h"\n'),
             ["intarsia/comm/a.cpp:2: includes tensor/api.h. comm may include core, comm."],
         )
+
+    def test_two_types_of_one_name_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = pathlib.Path(folder)
+            (library / "a.h").write_text("struct Call {\n};\n")
+            (library / "b.cpp").write_text("class Call final : public Other {\n};\nnamespace {\nstruct Own {\n};\n}  // namespace\n")
+            (library / "c.cpp").write_text("namespace {\nstruct Own {\n};\n}  // namespace\n")
+            self.assertEqual(list(twin_complaints(library)), ["Call is defined in a.h, b.cpp: types need names of their own."])
 
     def test_downward_includes_and_those_within_a_folder_pass(self):
         text = '#pragma once\n#include "intarsia/comm/a.h"\n#include <intarsia/core/b.h>\n'

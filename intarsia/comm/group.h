@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "intarsia/comm/call.h"
+#include "intarsia/comm/collective.h"
 #include "intarsia/comm/wait.h"
 #include "intarsia/core/placement.h"
 
@@ -19,12 +19,12 @@ using MemberCounts = std::vector<int64_t>;  // [member], in elements
 class Group {
  public:
   virtual ~Group() = default;
-  virtual Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const = 0;
-  virtual Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const = 0;
-  virtual Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  virtual Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const = 0;
+  virtual Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const = 0;
+  virtual Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                           const MemberCounts& receive_counts) const = 0;
-  virtual Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const = 0;
-  virtual Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const = 0;
+  virtual Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const = 0;
+  virtual Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const = 0;
   virtual const char* carrier() const = 0;  // gloo, shm, ...: for traces and errors
 };
 

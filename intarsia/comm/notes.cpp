@@ -23,7 +23,7 @@ struct Note {
   std::vector<int64_t> sends, receives;
 };
 
-std::string write_note(const History& history, const Call& call) {
+std::string write_note(const History& history, const Collective& call) {
   std::ostringstream out;
   out << call.number << "\n" << call.sends.size() << " " << call.receives.size();
   for (auto count : call.sends) out << " " << count;
@@ -49,7 +49,7 @@ Note read_note(const std::string& text) {
 }
 
 // Parts of one all_to_all that do not fit each other.
-std::string uneven_parts(const Call& call, const Note& note, int64_t me, int64_t other) {
+std::string uneven_parts(const Collective& call, const Note& note, int64_t me, int64_t other) {
   if (note.number != call.number || call.sends.empty() || note.sends.empty()) return "";
   if (call.sends[other] != note.receives[me]) {
     return c10::str("awaits ", note.receives[me], " of us, to which we send ", call.sends[other]);
@@ -70,7 +70,7 @@ Notes::~Notes() = default;
 std::string Notes::key(int64_t rank) const { return c10::str("waits/", line_, "/", rank); }
 
 // A store that does not answer is no news: its server may have ended well before us.
-std::string Notes::compare(const History& history, const Call& call) const {
+std::string Notes::compare(const History& history, const Collective& call) const {
   if (!store_) return "";
   try {
     auto me = ranks_[position_];
@@ -97,7 +97,7 @@ bool NoteTimes::due() {
   return true;
 }
 
-std::string mismatch_text(const Call& ours, int64_t rank, int64_t other_rank, const std::string& other) {
+std::string mismatch_text(const Collective& ours, int64_t rank, int64_t other_rank, const std::string& other) {
   return c10::str("collective ", ours.number, " on axis \"", ours.axis, "\": rank ", rank, " is in ", ours.text(), ", rank ",
                   other_rank, " in ", other, ". All ranks of a line must run the same collectives in the same order.");
 }

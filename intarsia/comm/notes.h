@@ -8,7 +8,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include "intarsia/comm/call.h"
+#include "intarsia/comm/collective.h"
 
 namespace c10d {
 class Store;
@@ -25,7 +25,7 @@ class Notes {
 
   // Tells the others that we wait in `call`, and reads what they wait in. Two that differ at the same number are a mistake of the
   // program, told with both sides; else the text is empty.
-  std::string compare(const History& history, const Call& call) const;
+  std::string compare(const History& history, const Collective& call) const;
 
  private:
   std::string key(int64_t rank) const;
@@ -47,6 +47,6 @@ class NoteTimes {
 };
 
 // The error of two ranks in different collectives.
-std::string mismatch_text(const Call& ours, int64_t rank, int64_t other_rank, const std::string& other);
+std::string mismatch_text(const Collective& ours, int64_t rank, int64_t other_rank, const std::string& other);
 
 }  // namespace intarsia

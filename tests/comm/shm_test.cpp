@@ -42,8 +42,8 @@ void on_threads(const Ends& ends, Play play) {
   for (auto& thread : threads) thread.join();
 }
 
-Call call(Call::Kind kind, const at::Tensor& t, std::optional<ReduceOp> op = std::nullopt) {
-  return call_of(kind, Line{"x", 1, {{0}}, {0}}, t, op);
+Collective call(Collective::Kind kind, const at::Tensor& t, std::optional<ReduceOp> op = std::nullopt) {
+  return collective_of(kind, Line{"x", 1, {{0}}, {0}}, t, op);
 }
 
 at::Tensor value_of(int64_t member, int64_t numel) { return at::arange(numel).add(member * 1000).to(at::kFloat); }
@@ -64,7 +64,7 @@ TEST(Shm, SumsOfAllSizesAreThoseOfTheOrderOfTheLine) {
     on_threads(ends_of_a_line(n), [&](const Group& group, int64_t me) {
       for (int64_t numel : {1, 7, 8, 1000, 5000, 70001, 400000}) {
         auto mine = value_of(me, numel), result = at::empty({numel});
-        finish_it(group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, me % 2));
+        finish_it(group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, me % 2));
         EXPECT_TRUE(at::equal(result, sum_of(n, numel))) << n << " members, " << numel << " floats";
       }
     });
@@ -80,15 +80,15 @@ TEST(Shm, ManyCollectivesUnderWayEndInAnyOrderOfWaits) {
       auto mine = value_of(me, numel + i);
       sums.push_back(at::empty({numel + i}));
       gathered.push_back(at::empty({n * 10}));
-      waits.push_back(group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, sums.back(), true));
+      waits.push_back(group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, sums.back(), true));
       auto part = value_of(me, 10);
-      waits.push_back(group.all_gather(call(Call::all_gather, part), part, gathered.back(), {10, 10, 10}));
+      waits.push_back(group.all_gather(call(Collective::all_gather, part), part, gathered.back(), {10, 10, 10}));
     }
     if (me == 1) std::reverse(waits.begin(), waits.end());
     if (me == 2) waits.clear();  // nobody waits, but it goes on
     for (auto& wait : waits) finish_it(wait);
     auto flag = at::ones({1}), all = at::empty({n});  // all before it has ended
-    finish_it(group.all_gather(call(Call::all_gather, flag), flag, all, {1, 1, 1}));
+    finish_it(group.all_gather(call(Collective::all_gather, flag), flag, all, {1, 1, 1}));
     for (int i = 0; i < 6; ++i) {
       EXPECT_TRUE(at::equal(sums[i], sum_of(n, numel + i))) << me;
       EXPECT_TRUE(at::equal(gathered[i], at::cat({value_of(0, 10), value_of(1, 10), value_of(2, 10)})));
@@ -102,7 +102,7 @@ TEST(Shm, WhatIsUnderWayGoesOnWithoutAWait) {
   std::atomic<bool> received{false};
   on_threads(ends_of_a_line(2), [&](const Group& group, int64_t me) {
     auto mine = value_of(me, numel), all = at::empty({2 * numel});
-    auto wait = group.all_gather(call(Call::all_gather, mine), mine, all, {numel, numel});
+    auto wait = group.all_gather(call(Collective::all_gather, mine), mine, all, {numel, numel});
     if (me == 1) wait(), received = true;
     while (!received) std::this_thread::yield();
     finish_it(wait);
@@ -115,7 +115,7 @@ TEST(Shm, ThreadsOfARankMayUseLinesOfTheirOwn) {
   on_threads({first[0], first[1], second[0], second[1]}, [&](const Group& group, int64_t j) {
     for (int i = 0; i < 200; ++i) {
       auto mine = value_of(j % 2, 33), result = at::empty({33});
-      group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, false);
+      group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false);
       ASSERT_TRUE(at::equal(result, sum_of(2, 33)));
     }
   });
@@ -126,7 +126,7 @@ TEST(Shm, AMemberThatIsLateIsNamedWhenTheTimeIsOver) {
   on_threads({ends[0], ends[2]}, [&](const Group& group, int64_t) {
     auto mine = at::ones({4}), result = at::empty({4});
     auto text = error_text<c10::DistBackendError>(
-        [&] { group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, false); });
+        [&] { group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); });
     EXPECT_EQ(text, "rank 1 did not take part within 0.3 s. Stuck, gone, or running other code: look at the output. "
                     "INTARSIA_TIMEOUT sets the wait in seconds.");
   });
@@ -137,7 +137,7 @@ TEST(Shm, AMemberThatLeavesIsNamed) {
   ends.pop_back();
   auto mine = at::ones({4}), result = at::empty({4});
   EXPECT_EQ(error_text<c10::DistBackendError>(
-                [&] { ends[0]->all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, false); }),
+                [&] { ends[0]->all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); }),
             "rank 1 is gone (it left the line). See why it ended.");
 }
 
@@ -145,9 +145,9 @@ TEST(Shm, AMemberThatLeavesIsNamed) {
 TEST(Shm, AMemberMayLeaveWhenItHasDoneItsPart) {
   auto ends = ends_of_a_line(2);
   auto sent = value_of(1, 5), received = at::empty({5});
-  finish_it(ends[1]->broadcast(call(Call::broadcast, sent), sent, 1));
+  finish_it(ends[1]->broadcast(call(Collective::broadcast, sent), sent, 1));
   ends.pop_back();
-  finish_it(ends[0]->broadcast(call(Call::broadcast, received), received, 1));
+  finish_it(ends[0]->broadcast(call(Collective::broadcast, received), received, 1));
   EXPECT_TRUE(at::equal(received, sent));
 }
 
@@ -156,7 +156,7 @@ TEST(Shm, AnotherCollectiveIsNotTakenForOurs) {
   on_threads(ends, [&](const Group& group, int64_t me) {
     auto mine = at::ones({me == 0 ? 4 : 6}), result = at::empty_like(mine);
     auto text = error_text<c10::DistBackendError>(
-        [&] { group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, false); });
+        [&] { group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); });
     if (me == 0 && text.starts_with("collective")) {
       EXPECT_EQ(text, "collective 0 on axis \"x\": rank 0 is in all_reduce(sum) of 4 floats for a direct call, rank 1 in "
                       "all_reduce(sum) of 6 floats (its collective 0). All ranks of a line must run the same collectives in the "
@@ -179,7 +179,7 @@ TEST(Shm, AnInterruptedMemberTellsTheOthers) {
   on_threads({ends[0], ends[1]}, [&](const Group& group, int64_t me) {
     if (me == 0) stopped = std::this_thread::get_id();
     auto mine = at::ones({4}), result = at::empty({4});
-    auto wait = [&] { group.all_reduce(call(Call::all_reduce, mine, ReduceOp::sum), mine, result, false); };
+    auto wait = [&] { group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); };
     if (me == 0) {
       EXPECT_THROW(wait(), Interruption);
     } else {

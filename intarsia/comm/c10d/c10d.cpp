@@ -76,20 +76,20 @@ std::string C10dEngine::carrier(const Line& line) const {
 
 Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                             bool later) const {
-  auto call = call_of(Call::all_reduce, line, mine[0], op);
+  auto call = collective_of(Collective::all_reduce, line, mine[0], op);
   call.counts = mine[0].numel();
   return group_of(line.ranks[0])->all_reduce(std::move(call), mine[0], result[0], later);
 }
 
 Wait C10dEngine::all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const {
-  auto call = call_of(Call::all_gather, line, mine[0]);
+  auto call = collective_of(Collective::all_gather, line, mine[0]);
   call.counts = hash_of(counts[0]);
   return group_of(line.ranks[0])->all_gather(std::move(call), mine[0], all[0], counts[0]);
 }
 
 Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                             const Counts& receive_counts) const {
-  auto call = call_of(Call::all_to_all, line, send[0]);
+  auto call = collective_of(Collective::all_to_all, line, send[0]);
   call.sends.assign(send_counts[0].begin(), send_counts[0].end());
   call.receives.assign(receive_counts[0].begin(), receive_counts[0].end());
   return group_of(line.ranks[0])->all_to_all(std::move(call), send[0], send_counts[0], receive[0], receive_counts[0]);
@@ -97,13 +97,13 @@ Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& 
 
 Wait C10dEngine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
                                 ReduceOp op) const {
-  auto call = call_of(Call::reduce_scatter, line, send[0], op);
+  auto call = collective_of(Collective::reduce_scatter, line, send[0], op);
   call.counts = hash_of(counts[0]);
   return group_of(line.ranks[0])->reduce_scatter(std::move(call), send[0], counts[0], result[0]);
 }
 
 Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t source) const {
-  auto call = call_of(Call::broadcast, line, buffers[0]);
+  auto call = collective_of(Collective::broadcast, line, buffers[0]);
   call.counts = buffers[0].numel();
   call.source = line.ranks[0][source];
   return group_of(line.ranks[0])->broadcast(std::move(call), buffers[0], source);
@@ -119,7 +119,7 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   std::shared_ptr<Entry> entry;
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(!closed_, "[finalize] the world was closed, but a mesh of it is still in use. Call finalize() last.");
+    TORCH_CHECK(!closed_, "[finalize] the world was closed, but a mesh of it is still in use. Collective finalize() last.");
     auto& known = groups_[ranks];
     if (!known) known = std::make_shared<Entry>();
     entry = known;
@@ -208,7 +208,7 @@ std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<
     if (entry->adopted && peers.size() == ranks.size()) return group_over(entry->adopted, ranks, peers);
   }
   TORCH_CHECK(false, "[mesh] no process group connects the ranks ", c10::ArrayRef<int64_t>(ranks),
-              ", and without a store none can be made. Call init_from with a store, or pass a group of these ranks to "
+              ", and without a store none can be made. Collective init_from with a store, or pass a group of these ranks to "
               "mesh_from_group.");
 }
 

@@ -25,7 +25,7 @@ class CollectiveGroup final : public Group {
     carrier_ = members_.backend->getBackendName();
   }
 
-  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool) const override {
+  Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool) const override {
     auto op = *call.op;
     result.copy_(mine);
     if (auto wait = backend_all_reduce(members_, result, op)) return *wait;
@@ -36,7 +36,7 @@ class CollectiveGroup final : public Group {
     return {};
   }
 
-  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
     auto into = as_bytes(all), from = as_bytes(mine);
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {
       c10d::AllgatherOptions options;
@@ -48,7 +48,7 @@ class CollectiveGroup final : public Group {
                       in_bytes(counts, mine));
   }
 
-  Wait all_to_all(Call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Collective, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
     auto into = as_bytes(receive), from = as_bytes(send);
     auto into_counts = in_bytes(receive_counts, receive), from_counts = in_bytes(send_counts, send);
@@ -60,7 +60,7 @@ class CollectiveGroup final : public Group {
 
   const char* carrier() const override { return carrier_.c_str(); }
 
-  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
     auto n = members_.size();
     auto parts = at::empty({n * result.numel()}, send.options());
     auto op = *call.op;
@@ -68,7 +68,7 @@ class CollectiveGroup final : public Group {
                 [parts, n, result, op] { reduce_parts(parts, n, result, op); });
   }
 
-  Wait broadcast(Call, const at::Tensor& buffer, int64_t source) const override {
+  Wait broadcast(Collective, const at::Tensor& buffer, int64_t source) const override {
     return backend_broadcast(members_, buffer, source);
   }
 

@@ -84,7 +84,7 @@ void each_peer(const Members& members, int64_t direction, Do action) {
 }
 
 // Member j reduces part j of all members, then sends it to them.
-void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Call& call, const at::Tensor& mine,
+void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Collective& call, const at::Tensor& mine,
                              const at::Tensor& result) {
   auto n = line->members.size(), me = line->members.position, length = (mine.numel() + n - 1) / n;
   MemberCounts counts;  // the last parts may be short or empty
@@ -123,13 +123,13 @@ class DirectGroup final : public Group {
 
   const char* carrier() const override { return carrier_.c_str(); }
 
-  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
     check(mine);
     line_->number(call);
     return gather(std::move(call), mine, all, counts);
   }
 
-  Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
     check(send);
     line_->number(call);
@@ -145,7 +145,7 @@ class DirectGroup final : public Group {
     return [messages] { messages->wait_all(); };
   }
 
-  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
     auto n = members().size();
     auto parts = at::empty({n * result.numel()}, send.options());
     auto op = *call.op;
@@ -153,7 +153,7 @@ class DirectGroup final : public Group {
                 [parts, n, result, op] { reduce_parts(parts, n, result, op); });
   }
 
-  Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const override {
+  Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     check(buffer);
     line_->number(call);
     if (!buffer.numel()) return {};
@@ -167,7 +167,7 @@ class DirectGroup final : public Group {
   }
 
   // What is waited for later must go on by itself: one exchange does, of two our own thread takes care.
-  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
+  Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     check(mine);
     auto n = members().size();
     line_->number(call);
@@ -203,7 +203,7 @@ class DirectGroup final : public Group {
     line_->trouble.check();
   }
 
-  Wait gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const {
+  Wait gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const {
     auto messages = std::make_shared<Messages>(line_, std::move(call));
     Parts into(all, counts);
     auto outgoing = flat(mine);

@@ -25,7 +25,7 @@ std::string list(const std::vector<int64_t>& ranks) {
 DirectLine::DirectLine(Members given)
     : members(std::move(given)), gloo(members.gloo()), hash(hash_of(members.ranks)) {}
 
-void DirectLine::number(Call& call) {
+void DirectLine::number(Collective& call) {
   std::lock_guard lock(mutex_);
   call.number = next_number_++;
   history_.add(call);
@@ -41,7 +41,7 @@ History DirectLine::history() const {
   return history_.tail(kComparedCalls);
 }
 
-Messages::Messages(std::shared_ptr<DirectLine> line, Call call) : line_(std::move(line)), call_(std::move(call)) {
+Messages::Messages(std::shared_ptr<DirectLine> line, Collective call) : line_(std::move(line)), call_(std::move(call)) {
   hash_ = mixed(mixed(line_->hash, call_.number), call_.fingerprint());
   works_.reserve(2 * members().size());
 }

@@ -12,7 +12,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "intarsia/comm/c10d/members.h"
-#include "intarsia/comm/call.h"
+#include "intarsia/comm/collective.h"
 #include "intarsia/comm/notes.h"
 #include "intarsia/comm/trouble.h"
 
@@ -31,7 +31,7 @@ class DirectLine {
   const uint64_t hash;  // keeps lines that share a backend apart
   Trouble trouble;
 
-  void number(Call& call);  // and keeps it
+  void number(Collective& call);  // and keeps it
   void interrupt();         // ends all waits, here and of the peers
   History history() const;
 
@@ -46,7 +46,7 @@ class DirectLine {
 class Messages {
  public:
   // The call has its number.
-  Messages(std::shared_ptr<DirectLine> line, Call call);
+  Messages(std::shared_ptr<DirectLine> line, Collective call);
   ~Messages();  // waits: the caller did not, but the peers count on it
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -76,7 +76,7 @@ class Messages {
   std::vector<int64_t> missing() const;
 
   std::shared_ptr<DirectLine> line_;
-  Call call_;
+  Collective call_;
   uint64_t hash_;
   std::vector<Message> works_;
   size_t next_ = 0;  // the first that was not waited for

@@ -63,7 +63,7 @@ struct Reducing {
 
 // Flows of one collective and the tensors whose memory they use.
 struct Task {
-  Call call;
+  Collective call;
   c10::SmallVector<Push, 4> pushes;
   c10::SmallVector<Pull, 4> pulls;
   std::optional<Reducing> reduction;

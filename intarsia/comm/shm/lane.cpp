@@ -4,7 +4,7 @@
 
 namespace intarsia {
 
-void MessageHeader::describe(const Call& call) {
+void MessageHeader::describe(const Collective& call) {
   number = call.number;
   fingerprint = call.fingerprint();
   auto op = call.op ? static_cast<uint64_t>(*call.op) + 1 : 0;
@@ -12,8 +12,8 @@ void MessageHeader::describe(const Call& call) {
 }
 
 std::string MessageHeader::text() const {
-  Call call;
-  call.kind = static_cast<Call::Kind>(what & 0xff);
+  Collective call;
+  call.kind = static_cast<Collective::Kind>(what & 0xff);
   if (what >> 8 & 0xff) call.op = static_cast<ReduceOp>((what >> 8 & 0xff) - 1);
   call.type = static_cast<c10::ScalarType>(what >> 16 & 0xff);
   call.source = static_cast<int64_t>(what >> 32) - 1;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "intarsia/comm/call.h"
+#include "intarsia/comm/collective.h"
 #include "intarsia/comm/shm/segment.h"
 
 namespace intarsia {
@@ -13,12 +13,12 @@ namespace intarsia {
 // What stands before the bytes of a collective in a lane. A reader takes only what it expects.
 struct MessageHeader {
   uint64_t number = 0;       // of the collective on its line
-  uint64_t fingerprint = 0;  // see Call
+  uint64_t fingerprint = 0;  // see Collective
   uint64_t bytes = 0;
   uint64_t what = 0;         // kind, op and dtype, for the error of a rank that expects another
   bool operator==(const MessageHeader&) const = default;
 
-  void describe(const Call& call);
+  void describe(const Collective& call);
   std::string text() const;  // all_reduce(sum) of 64 floats
 };
 static_assert(sizeof(MessageHeader) == 32);

@@ -29,7 +29,7 @@ class ShmGroup final : public Group {
 
   const char* carrier() const override { return "shm"; }
 
-  Wait all_reduce(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
+  Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
     if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(std::move(call), mine, result, later);
     return run(std::move(call), later, {mine, result}, [&](Task& task) {
@@ -38,7 +38,7 @@ class ShmGroup final : public Group {
     });
   }
 
-  Wait all_gather(Call call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
     return run(std::move(call), true, {mine, all}, [&](Task& task) {
       auto width = mine.element_size();
       push(task, to_all_, data(mine), counts[me_] * width);
@@ -52,7 +52,7 @@ class ShmGroup final : public Group {
     });
   }
 
-  Wait all_to_all(Call call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+  Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
     return run(std::move(call), true, {send, receive}, [&](Task& task) {
       auto width = send.element_size();
@@ -66,14 +66,14 @@ class ShmGroup final : public Group {
     });
   }
 
-  Wait reduce_scatter(Call call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
     return run(std::move(call), true, {send, result}, [&](Task& task) {
       push_parts(task, send, counts);
       reduce(task, from_, part_of(send, counts, me_), data(result), counts[me_] * send.element_size());
     });
   }
 
-  Wait broadcast(Call call, const at::Tensor& buffer, int64_t source) const override {
+  Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     return run(std::move(call), true, {buffer}, [&](Task& task) {
       if (me_ == source) {
         push(task, to_all_, data(buffer), buffer.nbytes());
@@ -124,7 +124,7 @@ class ShmGroup final : public Group {
   }
 
   // Member j reduces part j of all members, and all read it.
-  Wait reduce_in_parts(Call call, const at::Tensor& mine, const at::Tensor& result, bool later) const {
+  Wait reduce_in_parts(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const {
     auto length = (mine.numel() + size_ - 1) / size_;
     MemberCounts counts;  // the last parts may be short or empty
     for (int64_t j = 0; j < size_; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
@@ -140,7 +140,7 @@ class ShmGroup final : public Group {
   }
 
   template <class Fill>
-  Wait run(Call call, bool later, std::initializer_list<at::Tensor> tensors, Fill fill) const {
+  Wait run(Collective call, bool later, std::initializer_list<at::Tensor> tensors, Fill fill) const {
     for (auto& t : tensors) {
       TORCH_CHECK_VALUE(t.is_cpu(), "shared memory carries tensors in CPU memory, not on ", t.device(),
                         ". Adopt a process group of that device with mesh_from_group.");

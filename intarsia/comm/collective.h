@@ -17,7 +17,7 @@ namespace intarsia {
 // Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause. Both travel with
 // its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only the message that it expects. So
 // ranks that run different collectives never compute with each other's bytes: they wait. Ranks that wait compare notes.
-struct Call {
+struct Collective {
   enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
   Kind kind = all_reduce;
   std::optional<ReduceOp> op;
@@ -35,7 +35,7 @@ struct Call {
 };
 
 // What this rank is about to do, on behalf of the current cause.
-Call call_of(Call::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op = std::nullopt);
+Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op = std::nullopt);
 
 // A part of a fingerprint.
 uint64_t mixed(uint64_t hash, uint64_t value);
@@ -45,13 +45,13 @@ uint64_t hash_of(const std::vector<int64_t>& counts);
 class History {
  public:
   static constexpr size_t kLength = 1000;
-  void add(const Call& call);
-  const Call* find(uint64_t number) const;  // null: forgotten, or not yet there
-  std::vector<const Call*> last(size_t count) const;
+  void add(const Collective& call);
+  const Collective* find(uint64_t number) const;  // null: forgotten, or not yet there
+  std::vector<const Collective*> last(size_t count) const;
   History tail(size_t count) const;  // a copy of the last ones
 
  private:
-  std::vector<Call> calls_;  // a ring
+  std::vector<Collective> calls_;  // a ring
   size_t next_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "intarsia/comm/call.h"
+#include "intarsia/comm/collective.h"
 
 #include <algorithm>
 #include <cctype>
@@ -41,20 +41,20 @@ uint64_t hash_of(const std::vector<int64_t>& counts) {
   return hash;
 }
 
-uint64_t Call::fingerprint() const {
+uint64_t Collective::fingerprint() const {
   auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
   hash = mixed(mixed(hash, counts), source + 1);
   return hash_text(hash, cause);
 }
 
-std::string Call::text() const {
+std::string Collective::text() const {
   auto from = source >= 0 ? " from rank " + std::to_string(source) : "";
   return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), from, " for ",
                   *cause ? cause : "a direct call");
 }
 
-Call call_of(Call::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
-  Call call;
+Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
+  Collective call;
   call.kind = kind;
   call.op = op;
   call.type = mine.scalar_type();
@@ -64,7 +64,7 @@ Call call_of(Call::Kind kind, const Line& line, const at::Tensor& mine, std::opt
   return call;
 }
 
-void History::add(const Call& call) {
+void History::add(const Collective& call) {
   if (calls_.size() < kLength) {
     calls_.push_back(call);
   } else {
@@ -74,15 +74,15 @@ void History::add(const Call& call) {
 }
 
 // Numbers follow one another.
-const Call* History::find(uint64_t number) const {
+const Collective* History::find(uint64_t number) const {
   if (calls_.empty()) return nullptr;
   auto newest = calls_[(next_ - 1) % kLength].number;
   if (number > newest || newest - number >= calls_.size()) return nullptr;
   return &calls_[(next_ - 1 - (newest - number)) % kLength];
 }
 
-std::vector<const Call*> History::last(size_t count) const {
-  std::vector<const Call*> calls;
+std::vector<const Collective*> History::last(size_t count) const {
+  std::vector<const Collective*> calls;
   count = std::min(count, calls_.size());
   for (size_t i = next_ - count; i < next_; ++i) calls.push_back(&calls_[i % kLength]);
   return calls;
