@@ -246,7 +246,10 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
 
 void ShardGroup::forget_step() {
   rounds_.clear();
-  std::fill(came_.begin(), came_.end(), false);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (came_[i]) members_[i].drop_gradient();  // of a pass that failed
+    came_[i] = used_[i] = false;
+  }
   if (reshard_after_backward_) need_shards();
 }
 
