@@ -204,6 +204,7 @@ void ShardGroup::reduce() {
   auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
   round.parts = reduce_scatter(*axes_.shard, send, counts, op, &round.wait);
   if (reshard_after_backward_) reshard();
+  order_.reducing(shared_from_this());
 }
 
 void ShardGroup::reduce_rest() {
@@ -216,10 +217,14 @@ void ShardGroup::reduce_over_copies(Round& round) {
 }
 
 void ShardGroup::finish_reductions() {
+  at::NoGradGuard no_grad;
+  CauseScope cause(kShardCause, false);
   for (auto& round : rounds_) {
+    if (round.finished) continue;
     if (round.wait) round.wait();
     round.wait = nullptr;
     reduce_over_copies(round);
+    round.finished = true;
   }
 }
 
@@ -246,7 +251,10 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
 
 void ShardGroup::forget_step() {
   rounds_.clear();
-  std::fill(came_.begin(), came_.end(), false);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (came_[i]) members_[i].drop_gradient();  // of a pass that failed
+    came_[i] = used_[i] = false;
+  }
   if (reshard_after_backward_) need_shards();
 }
 

@@ -75,6 +75,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
     std::vector<size_t> members;
     ShardsList parts;
     Wait wait;
+    bool finished = false;
   };
   void wait_for_gathering();
   uint64_t version() const;

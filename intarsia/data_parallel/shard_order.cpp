@@ -70,6 +70,14 @@ void ShardOrder::in_backward(const std::shared_ptr<ShardGroup>& group) {
       [this] { failed(); });
 }
 
+void ShardOrder::reducing(const std::shared_ptr<ShardGroup>& group) {
+  constexpr size_t kUnderWay = 2;
+  reducing_.push_back(group);
+  if (reducing_.size() <= kUnderWay) return;
+  reducing_.front()->finish_reductions();
+  reducing_.erase(reducing_.begin());
+}
+
 void ShardOrder::end() {
   try {
     write();
@@ -83,6 +91,7 @@ void ShardOrder::end() {
 void ShardOrder::close_step() {
   auto groups = std::move(touched_);
   touched_.clear();
+  reducing_.clear();
   last_ = nullptr;
   if (ahead_) ahead_->reshard();
   ahead_ = nullptr;

@@ -25,6 +25,8 @@ class ShardOrder {
   void used(ShardGroup& group);
   // A gradient has come for the group.
   void in_backward(const std::shared_ptr<ShardGroup>& group);
+  // A reduction of the group was begun. What it sends stays in memory until it is finished, so few are under way at a time.
+  void reducing(const std::shared_ptr<ShardGroup>& group);
   // All ranks must be at this point.
   void word(int64_t user, int64_t part);
   void gone(const ShardGroup* group);
@@ -48,6 +50,7 @@ class ShardOrder {
   Sequence sequences_[2];
   ShardGroup* ahead_ = nullptr;                       // begun, and not needed yet
   std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass, in order
+  std::vector<std::shared_ptr<ShardGroup>> reducing_;  // whose reductions may be under way, in order
   bool armed_ = false;
   bool all_know_ = false;  // the last error was one that all ranks raised
 };

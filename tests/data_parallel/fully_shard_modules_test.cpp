@@ -3,6 +3,7 @@
 #include "intarsia/data_parallel/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
+#include "tests/support/peak_memory.h"
 
 namespace intarsia {
 namespace {
@@ -148,6 +149,26 @@ TEST(FullyShardModules, FreesEveryWholeAfterAStep) {
     EXPECT_FALSE(groups[0].is_whole() || groups[1].is_whole());
     loss.backward();
     for (auto& group : groups) EXPECT_FALSE(group.is_whole());
+  });
+}
+
+// Above what is there at rest, a step takes the gradients (shards) and a few layers: in whole, packed, and as gradients.
+TEST(FullyShardModules, HoldsFewLayersAtATime) {
+  in_every_world([] {
+    if (current_world().hosted().size() > 1) return;  // simulated ranks share one process
+    auto mesh = all_ranks();
+    constexpr int64_t kLayers = 24, kWidth = 64, kLayerBytes = (kWidth * kWidth + kWidth) * 8;
+    nn::Sequential model;
+    for (int64_t layer = 0; layer < kLayers; ++layer) model->push_back(nn::Linear(kWidth, kWidth));
+    model->to(at::kDouble);
+    FullyShardOptions options;
+    options.reshard_after_forward = true;
+    for (auto& layer : model->children()) fully_shard(*layer, mesh, options);
+    auto x = inputs(0, {1, kWidth});
+    auto step = [&] { model->forward(x).sum().backward(); };
+    step();
+    model->zero_grad();
+    EXPECT_LT(peak_of(step), kLayers * kLayerBytes / mesh.size() + 11 * kLayerBytes);
   });
 }
 
