@@ -54,6 +54,9 @@ std::string names_of(std::vector<int64_t> ranks) {
 struct Traffic::Pending {
   std::shared_ptr<Traffic> traffic;
   std::shared_ptr<Task> task;
+  Pending(std::shared_ptr<Traffic> traffic, std::shared_ptr<Task> task) : traffic(std::move(traffic)), task(std::move(task)) {}
+  Pending(const Pending&) = delete;  // the last one to go would be the first
+  Pending& operator=(const Pending&) = delete;
 
   void wait() const {
     std::vector<std::shared_ptr<Task>> over;
@@ -113,7 +116,7 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
   if (task->finished()) return lock.unlock(), Wait();
   if (traffic->needs_server()) traffic->wake_server();
   lock.unlock();
-  auto pending = std::make_shared<Pending>(Pending{traffic, std::move(task)});
+  auto pending = std::make_shared<Pending>(traffic, std::move(task));
   return [pending] { pending->wait(); };
 }
 
