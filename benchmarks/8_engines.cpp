@@ -108,7 +108,8 @@ void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::str
       std::snprintf(text, sizeof text, "%-15s %9lld B", what.c_str(), static_cast<long long>(one.bytes()));
       std::string line = text;
       for (size_t e = 0; e < engines.size(); ++e) {
-        std::snprintf(text, sizeof text, "   %s %9.1f us %6.2f GB/s", kEngines[e].c_str(), best[e], one.moved(what) / best[e] * 1e-3);
+        auto rate = one.moved(what) / best[e] * 1e-3;
+        std::snprintf(text, sizeof text, "   %s %9.1f us %6.2f GB/s", kEngines[e].c_str(), best[e], rate);
         line += text;
       }
       std::snprintf(text, sizeof text, "   %.2fx\n", best[0] / best.back());

@@ -28,7 +28,7 @@ struct Collective {
   const char* cause = "";       // as CauseScope
   std::string axis;
   uint64_t number = 0;          // on its line, from 0; given by the group
-  c10::SmallVector<int64_t, 4> sends, receives;  // of an all_to_all: elements per member
+  c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
 
   uint64_t fingerprint() const;
   std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm

@@ -69,25 +69,38 @@ Notes::~Notes() = default;
 
 std::string Notes::key(int64_t rank) const { return c10::str("waits/", line_, "/", rank); }
 
+std::string Notes::read(int64_t member, const History& history, const Collective& call) const {
+  auto me = ranks_[position_], other = ranks_[member];
+  if (!store_->check({key(other)})) return "";
+  auto note = read_note(store_->get_to_str(key(other)));
+  for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of what follows
+    auto* ours = history.find(number);
+    if (ours && theirs.fingerprint != ours->fingerprint()) return mismatch_text(*ours, me, other, theirs.text);
+  }
+  auto uneven = uneven_parts(call, note, position_, member);
+  return uneven.empty() ? "" : mismatch_text(call, me, other, c10::str(note.calls[call.number].text, ", and ", uneven));
+}
+
 // A store that does not answer is no news: its server may have ended well before us.
 std::string Notes::compare(const History& history, const Collective& call) const {
   if (!store_) return "";
   try {
-    auto me = ranks_[position_];
-    store_->set(key(me), write_note(history, call));
+    store_->set(key(ranks_[position_]), write_note(history, call));
     for (size_t j = 0; j < ranks_.size(); ++j) {
-      if (static_cast<int64_t>(j) == position_ || !store_->check({key(ranks_[j])})) continue;
-      auto note = read_note(store_->get_to_str(key(ranks_[j])));
-      for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of what follows
-        auto* ours = history.find(number);
-        if (ours && theirs.fingerprint != ours->fingerprint()) return mismatch_text(*ours, me, ranks_[j], theirs.text);
-      }
-      auto uneven = uneven_parts(call, note, position_, j);
-      if (!uneven.empty()) return mismatch_text(call, me, ranks_[j], c10::str(note.calls[call.number].text, ", and ", uneven));
+      auto text = static_cast<int64_t>(j) == position_ ? "" : read(j, history, call);
+      if (!text.empty()) return text;
     }
   } catch (const std::exception&) {
   }
   return "";
+}
+
+std::string Notes::compare_with(int64_t member, const History& history, const Collective& call) const {
+  try {
+    return store_ ? read(member, history, call) : "";
+  } catch (const std::exception&) {
+    return "";
+  }
 }
 
 bool NoteTimes::due() {

@@ -27,8 +27,12 @@ class Notes {
   // program, told with both sides; else the text is empty.
   std::string compare(const History& history, const Collective& call) const;
 
+  // The same with the note of one member, who may have left because of us; tells the others nothing.
+  std::string compare_with(int64_t member, const History& history, const Collective& call) const;
+
  private:
   std::string key(int64_t rank) const;
+  std::string read(int64_t member, const History& history, const Collective& call) const;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string line_;
   std::vector<int64_t> ranks_;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/shm/shm_group.h"

@@ -90,7 +90,8 @@ void Messages::post(const at::Tensor& t, int64_t peer, Post post) {
 
 void Messages::gone(int64_t peer, const std::exception& error) {
   check_alarm();
-  compare_notes();  // it may have left because of us
+  auto mismatch = members().notes ? members().notes->compare_with(peer, line_->history(), call_) : "";
+  if (!mismatch.empty()) line_->trouble.fail(mismatch);  // it left because of us
   auto me = members().ranks[members().position], rank = members().ranks[peer];
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;

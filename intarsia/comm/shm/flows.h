@@ -44,7 +44,7 @@ struct Pull {
 
 // The messages of all other members and our own memory, reduced in the order of the line.
 struct Reducing {
-  c10::SmallVector<LaneReader*, 8> from;  // per member of the line; null: ours
+  c10::SmallVector<LaneReader*, 4> from;  // per member of the line; null: ours
   const char* mine = nullptr;
   char* to = nullptr;
   LaneWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
@@ -61,11 +61,12 @@ struct Reducing {
   uint64_t next_piece();
 };
 
-// Flows of one collective and the tensors whose memory they use.
+// Flows of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB): one is made for
+// each collective that is waited for later.
 struct Task {
   Collective call;
-  c10::SmallVector<Push, 4> pushes;
-  c10::SmallVector<Pull, 4> pulls;
+  c10::SmallVector<Push, 2> pushes;
+  c10::SmallVector<Pull, 2> pulls;
   std::optional<Reducing> reduction;
   c10::SmallVector<at::Tensor, 2> tensors;
   std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
@@ -78,5 +79,6 @@ struct Task {
   // The members that it waits for, in no order, maybe several times.
   std::vector<int64_t> missing() const;
 };
+static_assert(sizeof(Task) <= 960);
 
 }  // namespace intarsia

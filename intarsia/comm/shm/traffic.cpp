@@ -16,7 +16,7 @@
 namespace intarsia {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};  // between two looks at the other processes and the program around us
+constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and the program around us
 
 constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
 constexpr size_t kCompared = 64;                         // collectives
@@ -54,6 +54,9 @@ std::string names_of(std::vector<int64_t> ranks) {
 struct Traffic::Pending {
   std::shared_ptr<Traffic> traffic;
   std::shared_ptr<Task> task;
+  Pending(std::shared_ptr<Traffic> traffic, std::shared_ptr<Task> task) : traffic(std::move(traffic)), task(std::move(task)) {}
+  Pending(const Pending&) = delete;  // the last one to go would be the first
+  Pending& operator=(const Pending&) = delete;
 
   void wait() const {
     std::vector<std::shared_ptr<Task>> over;
@@ -113,7 +116,7 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
   if (task->finished()) return lock.unlock(), Wait();
   if (traffic->needs_server()) traffic->wake_server();
   lock.unlock();
-  auto pending = std::make_shared<Pending>(Pending{traffic, std::move(task)});
+  auto pending = std::make_shared<Pending>(traffic, std::move(task));
   return [pending] { pending->wait(); };
 }
 
@@ -248,7 +251,7 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     auto state = line_.segment->member(j).state.load();
     if (!ended && state == MemberRecord::taking_part) continue;
     if (move_all()) return;  // what it did last
-    compare_notes(lock, {});  // it may have left because of us
+    if (state == MemberRecord::failed) compare_notes(lock, {});  // it may have failed because of us
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
     lock.unlock();  // the store may take its time
     auto first = line_.alarm ? line_.alarm->first_gone(rank) : rank;
