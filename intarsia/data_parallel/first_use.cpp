@@ -152,6 +152,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
   std::vector<Owner> whole;
   std::optional<PlainTensorScope> plain;
   if (!is_about_the_handle(op.schema().name())) {
+    c10::impl::ExcludeDispatchKeyGuard ours(kFromNothingKeys);  // what is made here is plain
     auto call = look_at_call(op, *stack);
     for (auto& owner : call.owners) {
       bool needs = needs_whole(op, call, *owner);

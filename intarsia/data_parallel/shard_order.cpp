@@ -126,6 +126,7 @@ void ShardOrder::write() {
 
 void ShardOrder::failed() {
   armed_ = false;
+  CauseScope cause("fully_shard", false);
   try {
     if (!all_know_) lane_.check_always(Lane::kNobody, Lane::kFailed);
   } catch (...) {  // the others raise it, too

@@ -147,7 +147,8 @@ FromNothingScope::~FromNothingScope() {
 
 void GivenTensors::see(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
-  if (!is_dtensor(tensor)) {
+  // A parameter that is gathered at its first use will be plain by then.
+  if (!is_dtensor(tensor) || tensor.key_set().has(kFirstUseKey)) {
     plain = true;
     lists = lists || is_per_rank(tensor) || tensor.numel() != 1;
   } else if (!leads_) {

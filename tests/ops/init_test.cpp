@@ -33,10 +33,10 @@ std::vector<CutCase> all_fills() {
   };
 }
 
-TEST(Init, FillsAsOnPlainParameters) { check_every_cut(all_fills()); }
+TEST(NnInit, FillsAsOnPlainParameters) { check_every_cut(all_fills()); }
 
 // Over processes each rank has a generator of its own.
-TEST(Init, DrawsTheNumbersOfTheFirstRankWhateverTheOthersSeed) {
+TEST(NnInit, DrawsTheNumbersOfTheFirstRankWhateverTheOthersSeed) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     auto rank = process_world() ? process_world()->hosted()[0] : 0;
