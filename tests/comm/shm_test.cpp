@@ -111,6 +111,17 @@ TEST(Shm, WhatIsUnderWayGoesOnWithoutAWait) {
   });
 }
 
+TEST(Shm, AnEmptyCollectiveEndsBehindOneThatIsUnderWay) {
+  on_threads(ends_of_a_line(2), [&](const Group& group, int64_t me) {
+    auto mine = value_of(me, 5), all = at::empty({10}), nothing = at::empty({0}), none = at::empty({0});
+    if (me == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other one has to wait
+    auto wait = group.all_gather(call(Collective::all_gather, mine), mine, all, {5, 5});
+    for (int i = 0; i < 3; ++i) group.all_reduce(call(Collective::all_reduce, nothing, ReduceOp::sum), nothing, none, false);
+    finish_it(wait);
+    EXPECT_TRUE(at::equal(all, at::cat({value_of(0, 5), value_of(1, 5)})));
+  });
+}
+
 TEST(Shm, ThreadsOfARankMayUseLinesOfTheirOwn) {
   auto first = ends_of_a_line(2), second = ends_of_a_line(2);
   on_threads({first[0], first[1], second[0], second[1]}, [&](const Group& group, int64_t j) {

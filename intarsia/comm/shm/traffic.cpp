@@ -135,11 +135,12 @@ bool Traffic::move_all() {
     may_pull = may_pull && task->pulled();
     if (!may_push && !may_pull) break;
   }
-  while (!under_way_.empty() && under_way_.front()->finished()) {
-    auto* task = under_way_.front();
-    under_way_.pop_front();
+  // One that moves nothing, of empty tensors, has finished also behind one that has not.
+  std::erase_if(under_way_, [&](Task* task) {
+    if (!task->finished()) return false;
     if (task->self) over_.push_back(std::move(task->self));
-  }
+    return true;
+  });
   if (under_way_.empty()) dropped_ = false;
   return moved;
 }
