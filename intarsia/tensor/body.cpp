@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
@@ -21,6 +22,11 @@ c10::Device device_of(const Shards& shards, const Layout& layout) {
   bool as_the_mesh = shards.empty() || (shards[0].is_meta() && is_rehearsing());
   return as_the_mesh ? c10::Device(layout.mesh().device_type()) : shards[0].device();
 }
+
+// Code of ours that LibTorch's may be waiting for: see Note [Tensors made from nothing].
+struct OutsideLibTorch {
+  c10::impl::ExcludeDispatchKeyGuard outside{kFromNothingKeys};
+};
 
 thread_local bool is_replaying = false;
 struct ReplayScope {
@@ -97,6 +103,7 @@ void DTensorBody::arrive_later(std::function<Shards()> finish) {
 void DTensorBody::finish() {
   std::lock_guard lock(mutex_);
   if (!pending_) return;
+  OutsideLibTorch scope;
   try {
     shards_ = pending_();
   } catch (const c10::Error&) {  // there is no value: every later read gets the same error
@@ -118,6 +125,7 @@ void DTensorBody::written() {
 
 // Of the owner of memory: takes back what was written to what it lent, and follows its base.
 void DTensorBody::catch_up() {
+  OutsideLibTorch scope;
   take_back();
   if (recipe_) refresh();
 }
@@ -198,6 +206,7 @@ void DTensorBody::write_back() {
 }
 
 void DTensorBody::settle_in_place() {
+  OutsideLibTorch scope;
   auto& owner = memory();
   auto* done = owner.layout->with(intarsia::settled(owner.layout->placements()));
   auto& targets = owner.shards();

@@ -121,10 +121,11 @@ void try_refused(const SampleCall& plain, int64_t& tried) {
   });
 }
 
-// Kernels that read memory which is not there if what they get does not fit together. (Backward ops are called for gradients.)
+// Kernels that read memory which is not there if what they get does not fit together, or leave the result of nothing as its
+// memory was. (Backward ops are called for gradients.)
 bool reads_on_trust(const std::string& op) {
   static const char* const kParts[] = {"backward", "_unsafe",      "_reshape_alias", "flash_attention",
-                                       "lu_unpack", "_weight_norm", "_pdist",         "_ctc_loss", "fractional_max_pool"};
+                                       "lu_unpack", "_weight_norm", "_pdist",         "_ctc_loss", "fractional_max_pool", "multi_margin_loss"};
   return std::any_of(std::begin(kParts), std::end(kParts), [&](auto* part) { return op.find(part) != std::string::npos; });
 }
 
