@@ -270,6 +270,10 @@ std::string verdict(const SampleCall& call, const std::vector<std::vector<at::Te
       auto whole = put_together(pieces, placements, trial.mesh_shape, expected.sizes());
       auto goal = values ? expected : at::zeros_like(expected);
       auto wrong = difference(whole, goal, tolerance_of(expected, call.tensors()));
+      if (!wrong.empty() && goal.scalar_type() == at::kFloat) {  // of a long sum little may be left: beside the largest
+        auto scale = std::max(1.0, largest_of(goal));
+        if (difference(whole / scale, goal / scale, 1e-6).empty()) wrong.clear();
+      }
       if (!wrong.empty()) return "output " + std::to_string(i) + ": " + wrong;
     } catch (const c10::Error& error) {
       return "output " + std::to_string(i) + ": " + error.what_without_backtrace();
