@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/core/version_counter.h"
 #include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/watch.h"
@@ -192,8 +193,7 @@ static void share_counters(const at::Tensor& viewed, const std::vector<Arguments
   for (size_t slot = 0; slot < results.size(); ++slot) {
     auto value = value_at(viewed, slot);
     for (auto& tensor : tensors_in(results[slot][r])) {
-      if (!tensor.defined() || tensor.is_inference() || value.is_inference() || !tensor.is_alias_of(value)) continue;
-      tensor.unsafeGetTensorImpl()->set_version_counter(value.unsafeGetTensorImpl()->version_counter());
+      if (tensor.defined() && tensor.is_alias_of(value)) share_counter(tensor, value);
     }
   }
 }

@@ -10,6 +10,7 @@
 
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
+#include "intarsia/core/version_counter.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/rehearsal.h"
 #include "intarsia/tensor/strides.h"
@@ -33,12 +34,6 @@ struct ReplayScope {
   bool outer = std::exchange(is_replaying, true);
   ~ReplayScope() { is_replaying = outer; }
 };
-
-// One counter for tensors that view one memory: a write to one is a write to both.
-void share_counter(const at::Tensor& tensor, const at::Tensor& owner) {
-  if (tensor.is_inference() || owner.is_inference()) return;
-  tensor.unsafeGetTensorImpl()->set_version_counter(owner.unsafeGetTensorImpl()->version_counter());
-}
 
 }  // namespace
 

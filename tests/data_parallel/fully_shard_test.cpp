@@ -26,16 +26,7 @@ void compare_sharded(Model plain, Model model, LossOf loss_of, Batch batch_of, W
   torch::optim::AdamW own(model->parameters(), torch::optim::AdamWOptions(0.01));  // made before: leaves stay the same
   torch::optim::AdamW goal(plain->parameters(), torch::optim::AdamWOptions(0.01));
   wrap(model, mesh);
-  for (int64_t step = 0; step < 20; ++step) {
-    own.zero_grad(), goal.zero_grad();
-    auto batch = batch_of(step);
-    auto expected = loss_of(plain, batch);
-    auto loss = loss_of(model, mine(batch, mesh));
-    expected.backward(), loss.backward();
-    own.step(), goal.step();
-    auto mean = full_tensor(from_local(loss.detach(), mesh, {Partial(ReduceOp::avg)}));
-    ASSERT_NEAR(mean.template item<double>(), expected.template item<double>(), tolerance) << "in step " << step;
-  }
+  expect_same_losses({own, goal}, model, plain, loss_of, batch_of, mesh, tolerance);
   for (auto& p : model->parameters()) EXPECT_TRUE(is_dtensor(p));
   expect_same_tensors(*model, *plain, tolerance);
 }

@@ -82,4 +82,24 @@ inline void expect_same_tensors(const torch::nn::Module& actual, const torch::nn
   }
 }
 
+struct Optimizers {
+  torch::optim::Optimizer &own, &goal;
+};
+
+// Twenty steps of a model on parts of a batch and of a plain one on all of it: the mean loss of the ranks is the plain one's.
+template <class Model, class LossOf, class Batch>
+void expect_same_losses(Optimizers optimizers, Model model, Model plain, LossOf loss_of, Batch batch_of, const DeviceMesh& mesh,
+                        double tolerance) {
+  for (int64_t step = 0; step < 20; ++step) {
+    optimizers.own.zero_grad(), optimizers.goal.zero_grad();
+    auto batch = batch_of(step);
+    auto expected = loss_of(plain, batch);
+    auto loss = loss_of(model, mine(batch, mesh));
+    expected.backward(), loss.backward();
+    optimizers.own.step(), optimizers.goal.step();
+    auto mean = full_tensor(from_local(loss.detach(), mesh, {Partial(ReduceOp::avg)}));
+    ASSERT_NEAR(mean.template item<double>(), expected.template item<double>(), tolerance) << "in step " << step;
+  }
+}
+
 }  // namespace intarsia

@@ -25,16 +25,7 @@ void compare_training(Model plain, Model model, LossOf loss_of, Batch batch_of, 
   torch::optim::SGD own(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   torch::optim::SGD goal(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   replicate(*model, mesh, options);
-  for (int64_t step = 0; step < 20; ++step) {
-    own.zero_grad(), goal.zero_grad();
-    auto batch = batch_of(step);
-    auto expected = loss_of(plain, batch);
-    auto loss = loss_of(model, mine(batch, mesh));
-    expected.backward(), loss.backward();
-    own.step(), goal.step();
-    auto mean = full_tensor(from_local(loss.detach(), mesh, {Partial(ReduceOp::avg)}));
-    ASSERT_NEAR(mean.template item<double>(), expected.template item<double>(), 1e-12) << "in step " << step;
-  }
+  expect_same_losses({own, goal}, model, plain, loss_of, batch_of, mesh, 1e-12);
   expect_same_tensors(*model, *plain);
 }
 
