@@ -67,26 +67,30 @@ const Shards& DTensorBody::hand_out() {
   return shards_;
 }
 
+// Of the owner of memory: what is lent of it.
+std::shared_ptr<LentViews> DTensorBody::lent() {
+  std::lock_guard lock(mutex_);
+  if (!lent_) {
+    lent_ = std::make_shared<LentViews>(shards_, version_.load(std::memory_order_relaxed));
+    has_lent_.store(true, std::memory_order_release);
+  }
+  return lent_;
+}
+
 // Notes the copy of a view of this tensor as lent, or that what is lent of it is up to date.
 void DTensorBody::lend(DTensorBody& view) {
   auto recipe = *view.recipe_;
   recipe.base = wrap(c10::make_intrusive<DTensorBody>(shards(), layout), recipe.base.sizes(), recipe.base.strides(), recipe.base.dtype());
   auto& owner = memory();
-  std::lock_guard lock(owner.mutex_);
-  auto writes = count_writes(view.shards_);
-  auto seen = version();
-  auto known = std::find_if(owner.lent_.begin(), owner.lent_.end(), [&](auto& lent) { return lent->values[0].is_same(view.shards_[0]); });
-  if (known != owner.lent_.end()) {
-    (*known)->writes = writes;
-    (*known)->seen = seen;
-  } else {
-    owner.lent_.push_back(std::make_unique<Lent>(Lent{std::move(recipe), view.shards_, view.layout, writes, seen}));
-  }
+  auto further = view.has_lent_.load(std::memory_order_acquire) ? view.lent_ : nullptr;
+  owner.lent()->lend({.recipe = std::move(recipe), .values = view.shards_, .layout = view.layout, .further = std::move(further)});
   owner.is_tied_.store(true, std::memory_order_release);
+  if (owner.recipe_) body_of(owner.recipe_->base).lend(owner);
 }
 
 uint64_t DTensorBody::version() {
   auto& owner = memory();
+  if (C10_UNLIKELY(owner.has_lent_.load(std::memory_order_acquire))) return owner.lent_->version();
   return owner.version_.load(std::memory_order_relaxed) + count_writes(owner.shards_);
 }
 
@@ -126,28 +130,9 @@ void DTensorBody::catch_up() {
 }
 
 void DTensorBody::take_back() {
-  bool changed = false;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& lent : lent_) {
-      auto writes = count_writes(lent->values);
-      if (lent->writes == writes) continue;
-      auto before = version();
-      TORCH_CHECK(lent->seen == before, "[", lent->recipe.op.schema().name(), "] the local tensor of this view was written to ",
-                  "after the tensor that it views had changed. The view is a copy, brought together from other ranks, and to_local ",
-                  "showed it as it was. Call to_local again after a write, or write to the view itself.");
-      write_through(lent->recipe, lent->values, lent->layout);
-      count_write();
-      lent->writes = writes;
-      for (auto& other : lent_) {
-        if (other == lent || (other->seen == before && !overlap(other->recipe, lent->recipe))) other->seen = version();
-      }
-      changed = true;
-    }
-    auto is_returned = [](auto& lent) { return lent->is_returned(); };
-    lent_.erase(std::remove_if(lent_.begin(), lent_.end(), is_returned), lent_.end());
-    if (lent_.empty() && !recipe_) is_tied_.store(false, std::memory_order_release);
-  }
+  if (!has_lent_.load(std::memory_order_acquire)) return;
+  bool changed = lent_->take_back();
+  if (lent_->empty() && !recipe_) is_tied_.store(false, std::memory_order_release);
   if (changed && recipe_) write_back();
 }
 
@@ -178,11 +163,7 @@ void DTensorBody::refresh() {
 // What is lent of a view that has been renewed shows this tensor as it is.
 void DTensorBody::renew_lent(const DTensorBody& view) {
   auto& owner = memory();
-  if (!owner.is_tied_) return;
-  std::lock_guard lock(owner.mutex_);
-  for (auto& lent : owner.lent_) {
-    if (!view.shards_.empty() && lent->values[0].is_same(view.shards_[0])) lent->seen = version();
-  }
+  if (owner.has_lent_.load(std::memory_order_acquire) && !view.shards_.empty()) owner.lent_->renew(view.shards_);
 }
 
 bool DTensorBody::is_stale() {
@@ -197,6 +178,7 @@ void DTensorBody::write_back() {
   auto& base = body_of(recipe_->base);
   write_through(*recipe_, shards_, layout);
   base.written();
+  base.renew_lent(*this);
   recipe_->seen = base.version();
 }
 
@@ -215,7 +197,7 @@ void DTensorBody::settle_in_place() {
   for (size_t slot = 0; slot < targets.size(); ++slot) write_into(targets[slot], reduced.shards[slot]);
   owner.settled_ = nullptr;
   owner.layout = done;
-  for (auto& lent : owner.lent_) body_of(lent->recipe.base).layout = done;
+  if (owner.has_lent_.load(std::memory_order_acquire)) owner.lent_->settle();
   for (auto& weak : owner.pending_views_) {
     if (auto view = weak.lock()) view->layout = view->layout->with(intarsia::settled(view->layout->placements()));
   }
@@ -266,11 +248,7 @@ void attach_note(const at::Tensor& tensor, NotePtr note) {
 // A slice of a local tensor is a view of it; what comes of a move has the order of the whole, too.
 static Shards moved(const at::Tensor& tensor, const Plan& plan, const Shards& shards) {
   auto result = run(plan, shards, tensor.sizes());
-  bool dense = tensor.is_non_overlapping_and_dense();
-  for (auto& shard : result) {
-    if (dense) follow_strides(shard, tensor.strides());
-    else shard = shard.contiguous();
-  }
+  for (auto& shard : result) follow_strides(shard, tensor.strides());
   return result;
 }
 

@@ -16,6 +16,7 @@
 #include "intarsia/core/shards.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/lent.h"
 #include "intarsia/tensor/recipe.h"
 
 namespace intarsia {
@@ -32,9 +33,10 @@ using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 // them does not pass dispatch. Their own version counters tell: what is remembered of a tensor (its reduced value, a view
 // that is a copy) counts for one state of these counters. Dispatch itself writes below them. Tensors that view one memory
 // get one counter when they are handed out. The local tensors of a view that is a copy are lent: whoever reads the base
-// first carries into it what was written to them, and it is an error if the base had changed by then. Tensors made in
-// inference mode have no counter: once handed out, nothing of them is remembered, and nothing is carried. A write through local memory is every rank's business, like any op: a rank that alone has to
-// renew what it remembers would wait for the others.
+// first carries into it what was written to them, and it is an error if the base had changed by then. A copied view of a
+// copied view lends through both. Tensors made in inference mode have no counter: once handed out, nothing of them is
+// remembered, and nothing is carried. A write through local memory is every rank's business, like any op: a rank that
+// alone has to renew what it remembers would wait for the others.
 
 // Note [Reading from several threads]
 // Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
@@ -99,10 +101,14 @@ class DTensorBody final : public c10::BackendMeta {
   void take_back();
   void lend(DTensorBody& view);
   void renew_lent(const DTensorBody& view);
+  std::shared_ptr<LentViews> lent();
   void refresh();
   void write_back();
 
-  void count_write() { version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void count_write() {
+    if (C10_UNLIKELY(has_lent_.load(std::memory_order_acquire))) return lent_->count_write();
+    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   Shards shards_;
   std::atomic<uint64_t> version_{0};
@@ -111,7 +117,8 @@ class DTensorBody final : public c10::BackendMeta {
   std::atomic<bool> is_tied_{false};       // has a recipe, or lent something
   std::atomic<bool> is_unwatched_{false};  // handed out, and writes to it are not counted
   bool shares_counters_ = false;           // with its base
-  std::vector<std::unique_ptr<Lent>> lent_;
+  std::atomic<bool> has_lent_{false};
+  std::shared_ptr<LentViews> lent_;  // made when something is lent for the first time; counts the writes from then on
   std::vector<c10::weak_intrusive_ptr<DTensorBody>> pending_views_;  // of this memory, and pending like it
   std::atomic<bool> late_{false};  // pending_ is set
   std::function<Shards()> pending_;

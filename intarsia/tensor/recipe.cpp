@@ -19,13 +19,6 @@ void write_local(const Shards& targets, const Shards& values) {
 
 }  // namespace
 
-bool Lent::is_returned() const {
-  for (auto& value : values) {
-    if (value.use_count() > 1 || value.storage().use_count() > 1) return false;
-  }
-  return true;
-}
-
 uint64_t count_writes(const Shards& tensors) {
   uint64_t count = 0;
   for (auto& tensor : tensors) {

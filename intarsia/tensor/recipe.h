@@ -32,17 +32,6 @@ struct Recipe {
   bool local = false;
 };
 
-// The copy of such a view, in the hands of the program: see Note [Writes through local memory].
-struct Lent {
-  Recipe recipe;  // its base is a tensor of its own over the same local tensors: what is lent does not hold who lends
-  Shards values;
-  const Layout* layout;
-  uint64_t writes;  // to `values` that the base knows
-  uint64_t seen;    // version of the base that the values show
-
-  bool is_returned() const;  // nobody else holds it any more
-};
-
 // How often the tensors were written to by whoever counts writes.
 uint64_t count_writes(const Shards& tensors);
 

@@ -7,6 +7,13 @@ namespace intarsia {
 
 void follow_strides(at::Tensor& shard, at::IntArrayRef strides) {
   if (!shard.defined() || shard.layout() != at::kStrided || shard.numel() < 2) return;
+  for (int64_t d = 0; d < shard.dim(); ++d) {
+    if (strides[d] != 0 || shard.size(d) < 2) continue;
+    auto one = shard.narrow(d, 0, 1);  // of values that are all equal
+    follow_strides(one, strides);
+    shard = one.expand(shard.sizes());
+    return;
+  }
   auto wanted = at::infer_dense_strides(shard.sizes(), strides);
   bool follows = true;
   for (int64_t d = 0; d < shard.dim(); ++d) follows = follows && (shard.size(d) == 1 || shard.stride(d) == wanted[d]);

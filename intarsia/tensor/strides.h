@@ -2,7 +2,8 @@
 // Note [Strides of the whole]
 // The local tensors of a distributed tensor that has memory of its own lie in memory in the order that the strides of the
 // whole tell. Kernels look at the local strides and autograd's formulas at those of the whole, and some kernels rely on what a
-// formula has made sure of (the gradient of group_norm takes a contiguous gradient and does not look).
+// formula has made sure of (the gradient of group_norm takes a contiguous gradient and does not look). A dim that is expanded in
+// the whole is expanded in the shard.
 
 #include <ATen/core/Tensor.h>
 

@@ -56,7 +56,7 @@ void scans(Builder& b) {
       {"cumsum", [](const Tensor& x, int64_t d) { return at::cumsum(x, d); }},
       {"cumprod", [](const Tensor& x, int64_t d) { return at::cumprod(x, d); }},
       {"cumprod with zeros", [](const Tensor& x, int64_t d) { return at::cumprod(at::relu(x) * 1.5, d); }},
-      {"logcumsumexp", [](const Tensor& x, int64_t d) { return at::logcumsumexp(x, d); }},
+      {"logcumsumexp", [](const Tensor& x, int64_t d) { return without_jump(at::logcumsumexp(x, d)); }},
       {"var", [](const Tensor& x, int64_t d) { return at::var(x, d, true, false); }},
       {"std", [](const Tensor& x, int64_t d) { return at::std(x, d, false, true) * 2; }},
       {"norm", [](const Tensor& x, int64_t d) { return at::norm(x + 3, 2, d, true); }},
@@ -65,7 +65,7 @@ void scans(Builder& b) {
       {"prod", [](const Tensor& x, int64_t d) { return at::prod(x, d); }},
       {"nansum", [](const Tensor& x, int64_t d) { return at::nansum(x, d); }},
       {"count_nonzero", [](const Tensor& x, int64_t d) { return at::count_nonzero(x, at::IntArrayRef(&d, 1)); }},
-      {"logsumexp", [](const Tensor& x, int64_t d) { return at::logsumexp(x, d, true); }},
+      {"logsumexp", [](const Tensor& x, int64_t d) { return without_jump(at::logsumexp(x, d, true)); }},
   };
   along_dim(b, all, b.any());
 }

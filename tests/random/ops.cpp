@@ -111,7 +111,7 @@ void reduction(Builder& b) {
     case 7: b.emit("mean(" + v(i) + ")", [=](const Values& r) { return Values{r[i].mean()}; }); break;
     case 8: b.emit("any" + args, [=](const Values& r) { return Values{dims.empty() ? r[i].any() : r[i].any(dims, keep)}; }); break;
     case 9: b.emit("all(" + v(i) + ")", [=](const Values& r) { return Values{r[i].all()}; }); break;
-    default: b.emit("logsumexp" + args, [=](const Values& r) { return Values{r[i].logsumexp(dims, keep)}; }); break;
+    default: b.emit("logsumexp" + args, [=](const Values& r) { return Values{without_jump(r[i].logsumexp(dims, keep))}; }); break;
   }
 }
 

@@ -73,7 +73,7 @@ std::string compare_values(const Program& program, const Values& values) {
     if (!is_dtensor(values[i])) return name(i) + " is a plain tensor";
     auto found = full_tensor(values[i].detach()), goal = program.values[i].detach();
     if (values[i].sizes() != goal.sizes()) return name(i) + c10::str(" claims shape ", values[i].sizes());
-    if (goal.is_floating_point()) {
+    if (goal.is_floating_point() || goal.is_complex()) {
       auto finite = goal.nan_to_num(0, 0, 0).abs();
       auto scale = goal.numel() ? std::max(1.0, finite.max().item<double>()) : 1.0;
       found = found / scale, goal = goal / scale;

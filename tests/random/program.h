@@ -80,4 +80,7 @@ const std::vector<DrawOp>& ops();
 const std::vector<DrawOp>& more_ops();  // of more families
 void draw_sample(Builder& builder);     // any op that has a rule, as the samples of the rules call it
 
+// The logarithm of complex numbers without its jump: beside the negative numbers rounding decides between pi and -pi.
+inline at::Tensor without_jump(const at::Tensor& logarithm) { return logarithm.is_complex() ? at::exp(logarithm) : logarithm; }
+
 }  // namespace intarsia

@@ -76,7 +76,7 @@ Stack by_ops(const BatchNorm& norm) {
   }
   auto normed = at::mul(centered, along_channels(rstd, x));
   auto out = scaled_and_moved(normed, along_channels(norm.weight, x), along_channels(norm.bias, x));
-  out = out.to(norm.input.scalar_type());
+  out = out.to(norm.input.scalar_type()).contiguous(norm.input.suggest_memory_format());
   if (!norm.training) return {out, x.new_empty({0}), x.new_empty({0})};
   auto statistics = weight_type(norm.weight, norm.input);
   return {out, mean.to(statistics), rstd.to(statistics)};
@@ -99,7 +99,8 @@ Stack gradients_by_ops(BatchNormBackward norm) {
       g = at::sub(g, along_channels(at::div(settle(level), count), x));
       g = at::sub(g, at::mul(normed, along_channels(at::div(settle(along), count), x)));
     }
-    results[0] = at::mul(g, along_channels(scaled(rstd, norm.weight), x)).to(x.scalar_type());
+    auto result = at::mul(g, along_channels(scaled(rstd, norm.weight), x)).to(x.scalar_type());
+    results[0] = result.contiguous(x.suggest_memory_format());
   }
   if (norm.mask[1]) results[1] = along.to(weight_type(norm.weight, x));
   if (norm.mask[2]) results[2] = level.to(weight_type(norm.weight, x));
