@@ -49,7 +49,7 @@ test: setup-tests
 	$(call first_build,11)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
-	ctest --preset dev --parallel $(JOBS)
+	ctest --preset dev --parallel $(JOBS) || { tools/failures; exit 1; }
 
 nightly: setup-tests
 	cmake --preset dev

@@ -104,7 +104,7 @@ TEST(Shm, WhatIsUnderWayGoesOnWithoutAWait) {
   on_threads(ends_of_a_line(2), [&](const Group& group, int64_t me) {
     auto mine = value_of(me, numel), all = at::empty({2 * numel});
     auto wait = group.all_gather(call(Collective::all_gather, mine), mine, all, {numel, numel});
-    if (me == 1) wait(), received = true;
+    if (me == 1) finish_it(wait), received = true;
     while (!received) std::this_thread::yield();
     finish_it(wait);
     EXPECT_TRUE(at::equal(all, at::cat({value_of(0, numel), value_of(1, numel)})));

@@ -152,6 +152,16 @@ bool Task::pushed() const {
 
 bool Task::pulled() const { return all_finished(pulls) && (!reduction || reduction->finished()); }
 
+uint64_t Task::unread() const {
+  uint64_t bytes = 0;
+  auto add = [&](auto& flow) {
+    if (!flow.finished()) bytes += flow.header.bytes - flow.done + kLineBytes;
+  };
+  for (auto& pull : pulls) add(pull);
+  if (reduction) add(*reduction);
+  return bytes;
+}
+
 bool Task::move(bool may_push, bool may_pull) {
   bool moved = false;
   if (may_push) {

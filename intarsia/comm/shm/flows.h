@@ -74,6 +74,7 @@ struct Task {
   void set_number(uint64_t number);
   bool pushed() const;  // all that others need of us is in the lanes
   bool pulled() const;
+  uint64_t unread() const;  // bytes that we still have to read, of all lanes together
   bool finished() const { return pushed() && pulled(); }
   bool move(bool may_push, bool may_pull);
   // The members that it waits for, in no order, maybe several times.

@@ -54,6 +54,7 @@ class Segment {
   };
   LaneMemory lane_to_all(int64_t writer) const;
   LaneMemory lane(int64_t writer, int64_t reader) const;
+  uint64_t least_capacity() const { return single_capacity_; }  // of any lane
 
  private:
   Segment(int64_t size, int fd);

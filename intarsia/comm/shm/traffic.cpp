@@ -285,8 +285,14 @@ void Traffic::fail(const std::string& text, MemberRecord::State state) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
+// Others wait for bytes of ours that are not in the lanes yet, or for room in lanes that we do not read.
 bool Traffic::needs_server() const {
-  return dropped_ || std::any_of(under_way_.begin(), under_way_.end(), [](auto* task) { return !task->pushed(); });
+  uint64_t unread = 0;
+  for (auto* task : under_way_) {
+    if (!task->pushed()) return true;
+    unread += task->unread();
+  }
+  return dropped_ || unread > line_.segment->least_capacity();
 }
 
 void Traffic::wake_server() {

@@ -33,7 +33,8 @@ struct SharedLine {
 
 // Note [Who moves bytes]
 // A thread that waits for a collective moves the bytes of all collectives of its line that are under way. If nobody waits, and
-// others need bytes of ours that found no room in the lanes, a thread of our own does it. So what is under way goes on by
+// others need bytes of ours that found no room in the lanes, or have more for us than the lanes hold, a thread of our own does
+// it. So what is under way goes on by
 // itself, and a collective that is waited for at once needs no other thread.
 class Traffic {
  public:
