@@ -88,6 +88,11 @@ void DTensorBody::lend(DTensorBody& view) {
   if (owner.recipe_) body_of(owner.recipe_->base).lend(owner);
 }
 
+DTensorBody& DTensorBody::root() {
+  auto& owner = memory();
+  return owner.recipe_ ? body_of(owner.recipe_->base).root() : owner;
+}
+
 uint64_t DTensorBody::version() {
   auto& owner = memory();
   if (C10_UNLIKELY(owner.has_lent_.load(std::memory_order_acquire))) return owner.lent_->version();

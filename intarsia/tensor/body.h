@@ -69,6 +69,8 @@ class DTensorBody final : public c10::BackendMeta {
 
   // Who owns the memory that the shards view.
   DTensorBody& memory() { return base_ ? *base_ : *this; }
+  // Who owns the memory that this is a view of, also through views that are copies.
+  DTensorBody& root();
   // Another number after every write to the memory, by whomever.
   uint64_t version();
 

@@ -218,6 +218,22 @@ const Shards& shards_of(const at::Tensor& tensor) {
   return body_of(tensor).hand_out();
 }
 
+// The local tensors behind any tensor.
+static Shards locals_of(const at::Tensor& tensor) {
+  if (is_dtensor(tensor)) return body_of(tensor).last_known_shards();
+  return is_per_rank(tensor) ? values_of(tensor) : Shards{tensor};
+}
+
+bool is_alias_of(const at::Tensor& a, const at::Tensor& b) {
+  if (is_dtensor(a) && is_dtensor(b) && &body_of(a).root() == &body_of(b).root()) return true;
+  for (auto& one : locals_of(a)) {
+    for (auto& other : locals_of(b)) {
+      if (one.is_alias_of(other)) return true;
+    }
+  }
+  return false;
+}
+
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
   if (std::any_of(size.begin(), size.end(), [](auto n) { return n < 0; })) at::zeros(size);  // has an error of its own
   return full(size, 0, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));

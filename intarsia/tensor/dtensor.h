@@ -55,6 +55,10 @@ const Layout& layout_of(const at::Tensor& tensor);
 const Shards& shards_of(const at::Tensor& tensor);
 Shards shards_of(at::Tensor&& tensor);  // of one that is about to go
 
+// Whether the two share memory, as Tensor::is_alias_of, which asks for a storage and so is an error on distributed tensors. A
+// view shares memory with what it views, also where its shards are copies: writes to the one are seen in the other.
+bool is_alias_of(const at::Tensor& a, const at::Tensor& b);
+
 // Factories that make only the local shards.
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
 at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});

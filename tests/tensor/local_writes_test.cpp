@@ -71,6 +71,26 @@ TEST(LocalWrites, ToACopyReachWhatItViews) {
   });
 }
 
+TEST(LocalWrites, ToACopyOfACopyReachAllThatTheyView) {
+  for_each_write([](const Write& write, const at::Tensor& x) {
+    auto expected = ramp();
+    auto rows = x.slice(0, 1, 4, 2), line = rows.select(0, 1), end = line.slice(0, 4, 6);
+    write(end);
+    expected[3].slice(0, 4, 6).mul_(10);
+    EXPECT_EQ(difference(full_tensor(x), expected), "");
+    EXPECT_EQ(difference(full_tensor(rows), expected.slice(0, 1, 4, 2)), "");
+    write(x.slice(0, 1, 4, 2).select(0, 0).slice(0, 1, 3));
+    expected[1].slice(0, 1, 3).mul_(10);
+    EXPECT_EQ(difference(full_tensor(line), expected[3]), "");
+    EXPECT_EQ(difference(full_tensor(x), expected), "") << "through views that are gone";
+    auto kept = to_local(rows);
+    line.add_(1);
+    kept.mul_(2);
+    expected[3].add_(1), expected.slice(0, 1, 4, 2).mul_(2);
+    EXPECT_EQ(difference(full_tensor(x), expected), "") << "to what was renewed meanwhile";
+  });
+}
+
 TEST(LocalWrites, ToACopyThatIsOutOfDateAreAnError) {
   auto world = simulate(2);
   auto x = lay_out(ramp(), line(), {Shard(0)});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/error_text.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
@@ -130,6 +131,18 @@ TEST(Views, DetachSharesMemory) {
     EXPECT_FALSE(d.requires_grad());
     d.add_(1);
     EXPECT_EQ(difference(full_tensor(x.detach()), ramp() + 1), "");
+  });
+}
+
+TEST(Views, ShareMemoryWithWhatTheyViewAndNothingElse) {
+  in_every_world([] {
+    auto x = lay_out(ramp(), line(), {Shard(0)});
+    auto row = x.select(0, 2), corner = x.t().diagonal().slice(0, 1, 2);
+    for (auto& view : {x.t(), row, corner, x.detach(), to_local(x)}) EXPECT_TRUE(is_alias_of(x, view) && is_alias_of(view, x));
+    EXPECT_TRUE(is_alias_of(row, corner));
+    for (auto& other : {x.clone(), redistribute(x, {Replicate()}), x + 1, ramp()}) EXPECT_FALSE(is_alias_of(x, other));
+    auto text = error_text<c10::Error>([&] { x.is_alias_of(row); });
+    EXPECT_NE(text.find("is_alias_of(a, b) tells whether two tensors share memory"), std::string::npos) << text;
   });
 }
 
