@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <utility>
 
 #include "intarsia/comm/trace.h"
 
@@ -28,7 +29,12 @@ std::string plural(int64_t count, c10::ScalarType type) {
   return std::to_string(count) + " " + name + (count == 1 ? "" : "s");
 }
 
+thread_local at::IntArrayRef shape_;
+
 }  // namespace
+
+ShapeScope::ShapeScope(at::IntArrayRef shape) : outer_(std::exchange(shape_, shape)) {}
+ShapeScope::~ShapeScope() { shape_ = outer_; }
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15;
@@ -44,13 +50,14 @@ uint64_t hash_of(const std::vector<int64_t>& counts) {
 uint64_t Collective::fingerprint() const {
   auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
   hash = mixed(mixed(hash, counts), source + 1);
+  for (auto size : shape) hash = mixed(hash, size + 1);
   return hash_text(hash, cause);
 }
 
 std::string Collective::text() const {
   auto from = source >= 0 ? " from rank " + std::to_string(source) : "";
   return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), from, " for ",
-                  *cause ? cause : "a direct call");
+                  *cause ? cause : "a direct call", shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)));
 }
 
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
@@ -60,6 +67,7 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
   call.type = mine.scalar_type();
   call.count = mine.numel();
   call.cause = CauseScope::op();
+  call.shape.append(shape_.begin(), shape_.end());
   call.axis = line.name;
   return call;
 }

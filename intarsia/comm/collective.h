@@ -14,8 +14,8 @@
 namespace intarsia {
 
 // Note [A message knows what it is]
-// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause. Both travel with
-// its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only the message that it expects. So
+// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape
+// of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only the message that it expects. So
 // ranks that run different collectives never compute with each other's bytes: they wait. Ranks that wait compare notes.
 struct Collective {
   enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
@@ -26,12 +26,25 @@ struct Collective {
   int64_t source = -1;          // of a broadcast: a rank
   uint64_t counts = 0;          // of all members, hashed, where all know them
   const char* cause = "";       // as CauseScope
+  c10::SmallVector<int64_t, 4> shape;  // as ShapeScope
   std::string axis;
   uint64_t number = 0;          // on its line, from 0; given by the group
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
 
   uint64_t fingerprint() const;
-  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm
+  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8]
+};
+
+// Names the global shape of the tensor that the collectives of this scope move.
+class ShapeScope {
+ public:
+  explicit ShapeScope(at::IntArrayRef shape);
+  ~ShapeScope();
+  ShapeScope(const ShapeScope&) = delete;
+  ShapeScope& operator=(const ShapeScope&) = delete;
+
+ private:
+  at::IntArrayRef outer_;
 };
 
 // What this rank is about to do, on behalf of the current cause.

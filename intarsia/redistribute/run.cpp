@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
 #include "intarsia/redistribute/common_runs.h"
@@ -242,6 +243,7 @@ Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shap
 }  // namespace
 
 Shards run(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape) {
+  ShapeScope scope(shape);
   auto now = plan.steps.empty() ? shards : as_stored(shards);
   for (auto& step : plan.steps) now = begin(step, now, shape, false)();
   return now;
@@ -249,6 +251,7 @@ Shards run(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape)
 
 std::function<Shards()> run_async(const Plan& plan, const Shards& shards, c10::ArrayRef<int64_t> shape) {
   if (plan.steps.empty()) return [result = apart(shards)] { return result; };
+  ShapeScope scope(shape);
   auto now = as_stored(shards);
   for (size_t i = 0; i + 1 < plan.steps.size(); ++i) now = begin(plan.steps[i], now, shape, false)();
   return begin(plan.steps.back(), now, shape, true);

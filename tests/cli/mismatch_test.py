@@ -24,8 +24,10 @@ SIDES = {
     "cause": (1, "all_reduce(sum) of 4 floats for aten::mm", "all_reduce(sum) of 4 floats for aten::bmm"),
     "later": (1, "all_reduce(sum) of 8 floats for a direct call", "all_gather of 8 floats for a direct call"),
     "large later": (1, "all_reduce(sum) of 3000000 floats for a direct call", "all_gather of 8 floats for a direct call"),
-    "layout": (1, "all_gather of 12 floats for redistribute", "all_to_all of 12 floats for redistribute"),
-    "after a backward": (None, "all_gather of .* floats for redistribute", "all_to_all of .* floats for redistribute"),
+    "layout": (1, "all_gather of 12 floats for redistribute of [6, 6]", "all_to_all of 12 floats for redistribute of [6, 6]"),
+    "local rows": (1, "all_gather of 12 floats for full_tensor of [6, 6]", "all_gather of 18 floats for full_tensor of [9, 6]"),
+    "local shape": (1, "all_reduce(sum) of 12 floats for full_tensor of [2, 6]", "all_reduce(sum) of 12 floats for full_tensor of [6, 2]"),
+    "after a backward": (None, "all_gather of .* floats for redistribute of .6, 6.", "all_to_all of .* floats for redistribute of .6, 6."),
 }
 
 

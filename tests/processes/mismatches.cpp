@@ -55,6 +55,11 @@ void lay_out(const Axis&, Placement to) {
   redistribute(from_local(at::ones({2, 6}), mesh, {Shard(0)}), {to});
 }
 
+void take(const Axis&, std::vector<int64_t> local, Placement as) {
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  full_tensor(from_local(at::ones(local), mesh, {as}));
+}
+
 void train(const Axis&, bool other_layout) {
   auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
   auto weight = distribute_tensor(at::ones({6, 6}), mesh, {Shard(0)}).detach().requires_grad_();
@@ -89,6 +94,8 @@ std::vector<Mismatch> mismatches() {
       {"later", [](auto& a) { add_later(a, 8); }, [](auto& a) { gather(a, 8); }},
       {"large later", [](auto& a) { add_later(a, 3000000); }, [](auto& a) { gather(a, 8); }},
       {"layout", [](auto& a) { lay_out(a, Replicate()); }, [](auto& a) { lay_out(a, Shard(1)); }},
+      {"local rows", [](auto& a) { take(a, {2, 6}, Shard(0)); }, [](auto& a) { take(a, {3, 6}, Shard(0)); }},
+      {"local shape", [](auto& a) { take(a, {2, 6}, Partial()); }, [](auto& a) { take(a, {6, 2}, Partial()); }},
       {"after a backward", [](auto& a) { train(a, false); }, [](auto& a) { train(a, true); }},
   };
 }
