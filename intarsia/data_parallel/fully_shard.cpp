@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
-#include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/data_parallel/shard_group.h"
 #include "intarsia/nn/hooks.h"
@@ -109,10 +108,18 @@ void Sharded::set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs);
 void Sharded::set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
 void Sharded::set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
 void Sharded::set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
+void Sharded::set_unused_as_zeros(bool zeros) { group_->set_unused_as_zeros(zeros); }
+void Sharded::set_forward_prefetch(const std::vector<Sharded>& groups) { set_prefetch(false, groups); }
+void Sharded::set_backward_prefetch(const std::vector<Sharded>& groups) { set_prefetch(true, groups); }
+void Sharded::set_prefetch(bool in_backward, const std::vector<Sharded>& groups) {
+  std::vector<std::weak_ptr<ShardGroup>> named;
+  for (auto& one : groups) named.emplace_back(one.group_);
+  group_->set_prefetched(in_backward, std::move(named));
+}
 
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options) {
   TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
-  auto axes = ShardingAxes::of(mesh);
+  ShardingAxes::of(mesh);  // checks it
   auto name = type_name(*modules[0]);
   for (auto* module : modules) {
     for (auto& leaf : module->parameters()) {
@@ -123,22 +130,14 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   auto parameters = free_parameters(modules, options);
   TORCH_CHECK_VALUE(!parameters.empty(), "[fully_shard] ", name, " has no parameters of its own: they are in other groups, or ",
                     "ignored.");
-  if (options.init_sync) {
-    std::vector<at::Tensor> tensors;
-    for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
-    CauseScope cause("fully_shard", false);
-    for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
-  }
+  NamedTensors buffers;
   for (auto* module : modules) {
-    NamedTensors buffers;
     for (auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
-    make_per_rank(buffers, mesh.slots().size());
   }
   auto& policy = options.mp_policy;
   ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype, policy.reduce_dtype,
                                   options.unused_as_zeros};
-  auto group = std::make_shared<ShardGroup>(modules[0], name, axes, parameters, group_options);
-  group->start();
+  auto group = make_shard_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
   for (auto* module : modules) hook_module(*module, group, policy);
   return Sharded(std::move(group));
 }

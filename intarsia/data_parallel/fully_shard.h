@@ -67,8 +67,14 @@ class Sharded {
   void set_reshard_after_backward(bool reshards);
   // Gradients are the sum over all ranks divided by this; default: their number.
   void set_gradient_divide_factor(double factor);
+  void set_unused_as_zeros(bool zeros);  // as the option
+  // The groups whose gathering is begun when this one is gathered, the same on all ranks; with none, the one that came next in the
+  // last step.
+  void set_forward_prefetch(const std::vector<Sharded>& groups);
+  void set_backward_prefetch(const std::vector<Sharded>& groups);
 
  private:
+  void set_prefetch(bool in_backward, const std::vector<Sharded>& groups);
   std::shared_ptr<ShardGroup> group_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
+#include <typeinfo>
 
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/function.h>
@@ -47,7 +49,82 @@ struct BeforeGradient {
   }
 };
 
+// --- hooks of the program, which run later than autograd would have it
+
+using CppHook = std::function<at::TensorBase(const at::TensorBase&)>;
+
+struct HeldCppHook {
+  CppHook hook;
+  at::TensorBase operator()(const at::TensorBase& grad) const { return grad; }
+};
+
+class HeldTensorHook final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit HeldTensorHook(std::unique_ptr<FunctionPreHook> hook) : hook_(std::move(hook)) {}
+  variable_list operator()(const variable_list& grads) override { return grads; }
+  variable_list run(const variable_list& grads) const { return (*hook_)(grads); }
+
+ private:
+  std::unique_ptr<FunctionPreHook> hook_;
+};
+
+class HeldPostAccumulateHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit HeldPostAccumulateHook(std::unique_ptr<PostAccumulateGradHook> hook) : hook_(std::move(hook)) {}
+  void operator()(const torch::autograd::Variable&) override {}
+  void run(const at::Tensor& leaf) const { (*hook_)(leaf); }
+
+ private:
+  std::unique_ptr<PostAccumulateGradHook> hook_;
+};
+
+// Whether it is the entry that stands for all hooks of C++. LibTorch does not export the type.
+bool runs_cpp_hooks(const torch::autograd::FunctionPreHook& hook) {
+  return std::string_view(typeid(hook).name()) == "N5torch8autograd24CppFunctionTensorPreHookE";
+}
+
+void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
+  for (auto& hook : meta.hooks_) {
+    if (!runs_cpp_hooks(*hook) && !dynamic_cast<HeldTensorHook*>(hook.get())) hook = std::make_unique<HeldTensorHook>(std::move(hook));
+  }
+  if (!meta.cpp_hooks_list_) return;
+  for (auto& hook : *meta.cpp_hooks_list_) {
+    if (!hook || hook.target<BeforeGradient>() || hook.target<HeldCppHook>()) continue;
+    hook = HeldCppHook{std::move(hook)};
+  }
+}
+
 }  // namespace
+
+void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
+  auto* meta = impl::get_autograd_meta(leaf);
+  if (!meta) return;
+  if (tensor_hooks) hold_tensor_hooks(*meta);
+  auto& post = meta->post_acc_grad_hooks_;
+  if (post && !dynamic_cast<HeldPostAccumulateHook*>(post.get())) post = std::make_unique<HeldPostAccumulateHook>(std::move(post));
+}
+
+at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad) {
+  auto* meta = impl::get_autograd_meta(leaf);
+  if (!meta) return grad;
+  auto take = [&](const at::Tensor& result) {
+    if (result.defined()) grad = result;
+  };
+  for (auto& hook : meta->hooks_) {
+    if (auto* held = dynamic_cast<HeldTensorHook*>(hook.get())) take(held->run({grad}).at(0));
+  }
+  for (size_t i = 0; meta->cpp_hooks_list_ && i < meta->cpp_hooks_list_->size(); ++i) {
+    auto* held = (*meta->cpp_hooks_list_)[i].target<HeldCppHook>();
+    if (held) take(at::Tensor(CppHook(held->hook)(grad)));  // a copy: it may take itself away
+  }
+  return grad;
+}
+
+void run_post_accumulate_hooks(const at::Tensor& leaf) {
+  auto* meta = impl::get_autograd_meta(leaf);
+  auto* held = meta ? dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get()) : nullptr;
+  if (held) held->run(leaf);
+}
 
 void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, size_t index) {
   auto* meta = impl::materialize_autograd_meta(leaf);

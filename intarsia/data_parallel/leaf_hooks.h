@@ -27,6 +27,18 @@ void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, si
 // Who watches over the leaf; null if nobody does.
 std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf);
 
+// Note [Hooks of the program]
+// A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf are held back
+// during the backward pass, and run when the reduced gradient is there: an optimizer may step in them. For tensor hooks this holds
+// where the leaf's gradient is in shards (`tensor_hooks`); on replicated leaves they see the gradient of the rank, as PyTorch's do.
+
+// To be called before a gradient is added. Hooks that came since are held back, too.
+void hold_hooks(const at::Tensor& leaf, bool tensor_hooks);
+// What the tensor hooks make of the reduced gradient.
+at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad);
+// The reduced gradient lies in the leaf.
+void run_post_accumulate_hooks(const at::Tensor& leaf);
+
 // A tensor that is held weakly.
 class WeakTensor {
  public:

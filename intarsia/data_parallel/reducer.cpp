@@ -79,7 +79,9 @@ void Reducer::take_over(int64_t source) {
 
 // A gradient that was averaged is one value for all simulated ranks; what is added to it may be one value per rank.
 void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
-  auto& sum = leaves_[index].tensor.lock().mutable_grad();
+  auto leaf = leaves_[index].tensor.lock();
+  hold_hooks(leaf, /*tensor_hooks=*/false);
+  auto& sum = leaf.mutable_grad();
   if (!is_per_rank(grad) || !sum.defined() || is_per_rank(sum)) return;
   at::NoGradGuard no_grad;
   Shards values;
@@ -260,6 +262,7 @@ void Reducer::write_gradients(const Reports& reports, double scale) {
     } else {
       grad = value.clone();
     }
+    run_post_accumulate_hooks(tensor);
   }
 }
 
@@ -335,6 +338,19 @@ bool Reducer::keep_company() {
   auto most = std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.steps < b.steps; });
   take_over(most - all.begin());
   return false;
+}
+
+std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
+                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReducerOptions& options,
+                                      bool init_sync) {
+  TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
+                    mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
+  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
+  make_per_rank(buffers, mesh.slots().size());
+  auto reducer = std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options);
+  if (init_sync) reducer->take_over(0);
+  reducer->watch();
+  return reducer;
 }
 
 }  // namespace intarsia

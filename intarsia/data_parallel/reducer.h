@@ -100,4 +100,9 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   bool all_know_ = false;  // the last error was one that all ranks raised
 };
 
+// One at work. With `init_sync` parameters and buffers are taken from the first rank.
+std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
+                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReducerOptions& options,
+                                      bool init_sync);
+
 }  // namespace intarsia

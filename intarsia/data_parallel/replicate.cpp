@@ -43,12 +43,6 @@ NamedTensors listed(const Items& items, Addresses& seen, Keep keep) {
   return tensors;
 }
 
-void check_mesh(const DeviceMesh& mesh) {
-  TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
-                    mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
-  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
-}
-
 ReducerOptions checked(const ReplicateOptions& options) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0 && options.first_bucket_mb > 0, "[replicate] buckets of ",
                     options.bucket_cap_mb, " and ", options.first_bucket_mb, " MiB were asked for. Sizes are above 0.");
@@ -72,7 +66,6 @@ void Replica::join(const std::function<void()>& body, bool divide_by_initial_wor
 }
 
 Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options) {
-  check_mesh(mesh);
   auto reducer_options = checked(options);
   auto name = type_name(module);
   auto seen = ignored_by(options);
@@ -87,10 +80,7 @@ Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const Repli
   TORCH_CHECK(any || !taken, "[replicate] all parameters of ", name, " are replicated or sharded already.");
   TORCH_CHECK(any, "[replicate] no parameter of ", name, " requires grad, so there is nothing to average.");
   auto buffers = listed(module.named_buffers(), seen, [](auto&) { return true; });
-  make_per_rank(buffers, mesh.slots().size());
-  auto reducer = std::make_shared<Reducer>(&module, name, mesh, parameters, buffers, reducer_options);
-  if (options.init_sync) reducer->take_over(0);
-  reducer->watch();
+  auto reducer = make_reducer(&module, name, mesh, parameters, buffers, reducer_options, options.init_sync);
   return Replica(std::move(reducer));
 }
 

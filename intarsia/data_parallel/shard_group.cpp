@@ -1,6 +1,7 @@
 #include "intarsia/data_parallel/shard_group.h"
 
 #include <algorithm>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
@@ -48,12 +49,21 @@ void ShardGroup::start() {
     for (auto& memory : members_[i].memories()) own_storage(memory.storage(), weak_from_this());
     members_[i].become_shards();
     watch_leaf(members_[i].leaf(), shared_from_this(), i);
+    hold_hooks(members_[i].leaf(), /*tensor_hooks=*/true);
   }
 }
 
 void ShardGroup::set_name(const std::string& name) {
   name_ = name;
   lane_.rename(user_, name);
+}
+
+std::vector<std::shared_ptr<ShardGroup>> ShardGroup::prefetched(bool in_backward) const {
+  std::vector<std::shared_ptr<ShardGroup>> groups;
+  for (auto& weak : prefetched_[in_backward]) {
+    if (auto group = weak.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
 }
 
 int64_t ShardGroup::bytes() const {
@@ -152,7 +162,10 @@ at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
 
 // --- gradients
 
-void ShardGroup::before_gradient(size_t index, const at::Tensor&) { members_[index].lend_gradient(); }
+void ShardGroup::before_gradient(size_t index, const at::Tensor&) {
+  hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
+  members_[index].lend_gradient();
+}
 
 void ShardGroup::after_gradient(size_t index) {
   members_[index].take_gradient(syncs_ ? std::nullopt : options_.reduce_dtype);
@@ -235,6 +248,7 @@ void ShardGroup::append_uses(std::vector<Use>& uses) const {
 }
 
 void ShardGroup::write_gradients(const Reports& reports, size_t first) {
+  std::set<size_t> written;
   for (auto& round : rounds_) {
     for (size_t m = 0; m < round.members.size(); ++m) {
       auto i = round.members[m];
@@ -243,8 +257,10 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
         for (auto& part : round.parts[m]) part.div_(*divide_factor_);
       }
       members_[i].add_gradient(round.parts[m]);
+      written.insert(i);
     }
   }
+  for (auto i : written) run_post_accumulate_hooks(members_[i].leaf());
   used_last_ = used_;
   std::fill(used_.begin(), used_.end(), false);
 }
@@ -256,6 +272,23 @@ void ShardGroup::forget_step() {
     came_[i] = used_[i] = false;
   }
   if (reshard_after_backward_) need_shards();
+}
+
+std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::string& name, const DeviceMesh& mesh,
+                                             const NamedTensors& parameters, const NamedTensors& buffers,
+                                             const ShardGroupOptions& options, bool init_sync) {
+  WorldScope world(mesh.world());  // for meshes of more axes
+  auto axes = ShardingAxes::of(mesh);
+  if (init_sync) {
+    std::vector<at::Tensor> tensors;
+    for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
+    CauseScope cause(kShardCause, false);
+    for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
+  }
+  make_per_rank(buffers, mesh.slots().size());
+  auto group = std::make_shared<ShardGroup>(module, name, axes, parameters, options);
+  group->start();
+  return group;
 }
 
 }  // namespace intarsia

@@ -47,6 +47,10 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void set_syncs(bool syncs) { syncs_ = syncs; }
   void set_divide_factor(std::optional<double> factor) { divide_factor_ = factor; }
   void set_pinned(bool pinned) { pinned_ = pinned; }
+  void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
+  // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
+  void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ShardGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
+  std::vector<std::shared_ptr<ShardGroup>> prefetched(bool in_backward) const;
 
   void begin_unshard();
   void unshard();
@@ -94,6 +98,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   std::vector<TwoValues> members_;
   bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, pinned_ = false;
   std::optional<double> divide_factor_;
+  std::vector<std::weak_ptr<ShardGroup>> prefetched_[2];
 
   bool whole_ = false;
   ShardsList incoming_;  // of a gathering that is under way
@@ -106,5 +111,11 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   std::vector<bool> used_last_;  // before that
   std::vector<Round> rounds_;
 };
+
+// A group for these parameters of a module, at work: all ranks of the mesh call it together. With `init_sync` the parameters are
+// taken from the first rank.
+std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::string& name, const DeviceMesh& mesh,
+                                             const NamedTensors& parameters, const NamedTensors& buffers,
+                                             const ShardGroupOptions& options, bool init_sync);
 
 }  // namespace intarsia

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -29,7 +30,7 @@ void ShardOrder::used(ShardGroup& group) {
 
 void ShardOrder::gone(const ShardGroup* group) {
   if (last_ == group) last_ = nullptr;
-  if (ahead_ == group) ahead_ = nullptr;
+  std::erase(ahead_, group);
   for (auto& sequence : sequences_) {
     std::erase(sequence.now, group);
     std::erase(sequence.before, group);
@@ -44,11 +45,17 @@ ShardGroup* ShardOrder::Sequence::after(ShardGroup* group) {
 }
 
 void ShardOrder::gathered(ShardGroup& group, bool in_backward) {
-  if (ahead_ == &group) ahead_ = nullptr;
+  std::erase(ahead_, &group);
   auto* next = sequences_[in_backward].after(&group);
-  if (ahead_ || !next || next->is_whole()) return;
-  ahead_ = next;
-  next->begin_unshard();
+  auto named = group.prefetched(in_backward);
+  for (auto& one : named) begin_ahead(*one);
+  if (named.empty() && ahead_.empty() && next) begin_ahead(*next);
+}
+
+void ShardOrder::begin_ahead(ShardGroup& group) {
+  if (group.is_whole() || std::find(ahead_.begin(), ahead_.end(), &group) != ahead_.end()) return;
+  ahead_.push_back(&group);
+  group.begin_unshard();
 }
 
 void ShardOrder::word(int64_t user, int64_t part) {
@@ -93,8 +100,7 @@ void ShardOrder::close_step() {
   touched_.clear();
   reducing_.clear();
   last_ = nullptr;
-  if (ahead_) ahead_->reshard();
-  ahead_ = nullptr;
+  for (auto* group : std::exchange(ahead_, {})) group->reshard();
   for (auto& group : groups) group->forget_step();
 }
 

@@ -30,10 +30,11 @@ class ShardOrder {
   // All ranks must be at this point.
   void word(int64_t user, int64_t part);
   void gone(const ShardGroup* group);
-  // The group is gathered: the one that came next in the last step is begun.
+  // The group is gathered: those that it names are begun, or else the one that came next in the last step.
   void gathered(ShardGroup& group, bool in_backward);
 
  private:
+  void begin_ahead(ShardGroup& group);
   void end();
   void failed();
   void close_step();
@@ -48,7 +49,7 @@ class ShardOrder {
   Lane& lane_;
   ShardGroup* last_ = nullptr;                        // used in forward
   Sequence sequences_[2];
-  ShardGroup* ahead_ = nullptr;                       // begun, and not needed yet
+  std::vector<ShardGroup*> ahead_;                    // begun, and not needed yet
   std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass, in order
   std::vector<std::shared_ptr<ShardGroup>> reducing_;  // whose reductions may be under way, in order
   bool armed_ = false;

@@ -216,6 +216,7 @@ void TwoValues::add_gradient(const Shards& parts) {
   auto body = c10::make_intrusive<DTensorBody>(std::move(locals), body_of(sharded_).layout);
   auto grad = wrap(std::move(body), sizes_, sharded_.strides(), sharded_.dtype());
   auto tensor = leaf();
+  grad = after_tensor_hooks(tensor, grad);
   tensor.grad().defined() ? tensor.mutable_grad().add_(grad) : tensor.mutable_grad() = grad;
 }
 

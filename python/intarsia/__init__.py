@@ -20,11 +20,12 @@ from . import _init as _init, _methods as _methods  # noqa: E402
 if _TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-    from . import debug, experimental, parallel
+    from . import data_parallel, debug, experimental, parallel
     from ._dropin import install, installed, uninstall
     from ._factories import empty, full, ones, rand, randn, zeros
     from ._interop import from_torch, to_torch
     from ._module import distribute_module
+    from .data_parallel import fully_shard, replicate
 
 # Where the names come from that are loaded when they are first used. PyTorch's placements are the placements here, too;
 # their module takes about a second to load, so that is not part of `import intarsia`.
@@ -34,6 +35,8 @@ _LATER = {
     "Replicate": "torch.distributed.tensor.placement_types",
     "Partial": "torch.distributed.tensor.placement_types",
     "distribute_module": "intarsia._module",
+    "fully_shard": "intarsia.data_parallel",
+    "replicate": "intarsia.data_parallel",
     "empty": "intarsia._factories",
     "full": "intarsia._factories",
     "ones": "intarsia._factories",
@@ -46,7 +49,7 @@ _LATER = {
     "installed": "intarsia._dropin",
     "uninstall": "intarsia._dropin",
 }
-_SUBMODULES = ("debug", "experimental", "parallel")
+_SUBMODULES = ("data_parallel", "debug", "experimental", "parallel")
 
 __all__ = ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh", "simulate", *_LATER, *_SUBMODULES]
 

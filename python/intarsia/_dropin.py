@@ -44,8 +44,10 @@ _REPLACED = {
         "LocalTensorMode": "intarsia._local_tensor",
         "maybe_run_for_local_tensor": "intarsia._local_tensor",
     },
-    "torch.distributed.fsdp": {"fully_shard": "intarsia._wrappers"},
-    "torch.distributed._composable.replicate": {"replicate": "intarsia._wrappers"},
+    "torch.distributed.fsdp": dict.fromkeys(
+        ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"), "intarsia.data_parallel"
+    ),
+    "torch.distributed._composable.replicate": {"replicate": "intarsia.data_parallel"},
     "torch.distributed.checkpoint.state_dict_saver": {
         "save": "intarsia._checkpoint",
         "async_save": "intarsia._checkpoint",

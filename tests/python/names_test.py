@@ -28,12 +28,12 @@ OURS = {
     "torch.distributed._tensor": "DTensor distribute_module distribute_tensor ones zeros",
     "torch.distributed._local_tensor": "LocalTensor LocalTensorMode maybe_run_for_local_tensor",
     "torch.distributed.checkpoint": "save load async_save",
+    "torch.distributed.fsdp": "FSDPModule UnshardHandle fully_shard register_fsdp_forward_method",
+    "torch.distributed._composable.replicate": "replicate",
 }
 PYTORCHS = {
     "torch.distributed.device_mesh": "DeviceMesh init_device_mesh",
-    "torch.distributed.fsdp": "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy "
-    "ShardingStrategy fully_shard register_fsdp_forward_method",
-    "torch.distributed._composable.replicate": "replicate",
+    "torch.distributed.fsdp": "CPUOffloadPolicy FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy ShardingStrategy",
     TENSOR: "DeviceMesh Partial Placement Replicate Shard init_device_mesh",
     f"{TENSOR}._dtensor_spec": "DTensorSpec TensorMeta",
     f"{TENSOR}._utils": "compute_local_shape_and_global_offset",
@@ -52,6 +52,10 @@ METHODS = {
     "PrepareModuleOutput": "_apply _prepare_out_fn",
     "CommDebugMode": "get_comm_counts get_total_counts get_parameter_info get_sharding_info generate_json_dump "
     "generate_comm_debug_tracing_table log_comm_debug_tracing_table_to_file",
+    "FSDPModule": "unshard reshard reset_iter_state set_is_last_backward set_requires_gradient_sync set_requires_all_reduce "
+    "set_reshard_after_forward set_reshard_after_backward set_modules_to_forward_prefetch set_modules_to_backward_prefetch "
+    "set_gradient_divide_factor set_reduce_scatter_unused_params set_force_sum_reduction_for_comms set_unshard_in_backward "
+    "set_separate_reduce_scatter_group set_reduce_scatter_max_input_buffers",
     "LocalTensorMode": "rank_map tensor_map disable enable_ disable_",
 }
 

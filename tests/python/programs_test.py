@@ -233,12 +233,13 @@ def modules_are_copied_converted_averaged_and_pickled():
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
-def pytorchs_own_goes_on_beside_us():
-    model = mlp()
+def parallel_modules_are_sharded_once_more():
+    model, expected = tp_mlp(grid()["tp"]), mlp()
     fully_shard(model, mesh=grid()["dp"])
     model(torch.ones(2, 10)).sum().backward()
-    assert isinstance(model[0].weight, DTensor) and type(model[0].weight) is not nn.Parameter
-    raises(NotImplementedError, "[fully_shard]", fully_shard, tp_mlp(grid()["tp"]), mesh=grid()["dp"])
+    expected(torch.ones(2, 10)).sum().backward()
+    assert isinstance(model[0].weight, DTensor) and model[0].weight.device_mesh.ndim == 2
+    same(model[0].weight.grad, expected[0].weight.grad)
 
 
 def trained():
@@ -287,7 +288,7 @@ class Programs(unittest.TestCase):
                 styles_can_be_replaced_in_part,
                 random_numbers_repeat_and_agree,
                 modules_are_copied_converted_averaged_and_pickled,
-                pytorchs_own_goes_on_beside_us,
+                parallel_modules_are_sharded_once_more,
             ],
         )
 
