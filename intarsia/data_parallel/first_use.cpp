@@ -97,7 +97,7 @@ bool is_view(const c10::OperatorHandle& op) {
 bool needs_whole(const c10::OperatorHandle& op, const UsingCall& call, const TwoValued& owner) {
   if (call.writes) return false;
   if (call.meets_plain || owner.is_pinned() || at::GradMode::is_enabled()) return true;
-  if (torch::autograd::get_current_graph_task_id() >= 0) return true;  // a formula of backward
+  if (torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program()) return true;  // a formula of backward
   for (auto* mesh : call.meshes) {
     if (!owner.lies_on(*mesh)) return true;
   }

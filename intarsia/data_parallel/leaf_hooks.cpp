@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 #include <typeinfo>
+#include <utility>
 
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/function.h>
@@ -83,6 +84,12 @@ bool runs_cpp_hooks(const torch::autograd::FunctionPreHook& hook) {
   return std::string_view(typeid(hook).name()) == "N5torch8autograd24CppFunctionTensorPreHookE";
 }
 
+thread_local bool in_hook_ = false;
+struct HookScope {
+  bool outer = std::exchange(in_hook_, true);
+  ~HookScope() { in_hook_ = outer; }
+};
+
 void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
   for (auto& hook : meta.hooks_) {
     if (!runs_cpp_hooks(*hook) && !dynamic_cast<HeldTensorHook*>(hook.get())) hook = std::make_unique<HeldTensorHook>(std::move(hook));
@@ -96,6 +103,8 @@ void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
 
 }  // namespace
 
+bool is_in_hook_of_program() { return in_hook_; }
+
 void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
   auto* meta = impl::get_autograd_meta(leaf);
   if (!meta) return;
@@ -107,6 +116,7 @@ void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
 at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad) {
   auto* meta = impl::get_autograd_meta(leaf);
   if (!meta) return grad;
+  HookScope scope;
   auto take = [&](const at::Tensor& result) {
     if (result.defined()) grad = result;
   };
@@ -123,6 +133,7 @@ at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad) {
 void run_post_accumulate_hooks(const at::Tensor& leaf) {
   auto* meta = impl::get_autograd_meta(leaf);
   auto* held = meta ? dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get()) : nullptr;
+  HookScope scope;
   if (held) held->run(leaf);
 }
 

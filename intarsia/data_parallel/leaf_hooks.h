@@ -39,6 +39,9 @@ at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad);
 // The reduced gradient lies in the leaf.
 void run_post_accumulate_hooks(const at::Tensor& leaf);
 
+// Whether such a hook is running: what it does is not a part of the backward pass.
+bool is_in_hook_of_program();
+
 // A tensor that is held weakly.
 class WeakTensor {
  public:

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kShardCause = "fully_shard";
 enum Word : int64_t { kGather = 0, kReduce = 1 };
 
-bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program(); }
 
 }  // namespace
 

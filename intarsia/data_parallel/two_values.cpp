@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -170,10 +171,18 @@ void TwoValues::arrived(const Shards& incoming) {
 
 uint64_t TwoValues::version() const { return body_of(sharded_).version(); }
 
-void TwoValues::become_whole() { leaf().set_data(whole_); }
+// torch::zeros_like and its kind come here with autograd's keys excluded, but below those set_data does not know our tensors.
+static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
+  auto local = c10::impl::tls_local_dispatch_key_set();
+  auto excluded = local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  c10::impl::ForceDispatchKeyGuard guard(local.included_, excluded);
+  leaf.set_data(value);
+}
+
+void TwoValues::become_whole() { set_value(leaf(), whole_); }
 
 void TwoValues::become_shards() {
-  leaf().set_data(sharded_);
+  set_value(leaf(), sharded_);
   for (auto& memory : memories_) resize_storage(memory, 0);
 }
 
