@@ -21,6 +21,7 @@
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
 #include "tests/processes/mismatches.h"
+#include "tests/processes/training_plays.h"
 
 namespace intarsia {
 namespace {
@@ -141,6 +142,8 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},
+    {"replicated_training", play_replicated_training},
+    {"sharded_training", play_sharded_training},
     {"twice", twice},
     {"over_a_store", over_a_store},
     {"over_a_group", over_a_group},
