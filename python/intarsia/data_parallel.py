@@ -54,6 +54,10 @@ def _keep_hooks(parameters: Iterable[torch.Tensor]) -> None:
 def _named(module: nn.Module, skipped: set[int], prefix: str = "") -> list[tuple[str, torch.Tensor]]:
     """Parameters that nobody has taken yet, each once."""
     found = []
+    for inner in module.modules():
+        state = _state(inner, _Sharding)
+        if state is not None and state.shared is not None:
+            skipped |= {id(owner._parameters[name]) for owner, name, *_ in state.shared.places}
     for name, parameter in module.named_parameters():
         if id(parameter) not in skipped and not _core.is_watched(parameter):
             skipped.add(id(parameter))
@@ -98,11 +102,76 @@ class _Gathering(UnshardHandle):
         self._group = None
 
 
-class _Sharding:
-    """What fully_shard knows of a module. ``group`` is None where other calls have taken all parameters."""
+class _Group:
+    """The parameters of one call. The core's group is made at once, or for parameters on meta when it is first needed."""
 
-    def __init__(self, module: nn.Module, group: "_core.ShardGroup | None", policy: MixedPrecisionPolicy) -> None:
-        self.module, self.group, self.policy = module, group, policy
+    def __init__(self, modules: list[nn.Module], mesh: Any, reshards: "bool | None", policy: MixedPrecisionPolicy) -> None:
+        self.modules, self.mesh, self.reshards, self.policy = modules, mesh, reshards, policy
+        self.is_root, self.name = True, type(modules[0]).__name__
+        self.made: "_core.ShardGroup | None" = None
+        self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
+
+    def lay_out_on_meta(self) -> None:
+        """Until there are values, a parameter is a distributed tensor without data, laid out as it will be."""
+        from torch.distributed.tensor.placement_types import Replicate, Shard
+
+        for module, name, _, dim in self.places:
+            parameter = module._parameters[name]
+            cut = Replicate() if dim is None else Shard(dim)
+            made = _core.distribute_tensor(parameter.detach(), core_mesh(self.mesh), self._placements(cut, Replicate()), None)
+            module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
+
+    def _placements(self, cut: Any, whole: Any) -> list:
+        return [whole] * (self.mesh.ndim - 1) + [cut]
+
+    def core(self) -> "_core.ShardGroup":
+        if self.made is None:
+            self._make()
+        return self.made
+
+    def _make(self) -> None:
+        parameters = [(full_name, module._parameters[name]) for module, name, full_name, _ in self.places]
+        missing = [name for name, parameter in parameters if parameter.is_meta]
+        if missing:
+            raise RuntimeError(
+                "FSDP parameters should be materialized from meta device before training, but the following were still on meta "
+                f"device: {missing}\nFor example, call module.to_empty(device) to materialize to device and call "
+                "module.reset_parameters() on each module to initialize values."
+            )
+        were_shards = _core.is_dtensor(parameters[0][1]) and not _lies_elsewhere(parameters[0][1], self.mesh)
+        if were_shards:
+            for _, parameter in parameters:
+                parameter.data = _core.full_tensor(parameter.detach(), None)
+        _keep_hooks(parameter for _, parameter in parameters)
+        buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
+        self.made = _core.ShardGroup(
+            id(self.modules[0]), self.name, core_mesh(self.mesh), parameters, buffers, [dim for *_, dim in self.places],
+            self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, not were_shards,
+        )
+        self.made.set_root(self.is_root)
+
+    def become_inner(self, path: str) -> None:
+        self.is_root, self.name = False, path
+        if self.made is not None:
+            self.made.set_root(False)
+            self.made.set_name(path)
+
+
+def _lies_elsewhere(parameter: torch.Tensor, mesh: Any) -> bool:
+    """Whether a distributed parameter is one of tensor parallelism."""
+    return _core.mesh_of(parameter).id != core_mesh(mesh).id
+
+
+class _Sharding:
+    """What fully_shard knows of a module."""
+
+    def __init__(self, module: nn.Module, shared: "_Group | None", policy: MixedPrecisionPolicy) -> None:
+        self.module, self.shared, self.policy = module, shared, policy
+
+    @property
+    def group(self) -> "_core.ShardGroup | None":
+        """None where other calls have taken all parameters."""
+        return None if self.shared is None else self.shared.core()
 
     def before(self, _: nn.Module, args: tuple, kwargs: dict) -> Any:
         if self.group is not None:
@@ -120,8 +189,8 @@ class _Sharding:
         return output if self.policy.output_dtype is None else _cast(output, self.policy.output_dtype)
 
     def reshard(self, *_: Any) -> None:
-        if self.group is not None:
-            self.group.reshard()
+        if self.shared is not None and self.shared.made is not None:
+            self.shared.made.reshard()
 
     def hook(self) -> None:
         self.module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
@@ -275,23 +344,21 @@ def fully_shard(
         _check_applied_once(one, "fully_shard")
     _check_offered(offload_policy, dp_mesh_dims)
     mesh = _checked_mesh(mesh)
-    skipped = {id(parameter) for parameter in ignored_params or ()}
-    parameters = []
-    for one in modules:
-        parameters += _named(one, skipped, f"{type(one).__name__}." if len(modules) > 1 else "")
+    reshards = _checked_reshard(reshard_after_forward, mesh)
     _name_inner(modules)
-    group = None
-    if parameters:
-        dims = [_shard_dim(name, parameter, shard_placement_fn) for name, parameter in parameters]
-        reshards = _checked_reshard(reshard_after_forward, mesh)
-        buffers = [buffer for one in modules for buffer in one.named_buffers()]
-        _keep_hooks(parameter for _, parameter in parameters)
-        group = _core.ShardGroup(
-            id(modules[0]), type(modules[0]).__name__, core_mesh(mesh), parameters, buffers, dims, reshards,
-            mp_policy.param_dtype, mp_policy.reduce_dtype, True,
-        )
+    group = _Group(modules, mesh, reshards, mp_policy)
+    skipped = {id(parameter) for parameter in ignored_params or ()}
     for one in modules:
-        state = one.__dict__[_ATTRIBUTE] = _Sharding(one, group, mp_policy)
+        prefix = f"{type(one).__name__}." if len(modules) > 1 else ""
+        for full_name, parameter in _named(one, skipped, prefix):
+            path, _, name = full_name.removeprefix(prefix).rpartition(".")
+            group.places.append((one.get_submodule(path), name, full_name, _shard_dim(full_name, parameter, shard_placement_fn)))
+    if any(module._parameters[name].is_meta for module, name, *_ in group.places):
+        group.lay_out_on_meta()
+    elif group.places:
+        group.core()
+    for one in modules:
+        state = one.__dict__[_ATTRIBUTE] = _Sharding(one, group if group.places else None, mp_policy)
         state.hook()
         _own_class(one, FSDPModule, "FSDP")
     return module
@@ -334,11 +401,8 @@ def _checked_reshard(given: Any, mesh: Any) -> "bool | None":
 
 
 def _shard_dim(name: str, parameter: torch.Tensor, placement_fn: "Callable | None") -> "int | None":
-    if parameter.device.type != "cpu":
-        raise NotImplementedError(
-            f'[fully_shard] "{name}" is on {parameter.device}. Parameters must have values in CPU memory: for a model on meta '
-            "call to_empty and initialize it first."
-        )
+    if parameter.device.type not in ("cpu", "meta"):
+        raise NotImplementedError(f'[fully_shard] "{name}" is on {parameter.device}. Parameters must lie in CPU memory.')
     placement = placement_fn(parameter) if placement_fn is not None else None
     if placement is None:
         return 0 if parameter.ndim else None
@@ -355,9 +419,8 @@ def _name_inner(modules: list[nn.Module]) -> None:
     for module in modules:
         for path, inner in module.named_modules():
             state = _state(inner, _Sharding)
-            if state is not None and state.group is not None:
-                state.group.set_root(False)
-                state.group.set_name(path)
+            if state is not None and state.shared is not None and state.shared.modules[0] is inner:
+                state.shared.become_inner(path)
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:

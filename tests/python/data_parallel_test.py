@@ -255,6 +255,34 @@ def communication_hooks_replace_the_average() -> None:
     torch.testing.assert_close(model[3].weight.grad, expected[3].weight.grad / 2, rtol=1e-12, atol=1e-12)
 
 
+def models_on_meta_train_as_one() -> None:
+    class Layers(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(5, 7, dtype=torch.double), nn.Tanh(), nn.Linear(7, 3, dtype=torch.double))
+
+    with torch.device("meta"):
+        model = Layers()
+    fully_shard(model[0], mesh=line())
+    fully_shard(model, mesh=line())
+    assert isinstance(model[0].weight, DTensor) and model[2].weight.is_meta
+    try:
+        model(mine(data()[0]))
+    except RuntimeError as error:
+        assert "still on meta device: ['2.weight', '2.bias']" in str(error), error
+    else:
+        raise AssertionError("no error")
+    model.to_empty(device="cpu")
+    torch.manual_seed(5)
+    for layer in (model[0], model[2]):
+        layer.reset_parameters()
+    torch.manual_seed(5)
+    expected = Layers()
+    same_parameters(model, expected, 0)
+    train(model, *(mine(t) for t in data()))
+    train(expected, *data())
+    same_parameters(model, expected)
+
+
 def wrong_calls_raise() -> None:
     def raises(error: type, text: str, call, *args, **kwargs) -> None:
         try:
@@ -290,6 +318,7 @@ EVERYWHERE = [
     other_methods_gather_too,
     mixed_precision_is_that_of_casts,
     communication_hooks_replace_the_average,
+    models_on_meta_train_as_one,
     wrong_calls_raise,
 ]
 
