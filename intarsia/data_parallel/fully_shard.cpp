@@ -136,7 +136,7 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   }
   auto& policy = options.mp_policy;
   ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype, policy.reduce_dtype,
-                                  options.unused_as_zeros};
+                                  options.unused_as_zeros, options.reshard_to};
   auto group = make_shard_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
   for (auto* module : modules) hook_module(*module, group, policy);
   return Sharded(std::move(group));

@@ -33,6 +33,7 @@ ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes&
     auto dtype = leaf.is_floating_point() ? options_.param_dtype : std::nullopt;
     members_.emplace_back(leaf_name, leaf, axes_, options_.dim_of(leaf_name, leaf), dtype);
   }
+  if (options_.reshard_to) kept_.emplace(axes_, *options_.reshard_to);
 }
 
 ShardGroup::~ShardGroup() {
@@ -79,6 +80,10 @@ void ShardGroup::begin_unshard() {
   at::NoGradGuard no_grad;
   CauseScope cause(kShardCause, false);
   order_.word(user_, kGather);
+  begun_ = true;
+  gathered_version_ = version();
+  from_kept_ = kept_ && kept_->has(gathered_version_);
+  if (from_kept_) return kept_->gather(members_, incoming_, &gathering_);
   ShardsList outgoing;
   CountsList counts;
   incoming_.clear();
@@ -87,8 +92,6 @@ void ShardGroup::begin_unshard() {
     incoming_.push_back(member.incoming());
     counts.push_back(member.counts());
   }
-  begun_ = true;
-  gathered_version_ = version();
   all_gather(*axes_.shard, outgoing, incoming_, counts, &gathering_);
 }
 
@@ -112,10 +115,11 @@ void ShardGroup::unshard() {
     wait_for_gathering();
   } while (version() != gathered_version_);
   for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].arrived(incoming_[i]);
+    if (!from_kept_) members_[i].arrived(incoming_[i]);
     members_[i].become_whole();
   }
   incoming_.clear();
+  if (kept_) kept_->drop();
   whole_ = true;
   order_.gathered(*this, is_in_backward());
 }
@@ -130,7 +134,9 @@ void ShardGroup::reshard() {
 }
 
 void ShardGroup::reshard_after_forward() {
-  if (!is_in_backward()) reshard();
+  if (is_in_backward()) return;
+  if (kept_ && whole_) kept_->keep(members_, gathered_version_);
+  reshard();
 }
 
 void ShardGroup::need_whole() {
@@ -143,6 +149,7 @@ void ShardGroup::need_whole() {
 
 void ShardGroup::need_shards() {
   pinned_ = false;
+  if (kept_) kept_->drop();
   reshard();
 }
 

@@ -10,6 +10,7 @@
 #include "intarsia/comm/packed.h"
 #include "intarsia/data_parallel/agree.h"
 #include "intarsia/data_parallel/first_use.h"
+#include "intarsia/data_parallel/kept_parts.h"
 #include "intarsia/data_parallel/lane.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/report.h"
@@ -23,6 +24,7 @@ struct ShardGroupOptions {
   std::optional<bool> reshard_after_forward;
   std::optional<at::ScalarType> param_dtype, reduce_dtype;
   bool unused_as_zeros = false;
+  std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
 };
 
 class ShardGroup final : public LeafWatcher, public TwoValued, public std::enable_shared_from_this<ShardGroup> {
@@ -103,6 +105,8 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   bool whole_ = false;
   ShardsList incoming_;  // of a gathering that is under way
   Wait gathering_;
+  std::optional<KeptParts> kept_;
+  bool from_kept_ = false;  // the gathering that is under way
   bool begun_ = false;
   uint64_t gathered_version_ = 0;  // of the shards that were sent
 

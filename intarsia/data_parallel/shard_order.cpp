@@ -25,7 +25,7 @@ void ShardOrder::used(ShardGroup& group) {
   if (last_ == &group) return;
   auto* before = last_;
   last_ = &group;
-  if (before && before->reshards_after_forward() && !before->is_pinned()) before->reshard();
+  if (before && before->reshards_after_forward() && !before->is_pinned()) before->reshard_after_forward();
 }
 
 void ShardOrder::gone(const ShardGroup* group) {

@@ -101,7 +101,6 @@ int64_t TwoValues::bytes_of_whole() const {
   return c10::multiply_integers(memories_sizes_[0]) * static_cast<int64_t>(memories_[0].element_size());
 }
 
-// A tensor over the memory of the whole, which gets room if it has none.
 at::Tensor TwoValues::place_in(size_t memory) const {
   auto& sizes = memories_sizes_[memory];
   auto bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(memories_[memory].element_size());

@@ -49,6 +49,7 @@ class TwoValues {
   Shards incoming();
   Counts counts() const;
   void arrived(const Shards& incoming);
+  at::Tensor place_in(size_t memory) const;  // the memory of the whole, which gets room if it has none
 
   void become_whole();
   void become_shards();  // and free the memory of the whole
@@ -72,7 +73,6 @@ class TwoValues {
   std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
   Placements sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const;
   void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
-  at::Tensor place_in(size_t memory) const;
 
   std::string name_;
   WeakTensor leaf_;

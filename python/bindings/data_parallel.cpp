@@ -53,20 +53,20 @@ void bind_reducers(py::module_& m) {
 
 // Which dim of each parameter is cut; None: none.
 ShardGroupOptions shard_options(const Named& parameters, const std::vector<std::optional<int64_t>>& dims,
-                                std::optional<bool> reshard_after_forward, std::optional<at::ScalarType> param_dtype,
-                                std::optional<at::ScalarType> reduce_dtype) {
+                                std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
+                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype) {
   std::map<std::string, std::optional<int64_t>> dim_of;
   for (size_t i = 0; i < parameters.size(); ++i) dim_of[parameters[i].first] = dims.at(i);
   auto find = [dim_of](const std::string& name, const at::Tensor&) { return dim_of.at(name); };
-  return {find, reshard_after_forward, param_dtype, reduce_dtype, false};
+  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to};
 }
 
 void bind_shard_groups(py::module_& m) {
   py::class_<ShardGroup, std::shared_ptr<ShardGroup>>(m, "ShardGroup", "Parameters that are gathered and reduced together.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
-                       std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool init_sync) {
-             auto options = shard_options(parameters, dims, reshard_after_forward, param_dtype, reduce_dtype);
+                       std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool init_sync) {
+             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype);
              return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
            }),
            Unlocked())

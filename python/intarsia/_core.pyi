@@ -126,6 +126,7 @@ class ShardGroup:
         buffers: Sequence[tuple[str, torch.Tensor]],
         dims: Sequence[int | None],
         reshard_after_forward: bool | None,
+        reshard_to: int | None,
         param_dtype: torch.dtype | None,
         reduce_dtype: torch.dtype | None,
         init_sync: bool,

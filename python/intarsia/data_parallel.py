@@ -105,7 +105,7 @@ class _Gathering(UnshardHandle):
 class _Group:
     """The parameters of one call. The core's group is made at once, or for parameters on meta when it is first needed."""
 
-    def __init__(self, modules: list[nn.Module], mesh: Any, reshards: "bool | None", policy: MixedPrecisionPolicy) -> None:
+    def __init__(self, modules: list[nn.Module], mesh: Any, reshards: tuple, policy: MixedPrecisionPolicy) -> None:
         self.modules, self.mesh, self.reshards, self.policy = modules, mesh, reshards, policy
         self.is_root, self.name = True, type(modules[0]).__name__
         self.made: "_core.ShardGroup | None" = None
@@ -146,7 +146,7 @@ class _Group:
         buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
         self.made = _core.ShardGroup(
             id(self.modules[0]), self.name, core_mesh(self.mesh), parameters, buffers, [dim for *_, dim in self.places],
-            self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, not were_shards,
+            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, not were_shards,
         )
         self.made.set_root(self.is_root)
 
@@ -380,9 +380,10 @@ def _checked_mesh(mesh: Any) -> Any:
     return mesh
 
 
-def _checked_reshard(given: Any, mesh: Any) -> "bool | None":
+def _checked_reshard(given: Any, mesh: Any) -> "tuple[bool | None, int | None]":
+    """Whether to free the whole after forward, and how many ranks keep it together."""
     if given is None or isinstance(given, bool):
-        return given
+        return given, None
     size = mesh.size(mesh.ndim - 1)
     if not isinstance(given, int):
         raise ValueError(
@@ -392,12 +393,8 @@ def _checked_reshard(given: Any, mesh: Any) -> "bool | None":
         raise ValueError(f"If passing reshard_after_forward as an int, it should be a factor of {size}, not {given}")
     if given == 1:
         warnings.warn("reshard_after_forward=1 means False: nothing is freed after forward.", stacklevel=3)
-        return False
-    if given != size:
-        raise NotImplementedError(
-            f"[fully_shard] resharding to {given} of {size} ranks is not there. Use True (least memory) or False (least traffic)."
-        )
-    return True
+        return False, None
+    return True, None if given == size else given
 
 
 def _shard_dim(name: str, parameter: torch.Tensor, placement_fn: "Callable | None") -> "int | None":

@@ -69,6 +69,16 @@ TEST(FullyShard, TrainsAlikeWithEveryOption) {
   }
 }
 
+TEST(FullyShard, TrainsAlikeIfFewerRanksKeepTheWholeForBackward) {
+  in_every_world([] {
+    FullyShardOptions pairs;
+    pairs.reshard_to = 2;
+    pairs.reshard_after_forward = true;
+    if (current_world().size() <= 2 || current_world().size() % 2) return;
+    compare_sharded(mlp(), mlp(), mean_of_squares, some_rows, [&](auto model, auto& mesh) { wrap_mlp(model, mesh, pairs); });
+  });
+}
+
 TEST(FullyShard, ParametersAreShardsAtRestAndTheSameLeaves) {
   in_every_world([] {
     auto mesh = all_ranks();

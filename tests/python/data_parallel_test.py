@@ -348,7 +348,11 @@ def tensor_parallel_models_train_as_one() -> None:
         same_parameters(model, expected)
 
 
-ON_A_GRID = [copies_of_shards_train_as_one, tensor_parallel_models_train_as_one]
+def resharding_to_a_smaller_group_changes_no_number() -> None:
+    trains_as_one(lambda model: shard_blocks(model, reshard_after_forward=2))
+
+
+ON_A_GRID = [resharding_to_a_smaller_group_changes_no_number, copies_of_shards_train_as_one, tensor_parallel_models_train_as_one]
 
 
 def compression_of_pytorch_is_taken() -> None:
