@@ -1,8 +1,10 @@
 // Fourier transforms along some dims: the others may be cut.
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"
@@ -23,6 +25,24 @@ std::vector<std::vector<int64_t>> transformed(const OpCall& call) {
   return {shape};
 }
 
+// MKL transforms the dims that lie behind the others: these in the order of their strides, and of those that are transformed the last
+// one named comes last (a complex signal has none that is special).
+std::vector<int64_t> order_of_transform(const OpCall& call) {
+  auto& input = call.inputs[0];
+  auto dims = call.dims_arg("dim", input.dim());
+  std::vector<int64_t> order(input.dim());
+  std::iota(order.begin(), order.end(), 0);
+  if (!at::hasMKL()) return order;
+  auto strides = at::infer_dense_strides(input.sizes, input.strides);
+  auto by_stride = [&](auto a, auto b) { return strides[a] > strides[b]; };
+  bool named = call.arg_index("onesided") >= 0 || call.arg_index("last_dim_size") >= 0;
+  std::stable_sort(dims.begin(), dims.end() - (named ? 1 : 0), by_stride);
+  std::erase_if(order, [&](auto d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); });
+  std::stable_sort(order.begin(), order.end(), by_stride);
+  order.insert(order.end(), dims.begin(), dims.end());
+  return order;
+}
+
 Dtypes complex_of(const OpCall& call) { return {c10::toComplexType(call.inputs[0].dtype)}; }
 Dtypes real_of(const OpCall& call) { return {c10::toRealValueType(call.inputs[0].dtype)}; }
 
@@ -37,7 +57,7 @@ Rule fourier() {
     return rows;
   });
   rule.aligned = true;
-  return unless_empty(std::move(rule).with_shapes(transformed));
+  return unless_empty(std::move(rule).with_shapes(transformed).ordered(order_of_transform));
 }
 
 }  // namespace

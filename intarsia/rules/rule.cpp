@@ -1,5 +1,7 @@
 #include "intarsia/rules/rule.h"
 
+#include <algorithm>
+#include <numeric>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <c10/core/WrapDimMinimal.h>
@@ -112,6 +114,40 @@ Rule&& Rule::contiguous() && {
       result.assign(dense.begin(), dense.end());
     }
     return strides;
+  };
+  return std::move(*this);
+}
+
+// The strides of a dense tensor whose dims lie in memory in this order.
+static std::vector<int64_t> strides_in_order(const std::vector<int64_t>& shape, const std::vector<int64_t>& order) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  int64_t stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    strides[*dim] = stride;
+    stride *= std::max<int64_t>(shape[*dim], 1);
+  }
+  return strides;
+}
+
+Rule&& Rule::ordered(std::function<std::vector<int64_t>(const OpCall&)> order) && {
+  form.strides = [shapes = form.shapes, order = std::move(order)](const OpCall& call) {
+    auto results = shapes(call);
+    results[0] = strides_in_order(results[0], order(call));
+    return results;
+  };
+  return std::move(*this);
+}
+
+Rule&& Rule::column_major(size_t result) && {
+  form.strides = [shapes = form.shapes, result](const OpCall& call) {
+    auto results = shapes(call);
+    for (size_t i = 0; i < results.size(); ++i) {
+      std::vector<int64_t> order(results[i].size());
+      std::iota(order.begin(), order.end(), 0);
+      if (i == result && order.size() > 1) std::swap(order.end()[-1], order.end()[-2]);
+      results[i] = strides_in_order(results[i], order);
+    }
+    return results;
   };
   return std::move(*this);
 }

@@ -144,6 +144,8 @@ struct Rule {
   Rule&& with_forms(std::function<std::vector<TensorForm>(const OpCall&)> forms) &&;
   Rule&& checking(std::function<void(const OpCall&)> check) &&;
   Rule&& contiguous() &&;                                  // results are, even where the input is not; after with_shapes
+  Rule&& ordered(std::function<std::vector<int64_t>(const OpCall&)> order) &&;  // dims of result 0 in memory, slowest first; likewise
+  Rule&& column_major(size_t result = 0) &&;               // that result is, in its last two dims; likewise
   Rule&& like_input(size_t input) &&;                      // result 0 has the shape and the dtype of that input
   Rule&& refusing(std::vector<size_t> inputs) &&;          // values of these inputs
   Rule&& refusing_where(std::function<std::vector<size_t>(const OpCall&)> inputs) &&;

@@ -46,6 +46,13 @@ std::vector<at::Tensor> plain_gradients(const SampleCall& sample) {
 
 }  // namespace
 
+// Where they decide whether a reshape shares memory.
+std::vector<int64_t> strides_that_count(const at::Tensor& tensor) {
+  std::vector<int64_t> strides;
+  for (int64_t d = 0; d < tensor.dim(); ++d) strides.push_back(tensor.size(d) == 1 || tensor.numel() == 0 ? 0 : tensor.stride(d));
+  return strides;
+}
+
 std::vector<at::Tensor> call(const SampleCall& sample, const std::vector<at::Tensor>& tensors) {
   auto stack = sample.with_tensors(tensors);
   sample.handle().callBoxed(stack);
@@ -76,6 +83,7 @@ void compare(const SampleCall& sample, const DeviceMesh& mesh, const Placements&
   auto outputs = call(sample, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_EQ(outputs[i].sizes(), sample.expected()[i].sizes()) << "output " << i;
+    EXPECT_EQ(strides_that_count(outputs[i]), strides_that_count(sample.expected()[i])) << "output " << i;
     if (!values) continue;
     EXPECT_EQ(scaled_difference(full_tensor(outputs[i]).detach(), sample.expected()[i]), "") << "output " << i;
   }

@@ -61,13 +61,15 @@ void add_factorizations(RuleTable& t) {
          "aten::linalg_ldl_factor_ex", "aten::linalg_inv_ex", "aten::linalg_qr"},
         batched());
   t.add("aten::lu_unpack", batched().refusing({1}));
-  t.add("aten::linalg_householder_product", batched().like_input(0));
-  t.add("aten::geqrf", batched_with([](const OpCall& call) { return Shapes{sizes_of(call.inputs[0]), spectrum(call)}; }));
+  t.add("aten::linalg_householder_product", batched().like_input(0).column_major());
+  t.add("aten::geqrf",
+        batched_with([](const OpCall& call) { return Shapes{sizes_of(call.inputs[0]), spectrum(call)}; }).column_major());
   t.add({"aten::cholesky", "aten::cholesky_inverse"},
-        batched().like_input(0).with_local(name_batch_element).refusing(kMatrices));
+        batched().like_input(0).column_major().with_local(name_batch_element).refusing(kMatrices));
   t.add({"aten::_linalg_eigh", "aten::_linalg_svd"}, batched().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_eigvals", batched_with([](const OpCall& call) { return Shapes{spectrum(call)}; }).refusing(kMatrices));
   t.add("aten::linalg_eig", batched_with([](const OpCall& call) { return Shapes{spectrum(call), sizes_of(call.inputs[0])}; })
+                                .column_major(1)
                                 .with_local(name_batch_element)
                                 .refusing(kMatrices));
   t.add("aten::linalg_pinv.atol_rtol_tensor",

@@ -35,12 +35,12 @@ auto solution(size_t b) {
 }  // namespace
 
 void add_solvers(RuleTable& t) {
-  t.add("aten::cholesky_solve", solve(0).with_shapes(solution(0)));
+  t.add("aten::cholesky_solve", solve(0).with_shapes(solution(0)).column_major());
   t.add("aten::triangular_solve", solve(0));
   t.add("aten::_linalg_solve_ex", solve(1));
-  t.add("aten::linalg_solve_triangular", solve(1).with_shapes(solution(1)));
+  t.add("aten::linalg_solve_triangular", solve(1).with_shapes(solution(1)).column_major());
   t.add({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"}, solve(2).refusing({1}));
-  t.add("aten::ormqr", solve(2).like_input(2));
+  t.add("aten::ormqr", solve(2).like_input(2).column_major());
 }
 
 }  // namespace intarsia

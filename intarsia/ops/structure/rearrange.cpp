@@ -1,6 +1,7 @@
 // Ops that turn, repeat and blank out: elements change places, and none is computed. Along a cut dim only what must moves.
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
@@ -44,6 +45,18 @@ std::vector<std::vector<int64_t>> rot90_shapes(const OpCall& call) {
   auto dims = turned_dims(call);
   if (call.int_arg("k", 1) % 2 != 0 && dims.size() == 2) std::swap(shape[dims[0]], shape[dims[1]]);
   return {shape};
+}
+
+// It flips, and swaps the two dims of the result.
+std::vector<int64_t> rot90_order(const OpCall& call) {
+  auto& input = call.inputs[0];
+  auto strides = at::infer_dense_strides(input.sizes, input.strides);
+  auto dims = turned_dims(call);
+  if (call.int_arg("k", 1) % 2 != 0 && dims.size() == 2) std::swap(strides[dims[0]], strides[dims[1]]);
+  std::vector<int64_t> order(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return strides[a] > strides[b]; });
+  return order;
 }
 
 // Dims that are repeated once stay cut. New dims come in front.
@@ -174,7 +187,7 @@ void add_rearrangements(RuleTable& t) {
   t.along("aten::flip", flip_along);
   t.add("aten::roll", moving(turned_dims).like_input(0).contiguous());
   t.along("aten::roll", roll_along);
-  t.add("aten::rot90", moving(turned_dims).like_input(0).with_shapes(rot90_shapes));
+  t.add("aten::rot90", moving(turned_dims).like_input(0).with_shapes(rot90_shapes).ordered(rot90_order));
   t.add("aten::repeat", repeat_rule());
   t.along("aten::repeat", repeat_along);
   t.add("aten::channel_shuffle", moving([](const OpCall&) { return std::vector<int64_t>{1}; }).like_input(0).contiguous());
