@@ -9,7 +9,6 @@
 #include "intarsia/comm/trace.h"
 
 namespace intarsia {
-namespace {
 
 at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
   for (auto& arg : args) {
@@ -17,8 +16,6 @@ at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> ar
   }
   return at::globalContext().defaultGenerator(c10::Device(mesh.device_type()));
 }
-
-}  // namespace
 
 void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
   if (mesh.world().simulated() || mesh.size() == 1 || mesh.slots().empty()) return;

@@ -6,8 +6,10 @@
 
 namespace intarsia {
 
-// All ranks go on from the state of the first one's generator: that of the arguments, or else the default one. A simulation has
-// but one.
+// The generator that a random op with these arguments draws from: theirs, or else the default one.
+at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
+
+// All ranks go on from the state of the first one's generator. A simulation has but one.
 void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
 
 // Whether input `i` is only written by a random op, not read: nothing needs to be brought together.
