@@ -8,6 +8,7 @@
 #include <ATen/TensorGeometry.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/random/drawer.h"
 #include "intarsia/redistribute/share.h"
@@ -60,32 +61,53 @@ HeldRuns held_at(const DrawPlan& plan, const Layout& layout, const Slot& slot) {
   return {std::move(sizes), std::move(positions)};
 }
 
+// Probabilities of one's own for each element, as they lie in the given layout.
+Shards beside(const Stack& stack, const Layout* layout) {
+  if (!stack[1].isTensor()) return {};
+  return shards_in(at::expand_copy(stack[1].toTensor(), stack[0].toTensor().sizes()), layout);
+}
+
 // The plain op itself, on as much as one device would have.
 void draw_whole(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout) {
   auto whole = at::empty_strided(plan.form.sizes, plan.form.strides, shards[0].options());
   auto arguments = stack;
+  auto all = beside(stack, Layout::replicated(layout.mesh()));
   arguments[0] = whole;
+  if (!all.empty()) arguments[1] = all[0];
   plan.op.callBoxed(arguments);
   auto& slots = layout.mesh().slots();
   for (size_t slot = 0; slot < slots.size(); ++slot) shards[slot].copy_(shard_of(whole, layout, slots[slot].coordinate));
 }
 
-void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, at::CPUGeneratorImpl& generator) {
-  auto parts = c10::isComplexType(plan.form.dtype) ? 2 : 1;
-  auto dtype = c10::toRealValueType(plan.form.dtype);
-  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, c10::multiply_integers(plan.form.sizes) * parts, dtype,
-                plan.contiguous, generator);
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    if (plan.twin[slot] != slot) {
-      shards[slot].copy_(shards[plan.twin[slot]]);
-      continue;
-    }
-    auto target = shards[slot].permute(plan.order);
-    if (parts == 2) target = at::view_as_real(target);
-    auto flat = target.is_contiguous() ? target.view(-1) : at::empty({target.numel()}, dtype);
-    drawer.draw(flat, plan.held[slot]);
-    if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
+at::Tensor in_order(const DrawPlan& plan, const at::Tensor& shard) {
+  auto ordered = shard.permute(plan.order);
+  return c10::isComplexType(plan.form.dtype) ? at::view_as_real(ordered) : ordered;
+}
+
+void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& shards, const Shards& others) {
+  if (plan.twin[slot] != slot) {
+    shards[slot].copy_(shards[plan.twin[slot]]);
+    return;
   }
+  auto target = in_order(plan, shards[slot]);
+  auto flat = target.is_contiguous() ? target.view(-1) : at::empty({target.numel()}, target.options());
+  drawer.draw(flat, plan.held[slot], others.empty() ? at::Tensor() : in_order(plan, others[slot]).reshape(-1));
+  if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
+}
+
+void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout, at::CPUGeneratorImpl& generator) {
+  auto others = beside(stack, &layout);
+  auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
+  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous, generator);
+  SlotErrors errors;
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });
+  }
+  std::vector<int64_t> cut;  // there, one rank may hold a number that is no probability, and another not
+  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (!others.empty() && cut_dim(layout.placements()[axis]) >= 0) cut.push_back(axis);
+  }
+  errors.raise(plan.op.operator_name().name, layout.mesh(), cut);
   drawer.finish(generator);
 }
 
@@ -106,7 +128,7 @@ void draw(const DrawPlan& plan, Stack& stack) {
     if (shards[0].is_meta()) {
       draw_without_data(plan, stack, shards[0]);
     } else if (plan.use.unit && generator.device().is_cpu()) {
-      draw_own(plan, stack, shards, *generator.get<at::CPUGeneratorImpl>());
+      draw_own(plan, stack, shards, *body.layout, *generator.get<at::CPUGeneratorImpl>());
     } else {
       draw_whole(plan, stack, shards, *body.layout);
     }
@@ -137,13 +159,16 @@ void find_runs(DrawPlan& plan, const Layout& layout) {
 Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
   auto& self = c.input(0);
   if (!c.is_distributed(0) || self.dim() == 0 || c.has_partial(0)) return {};
+  bool has_others = c.call.inputs.size() == 2;
+  if (has_others && (!c.is_distributed(1) || c.has_partial(1) || !c.on_one_mesh())) return {};
   auto order = memory_order(self);
   if (overlaps(self, order)) return {};
   auto plan = std::make_shared<DrawPlan>(DrawPlan{op, self, std::move(order), true, {}, {}, {}});
   if (op.operator_name().name == "aten::normal_") plan->contiguous = at::geometry_is_contiguous(self.sizes, self.strides);
-  bool small = c10::multiply_integers(self.sizes) < kSmall;
+  bool small = self.numel() < kSmall;
   if (!small && c.now[0]->mesh().device_type() == at::kCPU) {
     Stack arguments(c.call.args.begin(), c.call.args.end());
+    if (has_others) arguments[1] = at::empty({1}, c.input(1).dtype);
     plan->use = use_of(op, real_arguments(*plan, arguments), c10::toRealValueType(self.dtype), plan->contiguous);
     find_runs(*plan, *c.now[0]);
   }
@@ -153,8 +178,8 @@ Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
 }  // namespace
 
 void add_draws(RuleTable& t) {
-  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "exponential_", "bernoulli_.float", "random_",
-                           "random_.from", "random_.to"}) {
+  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "exponential_", "bernoulli_.float",
+                           "bernoulli_.Tensor", "random_", "random_.from", "random_.to"}) {
     auto dot = name.find('.');
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                              dot == name.npos ? "" : name.substr(dot + 1).c_str());
