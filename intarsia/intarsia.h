@@ -17,6 +17,7 @@
 #include "intarsia/debug/explain_step.h"
 #include "intarsia/debug/module_trace.h"
 #include "intarsia/debug/visualize.h"
+#include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/nn/parallelize_module.h"

@@ -78,8 +78,9 @@ void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*
   {
     c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
     auto count = op.schema().arguments().size();
+    std::optional<AgreedDraw> agreed;
     if (op.hasTag(at::Tag::nondeterministic_seeded)) {
-      agree_on_generator(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
+      agreed.emplace(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
     }
     op.callBoxed(*stack);
     auto made = stack->back().toTensor();

@@ -7,6 +7,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
 
@@ -17,11 +18,13 @@ at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> ar
   return at::globalContext().defaultGenerator(c10::Device(mesh.device_type()));
 }
 
-void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
-  if (mesh.world().simulated() || mesh.size() == 1 || mesh.slots().empty()) return;
+bool have_several_generators(const DeviceMesh& mesh) {
+  return !mesh.world().simulated() && mesh.size() > 1 && !mesh.slots().empty();
+}
+
+void follow_first_rank(const DeviceMesh& mesh, at::Generator generator) {
   CauseScope cause("generator", true);
   JudgedScope no_tensor_moves;
-  auto generator = generator_of(mesh, args);
   auto locked = [&] { return std::lock_guard(generator.mutex()); };
   at::Tensor state;
   {
@@ -31,6 +34,20 @@ void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args)
   Axis::whole(mesh).broadcast({state}, 0);  // not under the lock: ranks may be threads of one process
   auto lock = locked();
   generator.set_state(state);
+}
+
+AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) : generator_(generator_of(mesh, args)) {
+  if (!have_several_generators(mesh)) return;
+  scope_ = RandomScope::around(mesh);
+  if (scope_) {
+    scope_->check(generator_);
+  } else {
+    follow_first_rank(mesh, generator_);
+  }
+}
+
+AgreedDraw::~AgreedDraw() {
+  for (auto* scope = scope_; scope; scope = scope->outer_) scope->remember(generator_);
 }
 
 bool only_written(const Call& call, const Decision& decision, size_t i) {

@@ -122,9 +122,9 @@ void draw(const DrawPlan& plan, Stack& stack) {
   auto& body = body_of(self);
   auto& shards = body.shards();
   auto& mesh = body.layout->mesh();
-  agree_on_generator(mesh, stack);
+  AgreedDraw agreed(mesh, stack);
   if (!shards.empty()) {
-    auto generator = generator_of(mesh, stack);
+    auto& generator = agreed.generator();
     if (shards[0].is_meta()) {
       draw_without_data(plan, stack, shards[0]);
     } else if (plan.use.unit && generator.device().is_cpu()) {
