@@ -33,6 +33,7 @@ void draws() {
   auto whole = torch::empty({8192, 8192}), quarter = torch::empty({2048, 8192});
   auto by_rows = empty({8192, 8192}, mesh, {Shard(0)}), by_columns = empty({8192, 8192}, mesh, {Shard(1)});
   auto all = best_us([&] { whole.normal_(); }), part = best_us([&] { quarter.normal_(); });
+  RandomScope scope(mesh);
   row("normal_ of 8192x8192, [S(0)]", best_us([&] { by_rows.normal_(); }), part, "plain, a quarter");
   row("normal_ of 8192x8192, [S(1)]", best_us([&] { by_columns.normal_(); }), all, "plain, the whole");
 }
@@ -42,6 +43,7 @@ void dropouts() {
   auto whole = torch::ones({4096, 4096}), quarter = torch::ones({1024, 4096});
   auto by_rows = ones({4096, 4096}, mesh, {Shard(0)}), by_columns = ones({4096, 4096}, mesh, {Shard(1)});
   auto all = best_us([&] { torch::dropout(whole, 0.1, true); }), part = best_us([&] { torch::dropout(quarter, 0.1, true); });
+  RandomScope scope(mesh);
   row("dropout of 4096x4096, [S(0)]", best_us([&] { torch::dropout(by_rows, 0.1, true); }), part, "plain, a quarter");
   row("dropout of 4096x4096, [S(1)]", best_us([&] { torch::dropout(by_columns, 0.1, true); }), all, "plain, the whole");
 }
@@ -54,7 +56,6 @@ int main(int argc, char** argv) {
   init();
   mesh = init_device_mesh(torch::kCPU, {world_size()}, {"dp"});
   torch::manual_seed(1);
-  RandomScope scope(mesh);
   if (rank() == 0) printf("\nrandom numbers on %ld ranks, processor time\n", world_size());
   draws();
   dropouts();
