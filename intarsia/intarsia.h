@@ -18,6 +18,8 @@
 #include "intarsia/debug/module_trace.h"
 #include "intarsia/debug/visualize.h"
 #include "intarsia/dispatch/random_scope.h"
+#include "intarsia/nn/born_sharded.h"
+#include "intarsia/nn/checkpoint.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/nn/parallelize_module.h"

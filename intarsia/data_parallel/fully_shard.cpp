@@ -125,7 +125,9 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
                     "ignored.");
   if (options.init_sync) {
     std::vector<at::Tensor> tensors;
-    for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
+    for (auto& [leaf_name, tensor] : parameters) {
+      if (!lies_on(tensor, mesh)) tensors.push_back(tensor);
+    }
     CauseScope cause("fully_shard", false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
   }

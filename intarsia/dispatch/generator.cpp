@@ -47,7 +47,7 @@ AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) 
 }
 
 AgreedDraw::~AgreedDraw() {
-  for (auto* scope = scope_; scope; scope = scope->outer_) scope->remember(generator_);
+  if (scope_) RandomScope::follow(generator_);
 }
 
 bool only_written(const Call& call, const Decision& decision, size_t i) {

@@ -45,6 +45,10 @@ void RandomScope::agree() {
   for (auto& known : known_) compare(known);
 }
 
+void RandomScope::follow(const at::Generator& generator) {
+  for (auto* scope = innermost_; scope; scope = scope->outer_) scope->remember(generator);
+}
+
 RandomScope* RandomScope::around(const DeviceMesh& mesh) {
   for (auto* scope = innermost_; scope; scope = scope->outer_) {
     auto all = scope->mesh_.ranks();

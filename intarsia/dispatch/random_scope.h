@@ -32,6 +32,9 @@ class RandomScope {
   // To be called, on all ranks, after the program has seeded or used its generators by itself: ranks compare them again.
   void agree();
 
+  // To be called after all ranks have put the generator into a state that they had before, as a recomputation does.
+  static void follow(const at::Generator& generator);
+
  private:
   friend class AgreedDraw;
   struct Known {
