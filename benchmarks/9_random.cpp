@@ -2,7 +2,8 @@
 //
 //   intarsia run -n 4 build/benchmarks/9_random
 //
-// Started alone, it starts itself that way. Processor time of the slowest rank, best of several rounds: four ranks may have fewer cores.
+// Started alone, it starts itself that way. Processor time of the slowest rank, best of several rounds: four ranks may have fewer
+// cores.
 
 #include <sys/resource.h>
 #include <torch/torch.h>

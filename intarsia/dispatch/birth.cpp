@@ -18,7 +18,9 @@ struct Named {
     auto index = schema.argumentIndexWithName(name);
     return index ? values[*index] : c10::IValue();
   }
-  double number(const char* name, double otherwise) const { return (*this)[name].isNone() ? otherwise : (*this)[name].toScalar().toDouble(); }
+  double number(const char* name, double otherwise) const {
+    return (*this)[name].isNone() ? otherwise : (*this)[name].toScalar().toDouble();
+  }
 };
 
 using Fill = void (*)(at::Tensor& tensor, const Named& args, const std::optional<at::Generator>& generator);
@@ -28,7 +30,8 @@ Fill fill_of(const std::string& name) {
   static const auto* fills = new std::map<std::string, Fill>{
       {"aten::rand", [](auto& t, auto&, auto& generator) { t.uniform_(0, 1, generator); }},
       {"aten::randn", [](auto& t, auto&, auto& generator) { t.normal_(0, 1, generator); }},
-      {"aten::normal", [](auto& t, auto& args, auto& generator) { t.normal_(args.number("mean", 0), args.number("std", 1), generator); }},
+      {"aten::normal",
+       [](auto& t, auto& args, auto& generator) { t.normal_(args.number("mean", 0), args.number("std", 1), generator); }},
       {"aten::randint", [](auto& t, auto& args, auto& generator) {
          t.random_(args["low"].isNone() ? 0 : args["low"].toInt(), args["high"].toInt(), generator);
        }}};
@@ -42,7 +45,8 @@ bool fills_evenly(const std::string& name) {
 
 bool could_be_on(const DeviceMesh& mesh, const Named& args) {
   auto device = args["device"], layout = args["layout"], format = args["memory_format"], names = args["names"];
-  return (device.isNone() || device.toDevice().type() == mesh.device_type()) && (layout.isNone() || layout.toLayout() == at::kStrided) &&
+  return (device.isNone() || device.toDevice().type() == mesh.device_type()) &&
+         (layout.isNone() || layout.toLayout() == at::kStrided) &&
          (format.isNone() || format.toMemoryFormat() == at::MemoryFormat::Contiguous) && names.isNone();
 }
 

@@ -53,7 +53,8 @@ RandomScope* RandomScope::around(const DeviceMesh& mesh) {
   for (auto* scope = innermost_; scope; scope = scope->outer_) {
     auto all = scope->mesh_.ranks();
     auto part = mesh.ranks();
-    if (std::all_of(part.begin(), part.end(), [&](auto rank) { return std::find(all.begin(), all.end(), rank) != all.end(); })) return scope;
+    if (std::all_of(part.begin(), part.end(), [&](auto rank) { return std::find(all.begin(), all.end(), rank) != all.end(); }))
+      return scope;
   }
   return nullptr;
 }
@@ -66,7 +67,8 @@ void RandomScope::check(const at::Generator& generator) {
     known_.push_back(std::move(first));
     return;
   }
-  TORCH_CHECK(known->state.equal(state_of(generator)), "[RandomScope] rank ", mesh_.slots()[0].rank, " has seeded or used its generator by ",
+  TORCH_CHECK(known->state.equal(state_of(generator)), "[RandomScope] rank ", mesh_.slots()[0].rank,
+              " has seeded or used its generator by ",
               "itself since the ranks agreed on it. Call agree() on all ranks after that, or draw outside of the scope.");
 }
 
@@ -86,8 +88,9 @@ void RandomScope::compare(Known& known) const {
   for (int64_t i = 1; i < axis.size(); ++i) {
     if (all[i].item<int64_t>() != all[0].item<int64_t>()) others.push_back(axis.line().ranks[0][i]);
   }
-  TORCH_CHECK_VALUE(others.empty(), "[RandomScope] the generators of the ranks ", c10::ArrayRef<int64_t>(others), " are in another state than that of rank ",
-                    axis.line().ranks[0][0], ". Seed all ranks alike (torch::manual_seed), and use the generator on all of them alike.");
+  TORCH_CHECK_VALUE(others.empty(), "[RandomScope] the generators of the ranks ", c10::ArrayRef<int64_t>(others),
+                    " are in another state than that of rank ", axis.line().ranks[0][0],
+                    ". Seed all ranks alike (torch::manual_seed), and use the generator on all of them alike.");
 }
 
 }  // namespace intarsia

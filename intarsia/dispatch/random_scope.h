@@ -14,14 +14,15 @@
 namespace intarsia {
 
 // Note [One generator]
-// Ranks draw the numbers of one device, so before a draw they must have the generator of one device. Outside of a scope, a rank cannot
-// know what others did to theirs, and each draw begins with the state of the first rank, 5 KB to each of the others.
-// In a RandomScope the program says that all ranks do the same. They compare their generators once; a rank whose generator differs from
-// the first one's is named, in an error on all ranks. From then on nothing is sent: each rank knows the state that the last draw has left.
-// A rank that finds another state has seeded or used the generator by itself, and raises an error that names it, before it draws.
+// Ranks draw the numbers of one device, so before a draw they must have the generator of one device. Outside of a scope, a rank
+// cannot know what others did to theirs, and each draw begins with the state of the first rank, 5 KB to each of the others. In a
+// RandomScope the program says that all ranks do the same. They compare their generators once; a rank whose generator differs from
+// the first one's is named, in an error on all ranks. From then on nothing is sent: each rank knows the state that the last draw
+// has left. A rank that finds another state has seeded or used the generator by itself, and raises an error that names it, before
+// it draws.
 
-// For draws on the mesh and on parts of it, on this thread. All ranks of the mesh make it, and leave it, together. A generator of the
-// program's own is compared when it is first drawn from.
+// For draws on the mesh and on parts of it, on this thread. All ranks of the mesh make it, and leave it, together. A generator of
+// the program's own is compared when it is first drawn from.
 class RandomScope {
  public:
   explicit RandomScope(const DeviceMesh& mesh);

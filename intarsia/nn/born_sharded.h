@@ -18,9 +18,9 @@
 namespace intarsia {
 
 // Note [Born sharded]
-// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each tensor of a given
-// size is made in parts, one for each rank of the mesh, cut along the first dim that has enough positions; its rank draws its own part of
-// the stream of one device. Tensors without a size (arange) are made replicated. `finish` moves parameter by parameter.
+// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each tensor of a
+// given size is made in parts, one for each rank of the mesh, cut along the first dim that has enough positions; its rank draws its
+// own part of the stream of one device. Tensors without a size (arange) are made replicated. `finish` moves parameter by parameter.
 // The scope is for this thread. It holds a RandomScope: all ranks are seeded alike.
 class BornSharded {
  public:

@@ -26,7 +26,7 @@ struct DrawPlan {
   TensorForm form;             // of the whole
   std::vector<int64_t> order;  // of the dims, as they are drawn: the last one varies fastest
   bool contiguous;             // for the kernel that LibTorch takes
-  Use use;                     // none: drawn whole
+  StreamUse use;                     // none: drawn whole
   std::vector<HeldRuns> held;  // per slot
   std::vector<size_t> twin;    // per slot: the first one that holds the same
 };
@@ -95,10 +95,12 @@ void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& 
   if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
 }
 
-void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout, at::CPUGeneratorImpl& generator) {
+void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout,
+              at::CPUGeneratorImpl& generator) {
   auto others = beside(stack, &layout);
   auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
-  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous, generator);
+  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous,
+                generator);
   SlotErrors errors;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });

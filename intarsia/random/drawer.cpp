@@ -12,7 +12,7 @@ constexpr int64_t kLong = 1024;
 
 }  // namespace
 
-Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const Use& use, int64_t total, at::ScalarType dtype, bool contiguous,
+Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype, bool contiguous,
                at::CPUGeneratorImpl& generator)
     : op_(op), arguments_(std::move(arguments)), use_(use), total_(total), dtype_(dtype), contiguous_(contiguous),
       scratch_(at::detail::createCPUGenerator()), drawing_(*scratch_.get<at::CPUGeneratorImpl>()) {
@@ -22,19 +22,19 @@ Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const Use& use, i
     kept_number_ = generator.next_double_normal_sample();
     kept_ = 1;
   }
-  add_segments();
+  add_stretches();
 }
 
-void Drawer::add_segments() {
+void Drawer::add_stretches() {
   if (!use_.draws_again || total_ % use_.unit == 0) {
     auto units = (total_ - kept_ + use_.unit - 1) / use_.unit;
-    segments_ = {{kept_, total_, 0}};
+    stretches_ = {{kept_, total_, 0}};
     words_ = units * use_.words;
     return;
   }
   auto full = total_ / use_.unit * use_.words;
   auto rest = use_.skips_rest ? 0 : total_ % use_.unit * (use_.words / use_.unit);
-  segments_ = {{0, total_ - use_.unit, 0}, {total_ - use_.unit, total_, full + rest}};
+  stretches_ = {{0, total_ - use_.unit, 0}, {total_ - use_.unit, total_, full + rest}};
   words_ = full + rest + use_.words;
 }
 
@@ -42,11 +42,11 @@ void Drawer::draw(const at::Tensor& shard, const HeldRuns& held, const at::Tenso
   shard_ = shard;
   beside_ = beside;
   if (kept_) take_kept(held);
-  for (auto& segment : segments_) {
+  for (auto& stretch : stretches_) {
     int64_t local = 0;
     held.for_each([&](int64_t begin, int64_t count) {
-      auto part = overlap({begin, begin + count}, {segment.begin, segment.end});
-      if (part.size() > 0) take(segment, part.begin, part.size(), local + part.begin - begin);
+      auto part = overlap({begin, begin + count}, {stretch.begin, stretch.end});
+      if (part.size() > 0) take(stretch, part.begin, part.size(), local + part.begin - begin);
       local += count;
     });
     flush();
@@ -64,10 +64,10 @@ void Drawer::take_kept(const HeldRuns& held) {
   shard_.narrow(0, 0, 1).copy_(one);
 }
 
-void Drawer::take(const Segment& segment, int64_t begin, int64_t count, int64_t to) {
+void Drawer::take(const Stretch& stretch, int64_t begin, int64_t count, int64_t to) {
   auto unit = use_.unit;
-  auto offset = begin - segment.begin;
-  auto word = segment.word + offset / unit * use_.words;
+  auto offset = begin - stretch.begin;
+  auto word = stretch.word + offset / unit * use_.words;
   if (auto skipped = offset % unit) {  // begins inside a unit
     auto part = std::min(count, unit - skipped);
     gather(word, skipped, part, to);

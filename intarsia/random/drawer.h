@@ -14,12 +14,13 @@ namespace intarsia {
 
 class Drawer {
  public:
-  // `arguments` are those of the op for the whole, of which `total` elements of `dtype` are drawn, from the present state of the generator.
-  Drawer(const c10::OperatorHandle& op, Stack arguments, const Use& use, int64_t total, at::ScalarType dtype, bool contiguous,
+  // `arguments` are those of the op for the whole, of which `total` elements of `dtype` are drawn, from the present state of the
+  // generator.
+  Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype, bool contiguous,
          at::CPUGeneratorImpl& generator);
 
-  // Fills `shard` (flat and contiguous) with what it holds of the whole. Where the op has a tensor as its second argument, `beside` is
-  // what the shard holds of it.
+  // Fills `shard` (flat and contiguous) with what it holds of the whole. Where the op has a tensor as its second argument, `beside`
+  // is what the shard holds of it.
   void draw(const at::Tensor& shard, const HeldRuns& held, const at::Tensor& beside = {});
 
   // Leaves the generator as drawing the whole would.
@@ -27,7 +28,7 @@ class Drawer {
 
  private:
   // Elements that are drawn in order, unit after unit, from `word` on.
-  struct Segment {
+  struct Stretch {
     int64_t begin, end;
     int64_t word;
   };
@@ -35,9 +36,9 @@ class Drawer {
     int64_t from, to, count;
   };
 
-  void add_segments();
+  void add_stretches();
   void take_kept(const HeldRuns& held);
-  void take(const Segment& segment, int64_t begin, int64_t count, int64_t to);
+  void take(const Stretch& stretch, int64_t begin, int64_t count, int64_t to);
   void take_directly(int64_t word, int64_t count, int64_t to);
   void gather(int64_t word, int64_t from, int64_t count, int64_t to);
   void flush();
@@ -46,11 +47,11 @@ class Drawer {
 
   c10::OperatorHandle op_;
   Stack arguments_;
-  Use use_;
+  StreamUse use_;
   int64_t total_;
   at::ScalarType dtype_;
   bool contiguous_;
-  std::vector<Segment> segments_;
+  std::vector<Stretch> stretches_;
   int64_t words_ = 0;  // for the whole
   int64_t kept_ = 0;   // elements that the generator had kept: one, or none
 

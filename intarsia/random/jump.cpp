@@ -17,6 +17,28 @@ namespace {
 constexpr int kDegree = 19937, kBlock = at::MERSENNE_STATE_N;
 constexpr int kTop = kDegree / 64;  // the 64 bits that x^kDegree lies in, the last ones of a JumpPolynomial
 
+// Four words at a time: compilers do not find this by themselves.
+using Four = uint32_t __attribute__((vector_size(16)));
+
+Four load(const uint32_t* words) {
+  Four four;
+  std::memcpy(&four, words, sizeof four);
+  return four;
+}
+
+uint32_t twist(uint32_t u, uint32_t v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
+Four twist(Four u, Four v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
+
+// words[begin, end) anew, from themselves, the next one, and those that lie `far` away.
+void renew(uint32_t* words, int begin, int end, int far) {
+  int i = begin;
+  for (; i + 4 <= end; i += 4) {
+    auto four = load(words + i + far) ^ twist(load(words + i), load(words + i + 1));
+    std::memcpy(words + i, &four, sizeof four);
+  }
+  for (; i < end; ++i) words[i] = words[i + far] ^ twist(words[i], words[i + 1]);
+}
+
 // Exponents below the highest one. The polynomial is that of Matsumoto and Nishimura (1998), appendix A:
 //   (x^624 + x^397) (q^31 + a0 q^30 + ... + a30) + a31,  q = x^623 + x^396,  where a is the matrix's last row.
 // It has 135 terms. The second highest lies far below the highest, so that 64 bits can be reduced at once.
@@ -115,6 +137,13 @@ void add_block(uint32_t* sum, const uint32_t* words) {
 }
 
 }  // namespace
+
+void next_block(uint32_t* words) {
+  constexpr int n = at::MERSENNE_STATE_N, m = at::MERSENNE_STATE_M;
+  renew(words, 0, n - m, m);
+  renew(words, n - m, n - 1, m - n);
+  words[n - 1] = words[m - 1] ^ twist(words[n - 1], words[0]);
+}
 
 std::shared_ptr<const JumpPolynomial> power_of_x(uint64_t n) {
   constexpr size_t kKept = 128;

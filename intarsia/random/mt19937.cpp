@@ -12,41 +12,12 @@ constexpr uint64_t kWords = at::MERSENNE_STATE_N;
 // A jump costs as much as running so far.
 constexpr uint64_t kJumpFrom = 5'000'000 / kWords;
 
-// Four words at a time: compilers do not find this by themselves.
-using Four = uint32_t __attribute__((vector_size(16)));
-
-Four load(const uint32_t* words) {
-  Four four;
-  std::memcpy(&four, words, sizeof four);
-  return four;
-}
-
-uint32_t twist(uint32_t u, uint32_t v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
-Four twist(Four u, Four v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
-
-// words[begin, end) anew, from themselves, the next one, and those that lie `far` away.
-void renew(uint32_t* words, int begin, int end, int far) {
-  int i = begin;
-  for (; i + 4 <= end; i += 4) {
-    auto four = load(words + i + far) ^ twist(load(words + i), load(words + i + 1));
-    std::memcpy(words + i, &four, sizeof four);
-  }
-  for (; i < end; ++i) words[i] = words[i + far] ^ twist(words[i], words[i + 1]);
-}
-
 void advance_blocks(Mt19937State& state, uint64_t blocks) {
   if (blocks >= kJumpFrom) return jump_blocks(state.state_.data(), blocks);
   for (; blocks > 0; --blocks) next_block(state.state_.data());
 }
 
 }  // namespace
-
-void next_block(uint32_t* words) {
-  constexpr int n = at::MERSENNE_STATE_N, m = at::MERSENNE_STATE_M;
-  renew(words, 0, n - m, m);
-  renew(words, n - m, n - 1, m - n);
-  words[n - 1] = words[m - 1] ^ twist(words[n - 1], words[0]);
-}
 
 void advance(Mt19937State& state, uint64_t count) {
   auto left = static_cast<uint64_t>(state.left_) - 1;  // of this block

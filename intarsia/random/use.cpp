@@ -25,7 +25,7 @@ int words_for(int64_t count, const c10::OperatorHandle& op, const Stack& argumen
 
 }  // namespace
 
-Use use_of(const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType dtype, bool contiguous) {
+StreamUse use_of(const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType dtype, bool contiguous) {
   auto ask = [&](int64_t count) { return words_for(count, op, arguments, dtype, contiguous); };
   auto words = ask(kAsked) / kAsked;
   auto& name = op.operator_name().name;
@@ -37,8 +37,8 @@ Use use_of(const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType
     if (again != unit * words && again != (unit + 1) * words) return {};
     return {unit, unit * words, false, true, again == unit * words};
   }
-  if (is_normal || name == "aten::log_normal_") return words == 2 && ask(1) == 4 ? Use{2, 4, true, false, false} : Use{};
-  return ask(1) == words ? Use{1, words, false, false, false} : Use{};
+  if (is_normal || name == "aten::log_normal_") return words == 2 && ask(1) == 4 ? StreamUse{2, 4, true, false, false} : StreamUse{};
+  return ask(1) == words ? StreamUse{1, words, false, false, false} : StreamUse{};
 }
 
 void fill(const c10::OperatorHandle& op, Stack arguments, const at::Tensor& target, const at::Generator& generator) {

@@ -43,7 +43,8 @@ const std::vector<Draw> kDraws = {
     {"random_ below", [](at::Tensor& t) { t.random_(17); }, at::kInt},
     {"random_ between", [](at::Tensor& t) { t.random_(-5, 17); }, at::kLong},
     {"random_ between far ends", [](at::Tensor& t) { t.random_(-5, int64_t(1) << 40); }, at::kLong},
-    {"random_ of all 64 bits", [](at::Tensor& t) { t.random_(std::numeric_limits<int64_t>::lowest(), std::optional<int64_t>()); }, at::kLong},
+    {"random_ of all 64 bits", [](at::Tensor& t) { t.random_(std::numeric_limits<int64_t>::lowest(), std::optional<int64_t>()); },
+     at::kLong},
     {"bernoulli_", [](at::Tensor& t) { t.bernoulli_(0.3); }},
     {"bernoulli_ of bools", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kBool},
     {"bernoulli_ of doubles", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kDouble},
@@ -86,7 +87,8 @@ void seed(bool keeps_one) {
   if (keeps_one) at::empty({3}).log_normal_();
 }
 
-void expect_same(const Draw& draw, at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements, bool keeps_one = false) {
+void expect_same(const Draw& draw, at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements,
+                 bool keeps_one = false) {
   seed(keeps_one);
   auto expected = at::zeros(shape, draw.dtype);
   draw.fill(expected);
@@ -130,8 +132,12 @@ TEST(Draws, OfManyNumbersOnMeshesOfSeveralAxesAreThoseOfThePlainOp) {
     for (auto& shape : mesh_shapes(n)) {
       if (shape.size() == 1) continue;
       auto mesh = init_device_mesh(at::kCPU, shape);
-      for (auto& cut : std::vector<Placements>{{Shard(0), Shard(1)}, {Shard(2), Shard(0)}, {Shard(1), Shard(1)}, {Replicate(), Shard(2)},
-                                               {StridedShard(0, 3), Shard(0)}, {Shard(0), StridedShard(0, 3)}}) {
+      for (auto& cut : std::vector<Placements>{{Shard(0), Shard(1)},
+                                               {Shard(2), Shard(0)},
+                                               {Shard(1), Shard(1)},
+                                               {Replicate(), Shard(2)},
+                                               {StridedShard(0, 3), Shard(0)},
+                                               {Shard(0), StridedShard(0, 3)}}) {
         if (mesh.ndim() == 3) cut.insert(cut.begin(), Shard(1));
         for (auto& draw : kDraws) expect_same(draw, {7, 13, 31}, mesh, cut, true);
       }
@@ -206,7 +212,8 @@ const std::vector<Result> kResults = {
     {"bernoulli", [](const at::Tensor& t) { return at::bernoulli(t); }},
     {"bernoulli with a number", [](const at::Tensor& t) { return at::bernoulli(t, 0.3); }},
     {"bernoulli_ with a tensor", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t); }},
-    {"bernoulli_ with a tensor of doubles", [](const at::Tensor& t) { return at::empty_like(t, at::kInt).bernoulli_(t.to(at::kDouble)); }},
+    {"bernoulli_ with a tensor of doubles",
+     [](const at::Tensor& t) { return at::empty_like(t, at::kInt).bernoulli_(t.to(at::kDouble)); }},
     {"bernoulli_ with a row", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.select(0, 1)); }},
     {"bernoulli_ with another cut", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.t().contiguous().t()); }},
     {"normal of means", [](const at::Tensor& t) { return at::normal(t, 2.0); }},
@@ -242,7 +249,8 @@ TEST(Draws, ThatReturnNewTensorsAreThoseOfThePlainOp) {
           auto after = state();
           seed(true);
           auto drawn = result.draw(lay_out(x, mesh, {cut}));
-          EXPECT_TRUE(full_tensor(drawn).equal(expected)) << result.name << " of " << x.sizes() << " as " << str(cut) << " on " << n;
+          EXPECT_TRUE(full_tensor(drawn).equal(expected))
+              << result.name << " of " << x.sizes() << " as " << str(cut) << " on " << n;
           EXPECT_TRUE(state().equal(after)) << "the generator after " << result.name << " of " << x.sizes() << " as " << str(cut);
         }
       }
