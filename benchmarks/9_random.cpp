@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "benchmarks/processes.h"
+#include "examples/llama.h"
 #include "intarsia/comm/axis.h"
 #include "intarsia/intarsia.h"
 
@@ -28,6 +29,49 @@ double best_us(F call) {
 
 void row(const char* what, double ours, double reference, const char* of) {
   if (rank() == 0) printf("%-36s %9.1f ms   %.2fx of %s (%.1f ms)\n", what, ours * 1e-3, ours / reference, of, reference * 1e-3);
+}
+
+// The most memory that this process has had, in bytes; and what it has now.
+int64_t most_memory() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+int64_t memory_now() {
+  long pages = 0, resident = 0;
+  auto* file = fopen("/proc/self/statm", "r");
+  TORCH_CHECK(file && fscanf(file, "%ld %ld", &pages, &resident) == 2, "no /proc/self/statm");
+  fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// To be called before anything large is made: what a process has once had stays its most.
+void births() {
+  llama::Options options{.vocabulary = 32000, .width = 768, .layers = 8, .heads = 12, .key_heads = 12, .hidden = 2048};
+  {
+    BornSharded scope(mesh);
+    llama::Model warm(llama::Options{});
+  }
+  auto before = memory_now();
+  auto start = bench::cpu_us();
+  BornSharded scope(mesh);
+  llama::Model model(options);
+  scope.finish(model);
+  auto ours = slowest(bench::cpu_us() - start);
+  auto peak = static_cast<double>(Axis::whole(mesh).highest(most_memory() - before));
+  double share = 0, count = 0;
+  for (auto& parameter : model->parameters()) {
+    share += static_cast<double>(shards_of(parameter)[0].nbytes());
+    count += static_cast<double>(parameter.numel());
+  }
+  auto whole_start = bench::cpu_us();
+  { llama::Model whole(options); }
+  auto whole = slowest(bench::cpu_us() - whole_start);
+  if (rank() == 0) {
+    printf("a Llama of %.0f M parameters, born: peak of a rank %.2fx of its share (%.0f MB)\n", count / 1e6, peak / share, share / 1e6);
+  }
+  row("the same", ours, whole, "plain, the whole");
 }
 
 void draws() {
@@ -58,6 +102,7 @@ int main(int argc, char** argv) {
   mesh = init_device_mesh(torch::kCPU, {world_size()}, {"dp"});
   torch::manual_seed(1);
   if (rank() == 0) printf("\nrandom numbers on %ld ranks, processor time\n", world_size());
+  births();
   draws();
   dropouts();
 }
