@@ -34,6 +34,7 @@ class ShardOrder {
   void gathered(ShardGroup& group, bool in_backward);
 
  private:
+  void arm();
   void end();
   void failed();
   void close_step();

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include "intarsia/dispatch/random_scope.h"
 
@@ -84,12 +85,24 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
+// A node that has a hook is asked for hooks again when it has run: fully_shard adds one meanwhile, to learn of the end of the
+// outer pass.
+struct NoHook final : torch::autograd::FunctionPostHook {
+  variable_list operator()(const variable_list& outputs, const variable_list&) override { return outputs; }
+};
+
 }  // namespace
 
 std::vector<at::Tensor> checkpoint_segment(const Segment& segment, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return segment(inputs);
   auto anchor = at::empty({0}).set_requires_grad(true);
-  return Checkpoint::apply(c10::make_intrusive<HeldSegment>(segment), anchor, at::TensorList(inputs));
+  auto results = Checkpoint::apply(c10::make_intrusive<HeldSegment>(segment), anchor, at::TensorList(inputs));
+  for (auto& result : results) {
+    if (!result.grad_fn()) continue;
+    result.grad_fn()->add_post_hook(std::make_unique<NoHook>());
+    break;  // they share one node
+  }
+  return results;
 }
 
 }  // namespace intarsia

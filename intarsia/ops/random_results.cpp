@@ -37,7 +37,7 @@ Way native_dropout(const CutCall& c) {
 
 void check_deviation(const at::Tensor& std) {
   TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
-  TORCH_CHECK(std.numel() == 0 || std.min().ge(0).item<bool>(), "normal expects all elements of std >= 0.0");
+  TORCH_CHECK(std.numel() == 0 || std.is_meta() || std.min().ge(0).item<bool>(), "normal expects all elements of std >= 0.0");
 }
 
 // normal(mean, std, generator): one of them a tensor, or both, of one shape.
@@ -57,6 +57,13 @@ Way normal(const CutCall& c) {
   };
 }
 
+void check_probabilities(const at::Tensor& p) {
+  bool valid = at::logical_and(p.max() < INFINITY, p.min() >= 0).item<bool>();
+  TORCH_CHECK(valid, "probability tensor contains either `inf`, `nan` or element < 0");
+  bool none = (p.sum(-1) == 0).any().item<bool>();
+  TORCH_CHECK(!none, "invalid multinomial distribution (sum of probabilities <= 0)");
+}
+
 // multinomial(self, num_samples, replacement, generator): a single sample is where p / q is largest, q being exponential.
 Way multinomial(const CutCall& c) {
   auto& self = c.input(0);
@@ -64,10 +71,7 @@ Way multinomial(const CutCall& c) {
   if (!has_values(c, 0) || !has_one || !c10::isFloatingType(self.dtype)) return {};
   return [](Stack& stack) {
     auto self = stack[0].toTensor();
-    bool valid = at::logical_and(self.max() < INFINITY, self.min() >= 0).item<bool>();
-    TORCH_CHECK(valid, "probability tensor contains either `inf`, `nan` or element < 0");
-    bool none = (self.sum(-1) == 0).any().item<bool>();
-    TORCH_CHECK(!none, "invalid multinomial distribution (sum of probabilities <= 0)");
+    if (!self.is_meta()) check_probabilities(self);
     auto q = at::empty_like(self).exponential_(1, generator_in(stack[3]));
     stack = {at::argmax(self / q, -1, true)};
   };

@@ -64,7 +64,9 @@ HeldRuns held_at(const DrawPlan& plan, const Layout& layout, const Slot& slot) {
 // Probabilities of one's own for each element, as they lie in the given layout.
 Shards beside(const Stack& stack, const Layout* layout) {
   if (!stack[1].isTensor()) return {};
-  return shards_in(at::expand_copy(stack[1].toTensor(), stack[0].toTensor().sizes()), layout);
+  auto others = stack[1].toTensor();
+  auto sizes = stack[0].toTensor().sizes();
+  return shards_in(others.sizes() == sizes ? others : at::expand_copy(others, sizes), layout);
 }
 
 // The plain op itself, on as much as one device would have.

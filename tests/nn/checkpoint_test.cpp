@@ -69,6 +69,27 @@ TEST(Checkpoint, OfDistributedTensorsDrawsTheSameMask) {
   });
 }
 
+TEST(Checkpoint, OfModulesInDataParallelGivesTheSameSteps) {
+  for_each_world({1, 2, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    auto x = at::linspace(-1, 1, 70 * 36).view({70, 36});
+    auto train = [&](bool shards, bool again) {
+      torch::manual_seed(4);
+      Block block;
+      if (shards) fully_shard(*block, mesh);
+      if (!shards) replicate(*block, mesh);
+      torch::optim::SGD optimizer(block->parameters(), 0.1);
+      for (int i = 0; i < 3; ++i) {
+        optimizer.zero_grad();
+        (again ? checkpoint(block, x) : block->forward(x)).pow(2).mean().backward();
+        optimizer.step();
+      }
+      return whole(block->fc1->weight.detach()).clone();
+    };
+    for (bool shards : {false, true}) EXPECT_TRUE(train(shards, true).equal(train(shards, false))) << shards << " " << n;
+  });
+}
+
 TEST(Checkpoint, GivesGradientsToParametersWhoseInputNeedsNone) {
   Block block;
   auto x = at::ones({3, 36});
