@@ -26,7 +26,7 @@ struct DrawPlan {
   TensorForm form;             // of the whole
   std::vector<int64_t> order;  // of the dims, as they are drawn: the last one varies fastest
   bool contiguous;             // for the kernel that LibTorch takes
-  StreamUse use;                     // none: drawn whole
+  StreamUse use;               // none: drawn whole
   std::vector<HeldRuns> held;  // per slot
   std::vector<size_t> twin;    // per slot: the first one that holds the same
 };
