@@ -1,6 +1,7 @@
 #include "intarsia/data_parallel/end_of_backward.h"
 
 #include <memory>
+#include <utility>
 
 #include <torch/csrc/autograd/engine.h>
 
@@ -30,6 +31,19 @@ class End {
   bool over_ = false;
 };
 
+class GoOn final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GoOn(std::function<void()> go_on) : go_on_(std::move(go_on)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (auto go_on = std::exchange(go_on_, nullptr)) go_on();  // once, should the pass run again
+    return outputs;
+  }
+
+ private:
+  std::function<void()> go_on_;
+};
+
 }  // namespace
 
 void at_end_of_backward(std::function<void()> done, std::function<void()> failed) {
@@ -38,5 +52,10 @@ void at_end_of_backward(std::function<void()> done, std::function<void()> failed
 }
 
 bool is_inside_another_backward() { return torch::autograd::get_current_node() != nullptr; }
+
+void after_recomputation(std::function<void()> go_on) {
+  auto node = torch::autograd::get_current_node();
+  if (!node->post_hooks().empty()) node->add_post_hook(std::make_unique<GoOn>(std::move(go_on)));
+}
 
 }  // namespace intarsia

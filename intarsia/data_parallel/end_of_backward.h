@@ -13,4 +13,8 @@ void at_end_of_backward(std::function<void()> done, std::function<void()> failed
 // For `done`: whether the pass that has ended runs inside another one, which recomputes a part of its forward.
 bool is_inside_another_backward();
 
+// For such a `done`: calls `go_on` when the node of the outer pass that recomputes has run, as a hook of the outer pass. LibTorch
+// looks for hooks before a node runs, so the node must have one already; that of checkpoint has.
+void after_recomputation(std::function<void()> go_on);
+
 }  // namespace intarsia

@@ -288,7 +288,9 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
   auto axes = ShardingAxes::of(mesh);
   if (init_sync) {
     std::vector<at::Tensor> tensors;
-    for (auto& [leaf_name, tensor] : parameters) tensors.push_back(tensor);
+    for (auto& [leaf_name, tensor] : parameters) {
+      if (!lies_on(tensor, mesh)) tensors.push_back(tensor);
+    }
     CauseScope cause(kShardCause, false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
   }

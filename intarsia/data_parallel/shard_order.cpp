@@ -66,13 +66,18 @@ void ShardOrder::word(int64_t user, int64_t part) {
 
 void ShardOrder::in_backward(const std::shared_ptr<ShardGroup>& group) {
   if (std::find(touched_.begin(), touched_.end(), group) == touched_.end()) touched_.push_back(group);
+  arm();
+}
+
+void ShardOrder::arm() {
   if (armed_) return;
   armed_ = true;
   all_know_ = false;
   at_end_of_backward(
       [this] {
         armed_ = false;
-        if (!is_inside_another_backward()) end();  // else the outer pass has more gradients
+        if (!is_inside_another_backward()) return end();
+        after_recomputation([this] { arm(); });  // the outer pass may have more gradients, or none
       },
       [this] { failed(); });
 }

@@ -35,6 +35,7 @@ class ShardOrder {
 
  private:
   void begin_ahead(ShardGroup& group);
+  void arm();
   void end();
   void failed();
   void close_step();

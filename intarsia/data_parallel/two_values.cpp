@@ -59,7 +59,21 @@ TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxe
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
 }
 
+bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh) { return is_dtensor(parameter) && mesh_of(parameter) == mesh; }
+
+void TwoValues::take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
+  Placements placements(axes_.mesh.ndim(), Replicate());
+  if (dim_) placements[axes_.shard_axis] = Shard(*dim_);
+  auto* layout = Layout::get(axes_.mesh, placements);
+  auto strides = c10::contiguous_strides(sizes_);
+  memories_sizes_.push_back(sizes_);
+  memories_.push_back(at::empty(sizes_, leaf.options().dtype(dtype_of_whole)));
+  whole_ = make_whole(memories_[0].storage(), sizes_, strides, dtype_of_whole);
+  sharded_ = with_first_use_key(wrap(shards_in(leaf, layout), layout, sizes_, strides, leaf.dtype()));
+}
+
 void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
+  if (lies_on(leaf, axes_.mesh)) return take_shards(leaf, dtype_of_whole);
   Shards values = is_dtensor(leaf) ? shards_of(leaf) : Shards{leaf.detach()};
   Shards locals;
   auto slots = axes_.shard->slot_count();

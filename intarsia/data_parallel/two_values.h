@@ -26,6 +26,9 @@ struct ShardingAxes {
   static ShardingAxes of(const DeviceMesh& mesh);
 };
 
+// Whether a parameter is distributed over that very mesh already: it was born there, and only its shards move.
+bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh);
+
 // Note [Cut twice]
 // A parameter of a tensor-parallel module is distributed over "tp"; its whole, here, is what it is there: each rank's own shard is
 // cut once more over the ranks along "dp". The result lies on a mesh of both. If both cut one dim, the cut along "tp" comes
@@ -73,6 +76,7 @@ class TwoValues {
   std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
   Placements sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const;
   void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
+  void take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
 
   std::string name_;
   WeakTensor leaf_;

@@ -16,6 +16,7 @@ namespace intarsia {
 namespace {
 
 thread_local const Layout* model_ = nullptr;
+thread_local const Birthplace* birthplace_ = nullptr;  // the innermost scope has the one or the other
 
 void set_keys(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
   c10::impl::PODLocalDispatchKeySet keys;
@@ -73,23 +74,27 @@ bool stays_plain(const c10::OperatorHandle& op) {
   return names.count(op.schema().name()) > 0;
 }
 
+void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, const DeviceMesh& mesh) {
+  auto count = op.schema().arguments().size();
+  std::optional<AgreedDraw> agreed;
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) {
+    agreed.emplace(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
+  }
+  op.callBoxed(*stack);
+  auto made = stack->back().toTensor();
+  bool fits = made.layout() == at::kStrided && made.device().type() == mesh.device_type() && !is_dtensor(made);
+  if (!fits || stays_plain(op)) return;
+  at::AutoDispatchBelowADInplaceOrView below;
+  Shards shards;
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? made.clone() : made);
+  stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
+}
+
 void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  auto& mesh = model_->mesh();
   {
     c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
-    auto count = op.schema().arguments().size();
-    if (op.hasTag(at::Tag::nondeterministic_seeded)) {
-      agree_on_generator(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
-    }
-    op.callBoxed(*stack);
-    auto made = stack->back().toTensor();
-    bool fits = made.layout() == at::kStrided && made.device().type() == mesh.device_type() && !is_dtensor(made);
-    if (fits && !stays_plain(op)) {
-      at::AutoDispatchBelowADInplaceOrView below;
-      Shards shards;
-      for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? made.clone() : made);
-      stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
-    }
+    bool made = birthplace_ && make_in_parts(op, *stack, *birthplace_);
+    if (!made) make_replicated(op, stack, birthplace_ ? birthplace_->mesh : model_->mesh());
   }
   enter(true);  // for the rest of the scope: the function makes tensors, and may make plain ones, too
 }
@@ -129,15 +134,25 @@ bool may_make_tensors(const c10::OperatorHandle& op) {
 }  // namespace
 
 FromNothingScope::FromNothingScope(const GivenTensors& given)
-    : outer_(model_), keys_(c10::impl::tls_local_dispatch_key_set()),
-      policy_(given.model && !given.lists ? PlainTensors::replicate : plain_tensor_policy()) {
+    : FromNothingScope() {
   if (!given.model) return;
+  if (!given.lists) policy_.emplace(PlainTensors::replicate);
   model_ = given.model;
+  birthplace_ = nullptr;
   enter(given.plain);
 }
 
+FromNothingScope::FromNothingScope(const Birthplace& birthplace) : FromNothingScope() {
+  birthplace_ = &birthplace;
+  enter(true);
+}
+
+FromNothingScope::FromNothingScope()
+    : outer_(model_), outer_birthplace_(birthplace_), keys_(c10::impl::tls_local_dispatch_key_set()) {}
+
 FromNothingScope::~FromNothingScope() {
   model_ = outer_;
+  birthplace_ = outer_birthplace_;
   auto now = c10::impl::tls_local_dispatch_key_set();
   auto back = [](c10::DispatchKeySet now, c10::DispatchKeySet before) {
     return (now - kFromNothingKeys) | (before & kFromNothingKeys);

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "intarsia/core/layout.h"
+#include "intarsia/dispatch/birth.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -47,14 +48,19 @@ class FromNothingScope {
  public:
   // Without a distributed tensor it leaves things as they are.
   explicit FromNothingScope(const GivenTensors& given);
+  // What is made lies there, in parts where it has a size. The birthplace outlives the scope.
+  explicit FromNothingScope(const Birthplace& birthplace);
   ~FromNothingScope();
   FromNothingScope(const FromNothingScope&) = delete;
   FromNothingScope& operator=(const FromNothingScope&) = delete;
 
  private:
+  FromNothingScope();
+
   const Layout* outer_;
+  const Birthplace* outer_birthplace_;
   c10::impl::LocalDispatchKeySet keys_;
-  PlainTensorScope policy_;
+  std::optional<PlainTensorScope> policy_;
 };
 
 // LibTorch's own code for a composite op, in that scope. The arguments are the last on the stack.

@@ -7,9 +7,9 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
-namespace {
 
 at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
   for (auto& arg : args) {
@@ -18,13 +18,13 @@ at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> ar
   return at::globalContext().defaultGenerator(c10::Device(mesh.device_type()));
 }
 
-}  // namespace
+bool have_several_generators(const DeviceMesh& mesh) {
+  return !mesh.world().simulated() && mesh.size() > 1 && !mesh.slots().empty();
+}
 
-void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
-  if (mesh.world().simulated() || mesh.size() == 1 || mesh.slots().empty()) return;
+void follow_first_rank(const DeviceMesh& mesh, at::Generator generator) {
   CauseScope cause("generator", true);
   JudgedScope no_tensor_moves;
-  auto generator = generator_of(mesh, args);
   auto locked = [&] { return std::lock_guard(generator.mutex()); };
   at::Tensor state;
   {
@@ -34,6 +34,20 @@ void agree_on_generator(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args)
   Axis::whole(mesh).broadcast({state}, 0);  // not under the lock: ranks may be threads of one process
   auto lock = locked();
   generator.set_state(state);
+}
+
+AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) : generator_(generator_of(mesh, args)) {
+  if (!have_several_generators(mesh)) return;
+  scope_ = RandomScope::around(mesh);
+  if (scope_) {
+    scope_->check(generator_);
+  } else {
+    follow_first_rank(mesh, generator_);
+  }
+}
+
+AgreedDraw::~AgreedDraw() {
+  if (scope_) RandomScope::follow(generator_);
 }
 
 bool only_written(const Call& call, const Decision& decision, size_t i) {

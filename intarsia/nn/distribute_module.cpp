@@ -12,6 +12,8 @@
 namespace intarsia {
 namespace {
 
+thread_local MovingParameters* moving_ = nullptr;
+
 // Parents first. A module that is used in two places is visited once.
 void visit(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
            std::set<const torch::nn::Module*>& seen) {
@@ -24,11 +26,21 @@ void visit(const std::string& name, torch::nn::Module& module, const DeviceMesh&
 
 }  // namespace
 
+MovingParameters::MovingParameters() : outer_(moving_) { moving_ = this; }
+MovingParameters::~MovingParameters() { moving_ = outer_; }
+bool MovingParameters::is_open() { return moving_ != nullptr; }
+bool MovingParameters::has_moved(const at::Tensor& tensor) const { return moved_.count(tensor.unsafeGetTensorImpl()) > 0; }
+
 void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           std::optional<int64_t> src_data_rank) {
   TORCH_CHECK_VALUE(tensor.defined(), "[distribute_parameter] the tensor is undefined. Give it a value first.");
   TORCH_CHECK_VALUE(tensor.is_leaf(), "[distribute_parameter] the tensor of shape ", tensor.sizes(),
                     " was computed from others. Distribute those, or call distribute_tensor on its detach().");
+  if (moving_) moving_->moved_.insert(tensor.unsafeGetTensorImpl());
+  if (moving_ && is_dtensor(tensor) && mesh_of(tensor) == mesh) {
+    if (placements_of(tensor) != placements) tensor.set_data(redistribute(tensor.detach(), placements));
+    return;
+  }
   auto data = distribute_tensor(tensor.detach(), mesh, placements, src_data_rank);
   if (is_dtensor(tensor)) return;  // distribute_tensor has checked that it lies so
   auto grad = tensor.grad();

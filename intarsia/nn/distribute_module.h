@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,24 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
 // The same for the parameter or buffer `name` of a module: "weight", or "0.weight" in a submodule.
 void distribute_parameter(const torch::nn::Module& module, const std::string& name, const DeviceMesh& mesh,
                           const Placements& placements, std::optional<int64_t> src_data_rank = 0);
+
+// While it lives, on this thread, distribute_parameter and what calls it (styles) may move a parameter that lies otherwise on its
+// mesh. Elsewhere that is an error.
+class MovingParameters {
+ public:
+  MovingParameters();
+  ~MovingParameters();
+  MovingParameters(const MovingParameters&) = delete;
+  MovingParameters& operator=(const MovingParameters&) = delete;
+
+  static bool is_open();
+  bool has_moved(const at::Tensor& tensor) const;  // or was left, because it lay as wanted
+
+ private:
+  friend void distribute_parameter(const at::Tensor&, const DeviceMesh&, const Placements&, std::optional<int64_t>);
+  std::set<const c10::TensorImpl*> moved_;
+  MovingParameters* outer_;
+};
 
 // Called for the module itself (with the name "") and then for every submodule in it ("fc1", "layers.0").
 using PartitionFn = std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;

@@ -33,7 +33,7 @@ void check_placement(const std::optional<Placement>& placement, const char* opti
 // A parameter is fresh, or it already lies as the style wants it.
 void check_parameter(const at::Tensor& parameter, const char* name, const Placement& wanted, const StyleTarget& target,
                      const ParallelStyle& style) {
-  if (!is_dtensor(parameter)) return;
+  if (!is_dtensor(parameter) || MovingParameters::is_open()) return;
   TORCH_CHECK_VALUE(mesh_of(parameter) == target.mesh && placements_of(parameter) == Placements{wanted}, "[", style.name(),
                     "] the ", name, " of ", place(target), " already lies as ", str(layout_of(parameter)), ", not as ",
                     str(Placements{wanted}), " on ", target.mesh.text(), ". Parallelize a module once.");

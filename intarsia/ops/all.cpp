@@ -77,6 +77,7 @@ void add_all_ops(RuleTable& t) {
   add_pending_fill(t);
   add_lists(t);
   add_random_like(t);
+  add_random_results(t);
   add_recurrent(t);
   add_packed_sequences(t);
   add_rrelu(t);

@@ -83,6 +83,7 @@ void add_fills(RuleTable& table);
 void add_pending_fill(RuleTable& table);
 void add_lists(RuleTable& table);
 void add_random_like(RuleTable& table);
+void add_random_results(RuleTable& table);
 void add_recurrent(RuleTable& table);
 void add_packed_sequences(RuleTable& table);
 void add_rrelu(RuleTable& table);

@@ -1,118 +1,189 @@
 #include "intarsia/random/draw.h"
 
+#include <cmath>
 #include <memory>
+#include <numeric>
 
 #include <ATen/ATen.h>
 #include <ATen/TensorGeometry.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/generator.h"
+#include "intarsia/random/drawer.h"
+#include "intarsia/redistribute/share.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
 
-constexpr int64_t kGroup = 16;  // normal_ draws groups of this size
-constexpr int64_t kChunk = 4096 * kGroup;
+// Below this, drawing all numbers costs less than finding one's own.
+constexpr int64_t kSmall = 2048;
 
-// What a shard holds of a contiguous whole.
-struct Held {
-  std::vector<int64_t> sizes;        // of the whole
-  std::vector<Intervals> positions;  // per dim
+struct DrawPlan {
+  c10::OperatorHandle op;
+  TensorForm form;             // of the whole
+  std::vector<int64_t> order;  // of the dims, as they are drawn: the last one varies fastest
+  bool contiguous;             // for the kernel that LibTorch takes
+  StreamUse use;               // none: drawn whole
+  std::vector<HeldRuns> held;  // per slot
+  std::vector<size_t> twin;    // per slot: the first one that holds the same
 };
 
-Held held_at(const Layout& layout, const TensorForm& form, const Slot& slot) {
-  Held held{{form.sizes.begin(), form.sizes.end()}, {}};
-  for (int64_t d = 0; d < form.dim(); ++d) held.positions.push_back(intervals_of(layout, d, form.sizes[d], slot.coordinate));
-  return held;
+// Kernels go through memory: from the dim with the largest stride to that with the smallest.
+std::vector<int64_t> memory_order(const TensorForm& form) {
+  std::vector<int64_t> order(form.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return form.strides[a] > form.strides[b]; });
+  return order;
 }
 
-// The positions of `dim` that are held, out of a block that has them all.
-at::Tensor picked(const at::Tensor& block, int64_t at, const Intervals& positions) {
-  std::vector<at::Tensor> parts;
-  for (auto& interval : positions) parts.push_back(block.narrow(at, interval.begin, interval.size()));
-  return parts.size() == 1 ? parts[0] : parts.empty() ? block.narrow(at, 0, 0) : at::cat(parts, at);
-}
-
-// Puts rows [first, first + rows) of dims `dim`... into the shard.
-void put_rows(const at::Tensor& shard, const Held& held, size_t dim, at::Tensor block, int64_t first) {
-  for (size_t d = dim + 1; d < held.sizes.size(); ++d) block = picked(block, static_cast<int64_t>(d - dim), held.positions[d]);
-  int64_t local = 0, last = first + block.size(0);
-  for (auto& interval : held.positions[dim]) {
-    auto begin = std::max(interval.begin, first), end = std::min(interval.end, last);
-    auto count = end - begin;
-    if (count > 0) shard.narrow(0, local + begin - interval.begin, count).copy_(block.narrow(0, begin - first, count));
-    local += interval.size();
+// Of complex numbers, real and imaginary parts are drawn in turn, each with half of the variance.
+Stack real_arguments(const DrawPlan& plan, Stack arguments) {
+  if (c10::isComplexType(plan.form.dtype) && plan.op.operator_name().name == "aten::normal_") {
+    arguments[2] = arguments[2].toDouble() / std::sqrt(2);
   }
+  return arguments;
 }
 
-// The numbers at places [begin, ...) of the whole of dims `dim`...: part of a row, whole rows, and the rest.
-void put(const at::Tensor& shard, const Held& held, size_t dim, const at::Tensor& numbers, int64_t begin) {
-  auto count = numbers.size(0);
-  if (count == 0 || shard.numel() == 0) return;
-  auto inner = at::IntArrayRef(held.sizes).slice(dim + 1);
-  auto row = c10::multiply_integers(inner), first = begin / row, offset = begin % row;
-  auto done = offset != 0 || count < row ? std::min(count, row - offset) : count / row * row;
-  auto part = numbers.narrow(0, 0, done);
-  if (done % row == 0 && offset == 0) {
-    std::vector<int64_t> shape = {done / row};
-    shape.insert(shape.end(), inner.begin(), inner.end());
-    put_rows(shard, held, dim, part.view(shape), first);
-  } else {
-    int64_t local = 0;
-    for (auto& interval : held.positions[dim]) {
-      bool here = interval.begin <= first && first < interval.end;
-      if (here) put(shard.select(0, local + first - interval.begin), held, dim + 1, part, offset);
-      local += interval.size();
-    }
+HeldRuns held_at(const DrawPlan& plan, const Layout& layout, const Slot& slot) {
+  std::vector<int64_t> sizes;
+  std::vector<Intervals> positions;
+  for (auto d : plan.order) {
+    sizes.push_back(plan.form.sizes[d]);
+    positions.push_back(intervals_of(layout, d, plan.form.sizes[d], slot.coordinate));
   }
-  put(shard, held, dim, numbers.narrow(0, done, count - done), begin + done);
+  if (c10::isComplexType(plan.form.dtype)) {
+    sizes.push_back(2);
+    positions.push_back({{0, 2}});
+  }
+  return {std::move(sizes), std::move(positions)};
+}
+
+// Probabilities of one's own for each element, as they lie in the given layout.
+Shards beside(const Stack& stack, const Layout* layout) {
+  if (!stack[1].isTensor()) return {};
+  auto others = stack[1].toTensor();
+  auto sizes = stack[0].toTensor().sizes();
+  return shards_in(others.sizes() == sizes ? others : at::expand_copy(others, sizes), layout);
+}
+
+// The plain op itself, on as much as one device would have.
+void draw_whole(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout) {
+  auto whole = at::empty_strided(plan.form.sizes, plan.form.strides, shards[0].options());
+  auto arguments = stack;
+  auto all = beside(stack, Layout::replicated(layout.mesh()));
+  arguments[0] = whole;
+  if (!all.empty()) arguments[1] = all[0];
+  plan.op.callBoxed(arguments);
+  auto& slots = layout.mesh().slots();
+  for (size_t slot = 0; slot < slots.size(); ++slot) shards[slot].copy_(shard_of(whole, layout, slots[slot].coordinate));
+}
+
+at::Tensor in_order(const DrawPlan& plan, const at::Tensor& shard) {
+  auto ordered = shard.permute(plan.order);
+  return c10::isComplexType(plan.form.dtype) ? at::view_as_real(ordered) : ordered;
+}
+
+void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& shards, const Shards& others) {
+  if (plan.twin[slot] != slot) {
+    shards[slot].copy_(shards[plan.twin[slot]]);
+    return;
+  }
+  auto target = in_order(plan, shards[slot]);
+  auto flat = target.is_contiguous() ? target.view(-1) : at::empty({target.numel()}, target.options());
+  drawer.draw(flat, plan.held[slot], others.empty() ? at::Tensor() : in_order(plan, others[slot]).reshape(-1));
+  if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
+}
+
+void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout,
+              at::CPUGeneratorImpl& generator) {
+  auto others = beside(stack, &layout);
+  auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
+  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous,
+                generator);
+  SlotErrors errors;
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });
+  }
+  std::vector<int64_t> cut;  // there, one rank may hold a number that is no probability, and another not
+  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (!others.empty() && cut_dim(layout.placements()[axis]) >= 0) cut.push_back(axis);
+  }
+  errors.raise(plan.op.operator_name().name, layout.mesh(), cut);
+  drawer.finish(generator);
 }
 
 // Nothing is drawn on the meta device, but the plain op checks its arguments.
-void draw_without_data(const c10::OperatorHandle& op, Stack arguments, const at::Tensor& shard) {
+void draw_without_data(const DrawPlan& plan, Stack arguments, const at::Tensor& shard) {
   arguments[0] = shard;
-  op.callBoxed(arguments);
+  plan.op.callBoxed(arguments);
 }
 
-void draw(const c10::OperatorHandle& op, const std::vector<Held>& held, Stack& stack) {
+void draw(const DrawPlan& plan, Stack& stack) {
   auto self = stack[0].toTensor();
   auto& body = body_of(self);
   auto& shards = body.shards();
-  agree_on_generator(body.layout->mesh(), stack);
-  if (!shards.empty() && shards[0].is_meta()) {
-    draw_without_data(op, stack, shards[0]);
-  } else {
-    for (int64_t begin = 0, total = shards.empty() ? 0 : self.numel(); begin < total;) {
-      auto count = total - begin < kChunk + kGroup ? total - begin : kChunk;  // a last group may not be a short one
-      auto numbers = at::empty({count}, shards[0].options());
-      auto arguments = stack;
-      arguments[0] = numbers;
-      op.callBoxed(arguments);
-      for (size_t slot = 0; slot < held.size(); ++slot) put(shards[slot], held[slot], 0, numbers, begin);
-      begin += count;
+  auto& mesh = body.layout->mesh();
+  AgreedDraw agreed(mesh, stack);
+  if (!shards.empty()) {
+    auto& generator = agreed.generator();
+    if (shards[0].is_meta()) {
+      draw_without_data(plan, stack, shards[0]);
+    } else if (plan.use.unit && generator.device().is_cpu()) {
+      draw_own(plan, stack, shards, *body.layout, *generator.get<at::CPUGeneratorImpl>());
+    } else {
+      draw_whole(plan, stack, shards, *body.layout);
     }
   }
   body.written();
   stack = {self};
 }
 
+// Whether elements share memory: the plain op refuses that, or goes through it in an order of its own.
+bool overlaps(const TensorForm& form, const std::vector<int64_t>& order) {
+  int64_t reach = 0;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    if (form.sizes[*d] <= 1) continue;
+    if (form.strides[*d] <= reach) return true;
+    reach += (form.sizes[*d] - 1) * form.strides[*d];
+  }
+  return false;
+}
+
+void find_runs(DrawPlan& plan, const Layout& layout) {
+  for (auto& slot : layout.mesh().slots()) {
+    plan.held.push_back(held_at(plan, layout, slot));
+    auto twin = std::find(plan.held.begin(), plan.held.end(), plan.held.back()) - plan.held.begin();
+    plan.twin.push_back(static_cast<size_t>(twin));
+  }
+}
+
 Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
   auto& self = c.input(0);
-  if (!c.is_distributed(0) || self.dim() == 0 || !at::geometry_is_contiguous(self.sizes, self.strides)) return {};
-  if (c.has_partial(0)) return {};
-  std::vector<Held> held;
-  for (auto& slot : c.now[0]->mesh().slots()) held.push_back(held_at(*c.now[0], self, slot));
-  return [op, held = std::make_shared<const std::vector<Held>>(std::move(held))](Stack& stack) { draw(op, *held, stack); };
+  if (!c.is_distributed(0) || self.dim() == 0 || c.has_partial(0)) return {};
+  bool has_others = c.call.inputs.size() == 2;
+  if (has_others && (!c.is_distributed(1) || c.has_partial(1) || !c.on_one_mesh())) return {};
+  auto order = memory_order(self);
+  if (overlaps(self, order)) return {};
+  auto plan = std::make_shared<DrawPlan>(DrawPlan{op, self, std::move(order), true, {}, {}, {}});
+  if (op.operator_name().name == "aten::normal_") plan->contiguous = at::geometry_is_contiguous(self.sizes, self.strides);
+  bool small = self.numel() < kSmall;
+  if (!small && c.now[0]->mesh().device_type() == at::kCPU) {
+    Stack arguments(c.call.args.begin(), c.call.args.end());
+    if (has_others) arguments[1] = at::empty({1}, c.input(1).dtype);
+    plan->use = use_of(op, real_arguments(*plan, arguments), c10::toRealValueType(self.dtype), plan->contiguous);
+    find_runs(*plan, *c.now[0]);
+  }
+  return [plan](Stack& stack) { draw(*plan, stack); };
 }
 
 }  // namespace
 
-// Of these, LibTorch draws one number after the other; bernoulli_ and exponential_ are drawn in one piece.
 void add_draws(RuleTable& t) {
-  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "random_", "random_.from",
-                           "random_.to"}) {
+  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "exponential_", "bernoulli_.float",
+                           "bernoulli_.Tensor", "random_", "random_.from", "random_.to"}) {
     auto dot = name.find('.');
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                              dot == name.npos ? "" : name.substr(dot + 1).c_str());

@@ -1,6 +1,6 @@
 #pragma once
-// Random numbers for tensors that are cut: those that one device would draw, in the order of its memory. Every rank runs through
-// the numbers of the whole tensor, a chunk at a time, and keeps its own.
+// Random numbers for tensors that are cut: those that one device would draw. A rank enters the stream where its shard begins, and
+// draws its own.
 
 namespace intarsia {
 

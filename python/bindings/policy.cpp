@@ -2,6 +2,8 @@
 
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
+#include "intarsia/dispatch/random_scope.h"
+#include "intarsia/nn/born_sharded.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia::python {
@@ -25,7 +27,7 @@ void bind_scope(py::module_& module, const char* name, const char* doc) {
   using Managed = ManagedScope<Scope, Args...>;
   py::class_<Managed>(module, name, doc)
       .def(py::init<Args...>())
-      .def("__enter__", &Managed::enter)
+      .def("__enter__", &Managed::enter, py::call_guard<py::gil_scoped_release>())
       .def("__exit__", &Managed::exit);
 }
 
@@ -49,6 +51,8 @@ void bind_policies(py::module_& module) {
       .value("settle", PendingWrites::settle)
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
+  bind_scope<RandomScope, DeviceMesh>(module, "RandomScope", "Ranks agree on the random generator once, not before every draw.");
+  bind_scope<BornSharded, DeviceMesh>(module, "BornSharded", "New tensors are distributed from birth.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }
 

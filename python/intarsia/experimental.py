@@ -9,13 +9,16 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _core
+from ._mesh import core_mesh
 from ._tensor import DTensor
 
 __all__ = [
+    "BornSharded",
     "ExplicitRedistributionContext",
     "implicit_replication",
     "local_errors",
     "local_map",
+    "random_scope",
     "register_sharding",
     "strict_rules",
 ]
@@ -43,6 +46,44 @@ def local_errors() -> Iterator[None]:
     """
     with _core.LocalErrorScope(True):
         yield
+
+
+@contextlib.contextmanager
+def random_scope(mesh: Any) -> Iterator[None]:
+    """Inside, ranks agree on the random generator once, not before every draw.
+
+    All ranks of the mesh are seeded alike; one that is not is named in an error on all of them.
+    """
+    with _core.RandomScope(core_mesh(mesh)):
+        yield
+
+
+class BornSharded:
+    """Inside, new tensors of a given size are made in parts, one for each rank: a model that is made here is never whole anywhere.
+
+    Its numbers are those of the model made plainly after the same ``torch.manual_seed``. ``finish`` moves each parameter and buffer to
+    the placements that ``plan(name, shape)`` tells.
+    """
+
+    def __init__(self, mesh: Any, plan: "Callable[[str, torch.Size], Sequence[Any]] | None" = None) -> None:
+        self._scope = _core.BornSharded(core_mesh(mesh))
+        self._plan = plan
+
+    def __enter__(self) -> "BornSharded":
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._scope.__exit__(*args)
+
+    def finish(self, module: torch.nn.Module) -> torch.nn.Module:
+        """To be called after the scope. Returns the module."""
+        if self._plan is None:
+            return module
+        for named in (module.named_parameters(), module.named_buffers()):
+            for name, tensor in named:
+                tensor.data = tensor.detach().redistribute(placements=list(self._plan(name, tensor.shape)))  # type: ignore[attr-defined]
+        return module
 
 
 class ExplicitRedistributionContext:

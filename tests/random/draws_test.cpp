@@ -1,5 +1,9 @@
 // Random numbers are those of the plain op for the same seed, whatever the cut.
 
+#include <limits>
+#include <string_view>
+
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -20,17 +24,32 @@ struct Draw {
 const std::vector<Draw> kDraws = {
     {"uniform_", [](at::Tensor& t) { t.uniform_(-1, 2); }},
     {"uniform_ of doubles", [](at::Tensor& t) { t.uniform_(); }, at::kDouble},
-    {"uniform_ of halves", [](at::Tensor& t) { t.uniform_(); }, at::kBFloat16},
+    {"uniform_ of bfloat16", [](at::Tensor& t) { t.uniform_(); }, at::kBFloat16},
+    {"uniform_ of complex numbers", [](at::Tensor& t) { t.uniform_(); }, at::kComplexFloat},
     {"normal_", [](at::Tensor& t) { t.normal_(1, 0.5); }},
     {"normal_ of doubles", [](at::Tensor& t) { t.normal_(); }, at::kDouble},
+    {"normal_ of halves", [](at::Tensor& t) { t.normal_(); }, at::kHalf},
+    {"normal_ of complex numbers", [](at::Tensor& t) { t.normal_(1, 3); }, at::kComplexDouble},
     {"log_normal_", [](at::Tensor& t) { t.log_normal_(); }},
+    {"log_normal_ of doubles", [](at::Tensor& t) { t.log_normal_(1, 0.25); }, at::kDouble},
+    {"log_normal_ of bfloat16", [](at::Tensor& t) { t.log_normal_(); }, at::kBFloat16},
     {"cauchy_", [](at::Tensor& t) { t.cauchy_(); }},
     {"geometric_", [](at::Tensor& t) { t.geometric_(0.3); }},
+    {"geometric_ of integers", [](at::Tensor& t) { t.geometric_(0.3); }, at::kInt},
     {"random_", [](at::Tensor& t) { t.random_(); }, at::kLong},
+    {"random_ of bytes", [](at::Tensor& t) { t.random_(); }, at::kByte},
+    {"random_ of floats", [](at::Tensor& t) { t.random_(); }},
+    {"random_ of bools", [](at::Tensor& t) { t.random_(); }, at::kBool},
     {"random_ below", [](at::Tensor& t) { t.random_(17); }, at::kInt},
     {"random_ between", [](at::Tensor& t) { t.random_(-5, 17); }, at::kLong},
+    {"random_ between far ends", [](at::Tensor& t) { t.random_(-5, int64_t(1) << 40); }, at::kLong},
+    {"random_ of all 64 bits", [](at::Tensor& t) { t.random_(std::numeric_limits<int64_t>::lowest(), std::optional<int64_t>()); },
+     at::kLong},
     {"bernoulli_", [](at::Tensor& t) { t.bernoulli_(0.3); }},
+    {"bernoulli_ of bools", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kBool},
+    {"bernoulli_ of doubles", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kDouble},
     {"exponential_", [](at::Tensor& t) { t.exponential_(2); }},
+    {"exponential_ of doubles", [](at::Tensor& t) { t.exponential_(); }, at::kDouble},
 };
 
 struct BadDraw {
@@ -40,7 +59,8 @@ struct BadDraw {
 
 // Of numbers from -1 to 1.
 const std::vector<BadDraw> kBadDraws = {
-    {"multinomial", [](const at::Tensor& t) { return at::multinomial(t, 2); }},
+    {"multinomial", [](const at::Tensor& t) { return at::multinomial(t, 1); }},
+    {"multinomial of several", [](const at::Tensor& t) { return at::multinomial(t, 2); }},
     {"bernoulli", [](const at::Tensor& t) { return at::bernoulli(t); }},
     {"poisson", [](const at::Tensor& t) { return at::poisson(t); }},
     {"normal", [](const at::Tensor& t) { return at::normal(0, t); }},
@@ -59,25 +79,30 @@ TEST(Draws, OfBadNumbersAreThePlainErrorOnEveryRank) {
   });
 }
 
-at::Tensor plain(const Draw& draw, at::IntArrayRef shape) {
+at::Tensor state() { return at::detail::getDefaultCPUGenerator().get_state(); }
+
+// The generator keeps a number from one draw to the next, now and then.
+void seed(bool keeps_one) {
   torch::manual_seed(5);
-  auto t = at::zeros(shape, draw.dtype);
-  draw.fill(t);
-  return t;
+  if (keeps_one) at::empty({3}).log_normal_();
 }
 
-void expect_same(const Draw& draw, at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements) {
-  auto expected = plain(draw, shape);
-  auto after = at::rand({1});
-  torch::manual_seed(5);
+void expect_same(const Draw& draw, at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements,
+                 bool keeps_one = false) {
+  seed(keeps_one);
+  auto expected = at::zeros(shape, draw.dtype);
+  draw.fill(expected);
+  auto after = state();
+  seed(keeps_one);
   auto t = zeros(shape, mesh, placements, draw.dtype);
   draw.fill(t);
-  EXPECT_TRUE(full_tensor(t).equal(expected)) << draw.name << " of " << shape << " as " << str(placements);
-  EXPECT_TRUE(at::rand({1}).equal(after)) << "the generator after " << draw.name << " of " << shape;
+  auto where = c10::str(draw.name, " of ", shape, " as ", str(placements), " on ", mesh.text());
+  EXPECT_TRUE(state().equal(after)) << "the generator after " << where;
+  EXPECT_TRUE(full_tensor(t).equal(expected)) << where;
 }
 
 TEST(Draws, AreThoseOfThePlainOpWhateverTheCut) {
-  for_each_world({2, 3, 4}, [](int64_t n) {
+  for_each_world({1, 2, 3, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     for (auto& draw : kDraws) {
       for (auto& shape : std::vector<std::vector<int64_t>>{{5}, {7, 3}, {3, 5, 4}, {2, 1, 3, 17}, {0, 3}}) {
@@ -89,26 +114,159 @@ TEST(Draws, AreThoseOfThePlainOpWhateverTheCut) {
   });
 }
 
-TEST(Draws, OfLargeTensorsAreDrawnInChunks) {
-  for_each_world({4}, [](int64_t n) {
-    auto line = init_device_mesh(at::kCPU, {n});
-    auto grid = init_device_mesh(at::kCPU, {2, n / 2});
-    for (size_t i : {0, 3, 8}) {
-      expect_same(kDraws[i], {65536 * 2 + 3}, line, {Shard(0)});
-      expect_same(kDraws[i], {3, 70001}, line, {Shard(1)});
-      expect_same(kDraws[i], {401, 3, 211}, grid, {Shard(2), Shard(0)});
-      expect_same(kDraws[i], {401, 3, 211}, grid, {Shard(0), StridedShard(0, 3)});
+TEST(Draws, OfManyNumbersAreThoseOfThePlainOpWhateverTheCut) {
+  for_each_world({1, 2, 3, 4, 5, 8}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    for (auto& draw : kDraws) {
+      for (auto& shape : std::vector<std::vector<int64_t>>{{4099}, {2, 3333}, {67, 71}, {700, 5}, {3, 41, 37}, {16, 16, 16}}) {
+        for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) expect_same(draw, shape, mesh, {Shard(d)}, d % 2);
+        expect_same(draw, shape, mesh, {StridedShard(0, 2)}, true);
+        expect_same(draw, shape, mesh, {Replicate()});
+      }
     }
   });
 }
 
-TEST(Draws, OfATransposedTensorAreTheSameOnAllRanks) {
-  for_each_world({2}, [](int64_t n) {
+TEST(Draws, OfManyNumbersOnMeshesOfSeveralAxesAreThoseOfThePlainOp) {
+  for_each_world({4, 6, 8}, [](int64_t n) {
+    for (auto& shape : mesh_shapes(n)) {
+      if (shape.size() == 1) continue;
+      auto mesh = init_device_mesh(at::kCPU, shape);
+      for (auto& cut : std::vector<Placements>{{Shard(0), Shard(1)},
+                                               {Shard(2), Shard(0)},
+                                               {Shard(1), Shard(1)},
+                                               {Replicate(), Shard(2)},
+                                               {StridedShard(0, 3), Shard(0)},
+                                               {Shard(0), StridedShard(0, 3)}}) {
+        if (mesh.ndim() == 3) cut.insert(cut.begin(), Shard(1));
+        for (auto& draw : kDraws) expect_same(draw, {7, 13, 31}, mesh, cut, true);
+      }
+    }
+  });
+}
+
+TEST(Draws, OfLargeTensorsJump) {
+  for_each_world({4}, [](int64_t n) {
+    auto line = init_device_mesh(at::kCPU, {n});
+    for (auto* name : {"uniform_", "normal_", "log_normal_", "bernoulli_"}) {
+      auto draw = std::find_if(kDraws.begin(), kDraws.end(), [&](auto& d) { return d.name == std::string_view(name); });
+      expect_same(*draw, {4001, 2003}, line, {Shard(0)}, true);
+      expect_same(*draw, {3, 2700001}, line, {Shard(1)});
+    }
+  });
+}
+
+TEST(Draws, OfAGeneratorOfOnesOwnLeaveTheOthersAlone) {
+  for_each_world({1, 2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
-    auto t = at::transpose(zeros({4, 6}, mesh, {Replicate()}), 0, 1);
+    auto mine = at::detail::createCPUGenerator(3), same = at::detail::createCPUGenerator(3);
+    auto before = state();
+    auto t = zeros({50, 80}, mesh, {Shard(1)});
+    EXPECT_TRUE(full_tensor(t.normal_(0, 1, mine)).equal(at::zeros({50, 80}).normal_(0, 1, same)));
+    EXPECT_TRUE(full_tensor(t.exponential_(1, mine)).equal(at::zeros({50, 80}).exponential_(1, same)));
+    EXPECT_TRUE(mine.get_state().equal(same.get_state()));
+    EXPECT_TRUE(state().equal(before));
+  });
+}
+
+TEST(Draws, OfATransposedTensorAreThoseOfThePlainOp) {
+  for_each_world({1, 2, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    for (auto& draw : kDraws) {
+      for (auto& cut : {Placement(Shard(0)), Placement(Shard(1)), Placement(Shard(2)), Placement(Replicate())}) {
+        for (auto& shape : std::vector<std::vector<int64_t>>{{4, 6, 3}, {40, 6, 31}}) {
+          seed(true);
+          auto expected = at::zeros(shape, draw.dtype).permute({2, 0, 1});
+          draw.fill(expected);
+          auto after = state();
+          seed(true);
+          auto t = zeros(shape, mesh, {cut}, draw.dtype).permute({2, 0, 1});
+          draw.fill(t);
+          EXPECT_TRUE(full_tensor(t).equal(expected)) << draw.name << " of " << expected.sizes() << " as " << str(cut);
+          EXPECT_TRUE(state().equal(after)) << "the generator after " << draw.name;
+        }
+      }
+    }
+  });
+}
+
+TEST(Draws, OfALocalTensorInAnotherOrderAreThoseOfThePlainOp) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    seed(false);
+    auto expected = at::zeros({60, 70}).normal_();
+    seed(false);
+    auto t = lay_out(at::zeros({60, 70}), mesh, {Shard(1)}, true);
     t.normal_();
-    auto cut = redistribute(t, {Shard(0)});
-    EXPECT_TRUE(full_tensor(cut).equal(full_tensor(t)));
+    EXPECT_TRUE(full_tensor(t).equal(expected));
+  });
+}
+
+struct Result {
+  const char* name;
+  at::Tensor (*draw)(const at::Tensor&);
+};
+
+// Of numbers from 0.1 to 0.9.
+const std::vector<Result> kResults = {
+    {"bernoulli", [](const at::Tensor& t) { return at::bernoulli(t); }},
+    {"bernoulli with a number", [](const at::Tensor& t) { return at::bernoulli(t, 0.3); }},
+    {"bernoulli_ with a tensor", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t); }},
+    {"bernoulli_ with a tensor of doubles",
+     [](const at::Tensor& t) { return at::empty_like(t, at::kInt).bernoulli_(t.to(at::kDouble)); }},
+    {"bernoulli_ with a row", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.select(0, 1)); }},
+    {"bernoulli_ with another cut", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.t().contiguous().t()); }},
+    {"normal of means", [](const at::Tensor& t) { return at::normal(t, 2.0); }},
+    {"normal of deviations", [](const at::Tensor& t) { return at::normal(0.1, t); }},
+    {"normal of both", [](const at::Tensor& t) { return at::normal(t, t); }},
+    {"normal of halves", [](const at::Tensor& t) { return at::normal(0.1, t.to(at::kHalf)); }},
+    {"multinomial", [](const at::Tensor& t) { return at::multinomial(t, 1); }},
+    {"multinomial of several", [](const at::Tensor& t) { return at::multinomial(t, 3); }},
+    {"multinomial with replacement", [](const at::Tensor& t) { return at::multinomial(t, 3, true); }},
+    {"poisson", [](const at::Tensor& t) { return at::poisson(t); }},
+    {"binomial", [](const at::Tensor& t) { return at::binomial(at::full_like(t, 7), t); }},
+    {"rrelu", [](const at::Tensor& t) { return at::rrelu(t - 0.5, 0.1, 0.3, true); }},
+    {"rand_like", [](const at::Tensor& t) { return at::rand_like(t); }},
+    {"randn_like", [](const at::Tensor& t) { return at::randn_like(t); }},
+    {"randint_like", [](const at::Tensor& t) { return at::randint_like(t, 100); }},
+    {"dropout", [](const at::Tensor& t) { return at::dropout(t, 0.3, true); }},
+    {"alpha_dropout", [](const at::Tensor& t) { return at::alpha_dropout(t, 0.3, true); }},
+    {"feature_dropout", [](const at::Tensor& t) { return at::feature_dropout(t, 0.3, true); }},
+    {"feature_alpha_dropout", [](const at::Tensor& t) { return at::feature_alpha_dropout(t, 0.3, true); }},
+    {"native_dropout", [](const at::Tensor& t) { return std::get<0>(at::native_dropout(t, 0.3, true)); }},
+    {"the mask of native_dropout", [](const at::Tensor& t) { return std::get<1>(at::native_dropout(t, 0.3, true)); }},
+};
+
+TEST(Draws, ThatReturnNewTensorsAreThoseOfThePlainOp) {
+  for_each_world({1, 2, 3, 4, 8}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    for (auto& result : kResults) {
+      for (auto& shape : std::vector<std::vector<int64_t>>{{7, 5}, {66, 71}, {5, 1023}}) {
+        auto x = at::linspace(0.1, 0.9, shape[0] * shape[1]).view(shape);
+        for (auto& cut : {Placement(Shard(0)), Placement(Shard(1)), Placement(StridedShard(1, 2)), Placement(Replicate())}) {
+          seed(true);
+          auto expected = result.draw(x);
+          auto after = state();
+          seed(true);
+          auto drawn = result.draw(lay_out(x, mesh, {cut}));
+          EXPECT_TRUE(full_tensor(drawn).equal(expected))
+              << result.name << " of " << x.sizes() << " as " << str(cut) << " on " << n;
+          EXPECT_TRUE(state().equal(after)) << "the generator after " << result.name << " of " << x.sizes() << " as " << str(cut);
+        }
+      }
+    }
+  });
+}
+
+TEST(Draws, OfManyBadNumbersAreAnErrorOnEveryRank) {
+  auto numbers = at::linspace(0, 1.1, 60 * 70).view({60, 70});
+  for_each_world({2, 4}, [&](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    auto error = [&](const at::Tensor& t) { return error_text<c10::Error>([&] { at::bernoulli(t); }); };
+    auto expected = error(numbers);
+    auto before = state();
+    EXPECT_EQ(error(lay_out(numbers, mesh, {Shard(0)})).rfind(expected, 0), 0);
+    EXPECT_TRUE(state().equal(before));
   });
 }
 

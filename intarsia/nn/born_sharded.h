@@ -1,0 +1,55 @@
+#pragma once
+// Models whose parameters are distributed from birth: no rank ever holds a whole one.
+//
+//   torch::manual_seed(7);                                  // on every rank
+//   BornSharded scope(mesh, {{"layers.*.fc1", ColwiseParallel()}, {"layers.*.fc2", RowwiseParallel()}});
+//   auto model = Llama(options);                            // plain torch::nn; the numbers are those of one device
+//   scope.finish(*model);                                   // names are known now: each parameter goes where the plan wants it
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/random_scope.h"
+#include "intarsia/nn/parallelize_module.h"
+
+namespace intarsia {
+
+// Note [Born sharded]
+// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each tensor of a
+// given size is made in parts, one for each rank of the mesh, cut along the first dim that has enough positions; its rank draws its
+// own part of the stream of one device. Tensors without a size (arange) are made replicated. `finish` moves parameter by parameter.
+// The scope is for this thread. It holds a RandomScope: all ranks are seeded alike.
+class BornSharded {
+ public:
+  // How a parameter or buffer shall lie, by its name in the model and its shape.
+  using ByName = std::function<Placements(const std::string& name, at::IntArrayRef shape)>;
+
+  // Everything stays as it is born, for fully_shard, or for a model that is used as it lies.
+  explicit BornSharded(const DeviceMesh& mesh);
+  BornSharded(const DeviceMesh& mesh, ParallelPlan plan);  // the mesh has one axis
+  BornSharded(const DeviceMesh& mesh, ByName plan);
+
+  // Ends the scope, and lays out the module as the plan says. With a ParallelPlan, what the plan
+  // does not name becomes plain and whole on every rank, as parallelize_module leaves it.
+  void finish(torch::nn::Module& module);
+  template <class Holder>
+    requires requires(Holder holder) { holder.get(); }
+  Holder finish(Holder holder) {
+    finish(static_cast<torch::nn::Module&>(*holder));
+    return holder;
+  }
+
+ private:
+  using Plan = std::variant<std::monostate, ParallelPlan, ByName>;
+  BornSharded(const DeviceMesh& mesh, Plan plan, int);
+
+  Birthplace birthplace_;
+  Plan plan_;
+  std::optional<RandomScope> random_;
+  std::optional<FromNothingScope> scope_;
+};
+
+}  // namespace intarsia
