@@ -4,6 +4,7 @@
 // (comm/c10d/from_group.h), interrupts of waits (comm/interrupts.h), and what the library keeps to itself (dispatch/,
 // ops/, tensor/body.h).
 
+#include "intarsia/checkpoint/checkpoint.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/simulation.h"
@@ -20,6 +21,7 @@
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/nn/parallelize_module.h"
+#include "intarsia/nn/redistribute_module.h"
 #include "intarsia/nn/state_dict.h"
 #include "intarsia/nn/styles.h"
 #include "intarsia/redistribute/cost.h"

@@ -1,0 +1,6 @@
+#pragma once
+// Checkpoints: what a program has trained, on disk, for any number of ranks.
+
+#include "intarsia/checkpoint/catalog.h"
+#include "intarsia/checkpoint/load.h"
+#include "intarsia/checkpoint/save.h"
