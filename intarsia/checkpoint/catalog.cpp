@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <random>
+
+#include "intarsia/checkpoint/checksum.h"
 
 namespace intarsia::checkpoint {
 namespace {
@@ -85,6 +88,36 @@ void remove_abandoned(const std::string& folder) {
 int64_t next_sequence(const std::string& folder) {
   auto found = find_complete(folder);
   return found.empty() ? 1 : found.back().sequence + 1;
+}
+
+std::string new_id() {
+  std::random_device device;
+  return checksum_text(static_cast<uint64_t>(device()) << 32 | device()).substr(0, 12);
+}
+
+OpenFile begin_folder(const std::string& path, const std::string& id) {
+  make_folders(folder_of(path));
+  remove_abandoned(folder_of(path));
+  auto folder = path + kSavingMark + id;
+  make_folders(folder);
+  auto lock = OpenFile::writing(folder + "/" + kLockName);
+  lock.try_lock();  // a file system without locks: then nobody removes it but by its age
+  return lock;
+}
+
+void complete_folder(const std::string& folder, const std::string& path) {
+  remove_all(folder + "/" + kLockName);
+  sync_folder(folder);
+  bool replaced = put_in_place(folder, path);
+  sync_folder(folder_of(path));
+  if (replaced) remove_all(folder);
+}
+
+void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index) {
+  auto text = index_text(index);
+  parse_index(text);  // whatever is wrong with it is told now, and not when it is needed
+  write_text(folder + "/" + kIndexName, text);
+  complete_folder(folder, path);
 }
 
 }  // namespace intarsia::checkpoint

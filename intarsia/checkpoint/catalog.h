@@ -33,4 +33,14 @@ int64_t next_sequence(const std::string& folder);
 // An error that names what is wrong if a file is missing or not as long as the index says.
 void check_files(const std::string& path, const CheckpointIndex& index);
 
+// A new name for what is being written.
+std::string new_id();
+
+// Makes the folder in which `path` is written, removes what others left, and holds its lock.
+OpenFile begin_folder(const std::string& path, const std::string& id);
+
+// See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the index before.
+void complete_folder(const std::string& folder, const std::string& path);
+void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index);
+
 }  // namespace intarsia::checkpoint

@@ -55,6 +55,12 @@ OpenFile OpenFile::writing(const std::string& path) {
   return OpenFile(path, descriptor);
 }
 
+OpenFile OpenFile::changing(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) fail_with(errno, "open", path);
+  return OpenFile(path, descriptor);
+}
+
 int64_t OpenFile::size() const {
   struct stat status;
   if (::fstat(descriptor_, &status) != 0) fail_with(errno, "read the size of", path_);

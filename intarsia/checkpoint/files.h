@@ -12,7 +12,8 @@ namespace intarsia::checkpoint {
 class OpenFile {
  public:
   static OpenFile reading(const std::string& path);
-  static OpenFile writing(const std::string& path);  // a new one; what was there goes
+  static OpenFile writing(const std::string& path);   // a new one; what was there goes
+  static OpenFile changing(const std::string& path);  // one that is there
   OpenFile(OpenFile&& other) noexcept;
   OpenFile& operator=(OpenFile&&) = delete;
   ~OpenFile();

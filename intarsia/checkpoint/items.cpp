@@ -66,6 +66,10 @@ Contents contents_of(const Items& items) {
                                               "\" is an undefined tensor. Leave it out.");
                             contents.tensors.emplace_back(scope, tensor);
                           },
+                          [&](const NamedState& state) {
+                            for (auto& [name, tensor] : state.tensors)
+                              contents.tensors.emplace_back(joined_name(scope, name), tensor);
+                          },
                           [&](const Value& value) { contents.values[scope] = value; }},
                item.content());
   }
@@ -90,6 +94,11 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,
                                               "\" is an undefined tensor. Make one of the right shape.");
                             wanted.tensors.emplace_back(scope, tensor);
+                          },
+                          [&](const NamedState& state) {
+                            wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
+                            for (auto& [name, tensor] : state.tensors)
+                              wanted.tensors.emplace_back(joined_name(scope, name), tensor);
                           },
                           [&](const Value&) { wanted.values.push_back(scope); }},
                item.content());

@@ -19,6 +19,11 @@
 
 namespace intarsia::checkpoint {
 
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+struct NamedState {
+  Tensors tensors;
+};
+
 // One thing to save, or to load into. Modules, optimizers and tensors are held by reference.
 class Item {
  public:
@@ -30,6 +35,7 @@ class Item {
   Item(const torch::nn::ModuleHolder<M>& module) : content_(static_cast<torch::nn::Module*>(module.ptr().get())) {}
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
+  Item(NamedState state) : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
   Item(bool flag) : content_(Value(flag)) {}
   template <std::integral N>
   requires(!std::same_as<N, bool>) Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
@@ -37,7 +43,7 @@ class Item {
   Item(const char* text) : content_(Value(std::string(text))) {}
   Item(std::string text) : content_(Value(std::move(text))) {}
 
-  using Content = std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor, Value>;
+  using Content = std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor, NamedState, Value>;
   const Content& content() const { return content_; }
 
  private:
@@ -47,8 +53,6 @@ class Item {
 // Names and things. What is inside a thing gets the name and a dot before its own: model.fc1.weight. An empty name puts nothing
 // before.
 using Items = std::vector<std::pair<std::string, Item>>;
-
-using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // What the items hold, by full name.
 struct Contents {

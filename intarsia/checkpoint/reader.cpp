@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/checksum.h"
 
 namespace intarsia::checkpoint {
@@ -14,36 +15,6 @@ namespace {
 constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
 constexpr int64_t kMostRead = 8 << 20;     // bytes of one read
 constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
-
-// A box as runs of bytes that stand one behind the other in a piece, ascending.
-class ByteRuns {
- public:
-  ByteRuns(const Box& piece, const Box& part, int64_t element) : piece_(piece), part_(part), length_(element) {
-    auto dim = static_cast<int64_t>(part.shape.size());
-    while (dim > 0 && part.shape[dim - 1] == piece.shape[dim - 1]) length_ *= part.shape[--dim];
-    if (dim > 0) length_ *= part.shape[--dim];  // of the first dim that is cut, a run is what is wanted of it
-    outer_ = dim;
-    count_ = 1;
-    for (int64_t d = 0; d < outer_; ++d) count_ *= part.shape[d];
-    element_ = element;
-  }
-  int64_t length() const { return length_; }
-  int64_t count() const { return count_; }
-  int64_t begin(int64_t run) const {  // in bytes from the beginning of the piece
-    int64_t offset = 0, stride = element_;
-    for (int64_t d = static_cast<int64_t>(piece_.shape.size()) - 1; d >= 0; --d) {
-      int64_t position = part_.begin[d] - piece_.begin[d];
-      if (d < outer_) position += run % part_.shape[d], run /= part_.shape[d];
-      offset += position * stride;
-      stride *= piece_.shape[d];
-    }
-    return offset;
-  }
-
- private:
-  const Box &piece_, &part_;
-  int64_t length_, count_, outer_, element_;
-};
 
 // Calls `body` for parts of a box that have at most `most` elements each.
 void for_each_slab(const Box& box, int64_t most, const std::function<void(const Box&)>& body) {
@@ -150,6 +121,20 @@ void PieceReader::read_part(const IndexedTensor& tensor, const StoredPiece& piec
     for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] -= part.begin[dim];
     view_of_box(target, begin, slab.shape).copy_(staged);
   });
+}
+
+void PieceReader::check(const IndexedTensor& tensor, const StoredPiece& piece, Progress& progress) {
+  auto bytes = piece.box.count() * static_cast<int64_t>(c10::elementSize(tensor.dtype));
+  Source source{file(piece.file), piece, bytes, progress};
+  std::string buffer(std::min(bytes, kMostRead), '\0');
+  for (int64_t begin = 0; begin < bytes; begin += kMostRead) {
+    auto length = std::min(kMostRead, bytes - begin);
+    if (piece.checksums.empty()) {
+      source.file.read(buffer.data(), length, piece.offset + begin);
+    } else {
+      source.read_checked(buffer.data(), begin, length);
+    }
+  }
 }
 
 void PieceReader::read(const IndexedTensor& tensor, const Box& wanted, const at::Tensor& target, Progress& progress) {

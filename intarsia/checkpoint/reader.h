@@ -19,6 +19,9 @@ class PieceReader {
   // Every block that is read is compared with its checksum. Holds no more than 24 MB beside the target.
   void read(const IndexedTensor& tensor, const Box& wanted, const at::Tensor& target, Progress& progress);
 
+  // Reads a whole piece and checks it; of a file without checksums, that it is there.
+  void check(const IndexedTensor& tensor, const StoredPiece& piece, Progress& progress);
+
  private:
   struct Source;
   const OpenFile& file(int64_t number);

@@ -1,7 +1,6 @@
 #include "intarsia/checkpoint/saving.h"
 
 #include <cmath>
-#include <random>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -17,11 +16,6 @@ namespace {
 // What ranks tell each other begins with one of these.
 constexpr char kWritten = 'W', kFailed = 'E';
 constexpr const char* kFailedName = "failed";
-
-std::string new_id() {
-  std::random_device device;
-  return checksum_text(static_cast<uint64_t>(device()) << 32 | device()).substr(0, 12);
-}
 
 std::string file_name(int64_t rank, int64_t ranks) { return c10::str("rank-", rank, "-of-", ranks, ".safetensors"); }
 std::string part_name(int64_t rank) { return c10::str("part-", rank); }
@@ -120,12 +114,7 @@ Saving::Saving(const World& world, std::string path, const Items& items, SaveOpt
 
 std::string Saving::prepare_folder(const std::string& id) {
   try {
-    make_folders(folder_of(path_));
-    remove_abandoned(folder_of(path_));
-    auto folder = path_ + kSavingMark + id;
-    make_folders(folder);
-    lock_.emplace(OpenFile::writing(folder + "/" + kLockName));
-    lock_->try_lock();  // a file system without locks: then nobody removes it but by its age
+    lock_.emplace(begin_folder(path_, id));
     return "";
   } catch (const std::exception& error) {
     return words_of(error);
@@ -174,15 +163,8 @@ std::string Saving::commit(const std::vector<std::string>& parts) {
     auto index = merged(parts);
     index.id = id_;
     index.sequence = next_sequence(folder_of(path_));
-    auto text = index_text(index);
-    parse_index(text);  // whatever is wrong with it is told now, and not when it is needed
     for (int64_t rank = 0; rank < world_.size(); ++rank) remove_all(folder_ + "/" + part_name(rank));
-    remove_all(folder_ + "/" + kLockName);
-    write_text(folder_ + "/" + kIndexName, text);
-    sync_folder(folder_);
-    bool replaced = put_in_place(folder_, path_);
-    sync_folder(folder_of(path_));
-    if (replaced) remove_all(folder_);
+    complete_checkpoint(folder_, path_, index);
     if (options_.keep > 0) keep(folder_of(path_), options_.keep);
     return "";
   } catch (const std::exception& error) {
