@@ -24,4 +24,5 @@ PYBIND11_MODULE(_core, module) {
   python::bind_recorder(module);
   python::bind_pictures(module);
   python::bind_rules(module);
+  python::bind_checkpoints(module);
 }

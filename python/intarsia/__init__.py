@@ -20,7 +20,7 @@ from . import _init as _init, _methods as _methods  # noqa: E402
 if _TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-    from . import debug, experimental, parallel
+    from . import checkpoint, debug, experimental, parallel
     from ._dropin import install, installed, uninstall
     from ._factories import empty, full, ones, rand, randn, zeros
     from ._interop import from_torch, to_torch
@@ -46,7 +46,7 @@ _LATER = {
     "installed": "intarsia._dropin",
     "uninstall": "intarsia._dropin",
 }
-_SUBMODULES = ("debug", "experimental", "parallel")
+_SUBMODULES = ("checkpoint", "debug", "experimental", "parallel")
 
 __all__ = ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh", "simulate", *_LATER, *_SUBMODULES]
 
