@@ -1,5 +1,7 @@
 #include "intarsia/checkpoint/checkpoint.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "bindings.h"
 
 namespace intarsia::python {

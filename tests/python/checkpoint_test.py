@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import tempfile
 import unittest
 
@@ -9,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import intarsia
-from intarsia import Replicate, Shard, checkpoint, distribute_tensor, init_device_mesh, simulate
+from intarsia import Shard, checkpoint, distribute_tensor, init_device_mesh, simulate
 from intarsia.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from support import mlp, run_ranks, same
 
@@ -84,7 +84,7 @@ class ACheckpoint(unittest.TestCase):
     def test_is_readable_without_intarsia(self):
         """Eight bytes, a header in JSON, rows: as the format says."""
         checkpoint.export_full(self.path("hf"), {"w": torch.arange(6.0).view(2, 3)})
-        data = open(self.path("hf/model.safetensors"), "rb").read()
+        data = pathlib.Path(self.path("hf/model.safetensors")).read_bytes()
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
         self.assertEqual(header["w"], {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]})
