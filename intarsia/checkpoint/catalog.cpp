@@ -97,7 +97,6 @@ std::string new_id() {
 
 OpenFile begin_folder(const std::string& path, const std::string& id) {
   make_folders(folder_of(path));
-  remove_abandoned(folder_of(path));
   auto folder = path + kSavingMark + id;
   make_folders(folder);
   auto lock = OpenFile::writing(folder + "/" + kLockName);

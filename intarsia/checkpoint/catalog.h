@@ -36,7 +36,7 @@ void check_files(const std::string& path, const CheckpointIndex& index);
 // A new name for what is being written.
 std::string new_id();
 
-// Makes the folder in which `path` is written, removes what others left, and holds its lock.
+// Makes the folder in which `path` is written, and holds its lock.
 OpenFile begin_folder(const std::string& path, const std::string& id);
 
 // See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the index before.

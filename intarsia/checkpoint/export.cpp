@@ -118,6 +118,7 @@ void export_full(const std::string& path, const Items& items, const ExportOption
   std::optional<OpenFile> lock;
   auto error = leads ? attempt([&] {
     lock.emplace(begin_folder(path, folder.substr(path.size() + std::string(kSavingMark).size())));
+    remove_abandoned(folder_of(path));
     make_files(folder, files);
   })
                      : "";

@@ -156,6 +156,7 @@ void convert(const std::string& from, const std::string& to, int64_t files) {
   index.tensors = forms;
   auto target = to + kSavingMark + index.id;
   auto lock = begin_folder(to, index.id);
+  remove_abandoned(folder_of(to));
   PieceReader reader(folder, source);
   Progress reading("reading " + from, bytes_of_files(source), nullptr, true),
       writing("writing " + to, bytes_of_files(source), nullptr, false);

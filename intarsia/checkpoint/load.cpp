@@ -10,6 +10,7 @@
 #include "intarsia/checkpoint/foreign.h"
 #include "intarsia/checkpoint/reader.h"
 #include "intarsia/checkpoint/tell.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia::checkpoint {
@@ -113,6 +114,10 @@ struct Destination {
 
 void add_destinations(const IndexedTensor& stored, const std::string& name, const at::Tensor& tensor,
                       std::vector<Destination>& result) {
+  if (is_per_rank(tensor)) {
+    for (auto& value : values_of(tensor)) result.push_back({&stored, name, whole_box(value.sizes()), value});
+    return;
+  }
   if (!is_dtensor(tensor)) return result.push_back({&stored, name, whole_box(tensor.sizes()), tensor});
   auto& layout = layout_of(tensor);
   auto& slots = layout.mesh().slots();
@@ -151,7 +156,7 @@ void read_all(const std::string& folder, const CheckpointIndex& index, const Mat
   for (auto& [target, copy] : settled_copies) target.copy_(copy);
   for (auto& [stored, named] : match.tensors) {
     if (is_dtensor(named.second)) body_of(named.second).written();
-    named.second.unsafeGetTensorImpl()->bump_version();
+    if (!named.second.is_inference()) named.second.unsafeGetTensorImpl()->bump_version();
   }
 }
 

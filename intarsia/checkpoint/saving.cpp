@@ -110,6 +110,8 @@ Saving::Saving(const World& world, std::string path, const Items& items, SaveOpt
   }
   id_ = all[0].substr(line + 1);
   folder_ = path_ + kSavingMark + id_;
+  // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
+  if (leads()) remove_abandoned(folder_of(path_));
 }
 
 std::string Saving::prepare_folder(const std::string& id) {
@@ -153,6 +155,16 @@ void Saving::write() {
       told_.push_back(kWritten + part_text(index));
     } catch (const std::exception& error) {
       told_.push_back(kFailed + words_of(error));
+      remove_data();  // on a full disk, room for saying so
+    }
+  }
+}
+
+void Saving::remove_data() {
+  for (auto& part : parts_) {
+    try {
+      remove_all(folder_ + "/" + file_name(part.rank, world_.size()));
+    } catch (const std::exception&) {  // the next save removes all of it
     }
   }
 }
@@ -165,11 +177,15 @@ std::string Saving::commit(const std::vector<std::string>& parts) {
     index.sequence = next_sequence(folder_of(path_));
     for (int64_t rank = 0; rank < world_.size(); ++rank) remove_all(folder_ + "/" + part_name(rank));
     complete_checkpoint(folder_, path_, index);
-    if (options_.keep > 0) keep(folder_of(path_), options_.keep);
-    return "";
   } catch (const std::exception& error) {
     return words_of(error);
   }
+  try {
+    if (options_.keep > 0) keep(folder_of(path_), options_.keep);
+  } catch (const std::exception& error) {
+    TORCH_WARN("[checkpoint::save] ", path_, " is complete, but an old one stays: ", words_of(error));
+  }
+  return "";
 }
 
 void Saving::finish_together() {
@@ -194,8 +210,14 @@ void Saving::finish_alone() {
   write_text(name + ".new", told_[0]);
   put_in_place(name + ".new", name);
   if (!leads()) return wait_for_leader();
-  auto error = commit(wait_for_parts());
+  std::string error;
+  try {
+    error = commit(wait_for_parts());
+  } catch (const std::exception& failure) {
+    error = words_of(failure);
+  }
   if (error.empty()) return;
+  remove_data();
   write_text(folder_ + "/" + kFailedName + ".new", error);
   put_in_place(folder_ + "/" + kFailedName + ".new", folder_ + "/" + kFailedName);
   TORCH_CHECK(false, "[checkpoint::save] ", path_, " was not written. ", error);

@@ -31,6 +31,7 @@ class Saving {
   std::string commit(const std::vector<std::string>& parts);
   std::vector<std::string> wait_for_parts() const;
   void wait_for_leader() const;
+  void remove_data();
 
   const World& world_;
   std::string path_, id_, folder_;  // the last is where it is written

@@ -19,7 +19,7 @@ void explain_missing_memory(c10::TensorImpl& impl) {
   if (C10_LIKELY(interposed())) return;
   impl.release_storage_and_set_meta_custom_data_ptr_error_msg_(
       "A distributed tensor has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, "
-      "full_tensor(tensor) for the whole, intarsia::str(tensor) to print it, or checkpoint::save to write it to disk.");
+      "full_tensor(tensor) for the whole, or intarsia::str(tensor) to print it.");
 }
 
 }  // namespace intarsia

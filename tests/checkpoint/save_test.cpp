@@ -7,6 +7,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim.h>
+#include <torch/serialize.h>
 
 #include "intarsia/checkpoint/checkpoint.h"
 #include "intarsia/data_parallel/fully_shard.h"
@@ -268,6 +269,16 @@ TEST(Checkpoint, OfAnotherOptimizerIsRefused) {
     auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"model", model}, {"o", sgd}}); });
     EXPECT_NE(text.find("missing in the checkpoint (3):\n    o.groups.0.momentum"), std::string::npos) << text;
     EXPECT_NE(text.find("unexpected in the checkpoint (4):\n    o.groups.0.amsgrad"), std::string::npos) << text;
+  });
+}
+
+TEST(Checkpoint, TorchSaveSaysWhatToCall) {
+  in_every_world([] {
+    TestFolder folder("torch");
+    auto model = Linear(2, 2);
+    distribute_module(*model, init_device_mesh(c10::kCPU, {current_world().size()}));
+    auto text = error_text<c10::Error>([&] { torch::save(model, folder / "m.pt"); });
+    EXPECT_NE(text.find("To save a module, use checkpoint::save, and to load one checkpoint::load."), std::string::npos) << text;
   });
 }
 

@@ -31,9 +31,17 @@ def pids(folder):
     return found
 
 
-def saves_begun(folder):
+def in_runs(folder):
     runs = folder / "runs"
-    return runs.exists() and any(".saving-" in name for name in os.listdir(runs))
+    return set(os.listdir(runs)) if runs.exists() else set()
+
+
+def saves_begun(folder):
+    return any(".saving-" in name for name in in_runs(folder))
+
+
+def finished(folder):
+    return {name for name in in_runs(folder) if ".saving-" not in name}
 
 
 class AKilledSave(unittest.TestCase):
@@ -46,10 +54,15 @@ class AKilledSave(unittest.TestCase):
             (self.folder / f"pid-{rank}").unlink(missing_ok=True)
         job = subprocess.Popen([CLI, "run", "-n", str(RANKS), PLAYER, "--play", "saves"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                env=environment(INTARSIA_TEST_FOLDER=self.folder))
+        before = finished(self.folder)
         ranks = pids(self.folder)
+        begun = time.monotonic()
         while not saves_begun(self.folder):
             time.sleep(0.002)
-        time.sleep(draw.uniform(0, 0.4))
+        if draw.random() < 0.8:  # in a later save than the first, at a moment of it that may be any
+            while not finished(self.folder) - before:
+                time.sleep(0.002)
+        time.sleep(draw.uniform(0, min(2, time.monotonic() - begun)))
         victims = list(ranks.values()) if draw.random() < 0.3 else [draw.choice(list(ranks.values()))]
         for pid in victims:
             os.kill(pid, signal.SIGKILL)

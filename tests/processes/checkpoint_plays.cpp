@@ -22,7 +22,24 @@ std::string test_folder() { return std::getenv("INTARSIA_TEST_FOLDER"); }
 at::Tensor rows_of(int64_t step) { return (at::arange(200 * 1003, at::kLong) * (step + 1)).reshape({200, 1003}); }
 at::Tensor bias_of(int64_t step) { return at::full({77}, step, at::kDouble); }
 
+void save_step(const DeviceMesh& mesh, int64_t step) {
+  auto rows = distribute_tensor(rows_of(step), mesh, {Shard(0)}, std::nullopt);
+  auto bias = distribute_tensor(bias_of(step), mesh, {Replicate()}, std::nullopt);
+  checkpoint::Items items = {{"rows", rows}, {"bias", bias}, {"step", step}};
+  auto path = test_folder() + "/runs/step-" + std::to_string(step);
+  if (step % 2) {
+    checkpoint::save(path, items, {.keep = 3});
+  } else {
+    checkpoint::save_async(path, items, {.keep = 3});
+  }
+}
+
 }  // namespace
+
+void play_save_once() {
+  init();
+  save_step(init_device_mesh(at::kCPU, {world_size()}), 1);
+}
 
 void play_saves() {
   init();
@@ -32,17 +49,7 @@ void play_saves() {
   auto runs = folder + "/runs";
   int64_t step = checkpoint::has_latest(runs) ? checkpoint::load(checkpoint::latest(runs), {}).integer("step") : 0;
   barrier();
-  while (true) {
-    ++step;
-    auto rows = distribute_tensor(rows_of(step), mesh, {Shard(0)}, std::nullopt);
-    auto bias = distribute_tensor(bias_of(step), mesh, {Replicate()}, std::nullopt);
-    checkpoint::Items items = {{"rows", rows}, {"bias", bias}, {"step", step}};
-    auto path = runs + "/step-" + std::to_string(step);
-    if (step % 2)
-      checkpoint::save(path, items, {.keep = 3});
-    else
-      checkpoint::save_async(path, items, {.keep = 3});
-  }
+  while (true) save_step(mesh, ++step);
 }
 
 void play_check() {

@@ -146,6 +146,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"over_a_store", over_a_store},
     {"over_a_group", over_a_group},
     {"saves", play_saves},
+    {"save_once", play_save_once},
     {"check", play_check},
 };
 
