@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include "cli/checkpoint.h"
 #include "cli/explain.h"
 #include "cli/ops.h"
 #include "cli/run.h"
@@ -20,6 +21,7 @@ struct Subcommand {
 const Subcommand kSubcommands[] = {
     {"run", "start a program as several ranks on this machine", intarsia::cli::run_main},
     {"explain", "show how an op would be run: rows, costs, the choice, its collectives", intarsia::cli::explain_main},
+    {"checkpoint", "list, show, verify and convert checkpoints", intarsia::cli::checkpoint_main},
     {"ops", "list how every op is served: by a rule, by another op's, on whole tensors", intarsia::cli::ops_main},
 };
 

@@ -4,6 +4,7 @@
 // (comm/c10d/from_group.h), interrupts of waits (comm/interrupts.h), and what the library keeps to itself (dispatch/,
 // ops/, tensor/body.h).
 
+#include "intarsia/checkpoint/checkpoint.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/simulation.h"
@@ -19,10 +20,11 @@
 #include "intarsia/debug/visualize.h"
 #include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/born_sharded.h"
-#include "intarsia/nn/checkpoint.h"
+#include "intarsia/nn/recompute.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/nn/parallelize_module.h"
+#include "intarsia/nn/redistribute_module.h"
 #include "intarsia/nn/state_dict.h"
 #include "intarsia/nn/styles.h"
 #include "intarsia/redistribute/cost.h"

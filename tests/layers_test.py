@@ -14,7 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # The layers, from the lowest. A folder may use what comes before it.
-ORDER = ["core", "comm", "redistribute", "rules", "propagate", "per_rank", "tensor", "dispatch", "random", "ops", "nn", "data_parallel", "debug"]
+ORDER = ["core", "comm", "redistribute", "rules", "propagate", "per_rank", "tensor", "dispatch", "random", "ops", "nn", "data_parallel", "checkpoint", "debug"]
 EXEMPT = ["intarsia.h", "pch.h", "start.h"]  # directly in intarsia/
 # The only calls that go up; see start.h.
 SEAMS = ["intarsia::start()", "intarsia::add_all_ops(intarsia::RuleTable&)"]

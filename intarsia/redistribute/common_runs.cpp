@@ -1,5 +1,7 @@
 #include "intarsia/redistribute/common_runs.h"
 
+#include <ATen/ATen.h>
+
 namespace intarsia {
 
 Runs common_runs(const Intervals& source, const Intervals& target) {
@@ -42,6 +44,37 @@ c10::SmallVector<int64_t, 5> shape_of(const std::vector<Runs>& common) {
 
 int64_t count_of(const std::vector<Runs>& common) {
   return common.empty() ? 0 : c10::multiply_integers(shape_of(common));
+}
+
+at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs) {
+  for (size_t dim = 0; dim < runs.size(); ++dim) {
+    std::vector<at::Tensor> parts;
+    for (auto& run : runs[dim]) parts.push_back(tensor.narrow(dim, run.source, run.size));
+    tensor = parts.size() == 1 ? parts[0] : at::cat(parts, dim);
+  }
+  return tensor;
+}
+
+void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim) {
+  if (dim == static_cast<int64_t>(runs.size())) return void(target.copy_(piece));
+  if (runs[dim].size() == 1 && runs[dim][0].size == target.size(dim)) return place(target, piece, runs, dim + 1);
+  int64_t offset = 0;
+  for (auto& run : runs[dim]) {
+    auto part = runs[dim].size() == 1 ? piece : piece.narrow(dim, offset, run.size);
+    place(target.narrow(dim, run.target, run.size), part, runs, dim + 1);
+    offset += run.size;
+  }
+}
+
+bool stands_flat(c10::ArrayRef<Runs> piece, c10::ArrayRef<int64_t> target, int64_t offset) {
+  int64_t stride = 1, begin = 0;
+  bool whole_behind = true;  // all dims behind this one are whole, so one run of this dim is one run of memory
+  for (size_t dim = target.size(); dim-- > 0; stride *= target[dim]) {
+    if (piece[dim].size() != 1 || (!whole_behind && piece[dim][0].size != 1)) return false;
+    begin += piece[dim][0].target * stride;
+    whole_behind = whole_behind && piece[dim][0].size == target[dim];
+  }
+  return begin == offset;
 }
 
 }  // namespace intarsia

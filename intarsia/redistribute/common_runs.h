@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "intarsia/core/layout.h"
 
 namespace intarsia {
@@ -24,5 +26,14 @@ std::vector<Runs> common_runs(const Layout& from, c10::ArrayRef<int64_t> from_co
 // The shape of the piece that those are, and how many elements it has.
 c10::SmallVector<int64_t, 5> shape_of(const std::vector<Runs>& common);
 int64_t count_of(const std::vector<Runs>& common);
+
+// The elements that the runs name in a source, dim by dim. A view where possible.
+at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs);
+
+// Copies the elements of `piece` to the places that the runs name in `target`, from dim `dim` on.
+void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim = 0);
+
+// Whether the elements of a piece stand one behind the other in a target of this shape, from `offset` on.
+bool stands_flat(c10::ArrayRef<Runs> piece, c10::ArrayRef<int64_t> target, int64_t offset);
 
 }  // namespace intarsia

@@ -39,40 +39,6 @@ struct Target {
   std::vector<std::vector<Runs>> places;
 };
 
-// The elements that `runs` name in a tensor, dim by dim.
-at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs) {
-  for (size_t dim = 0; dim < runs.size(); ++dim) {
-    std::vector<at::Tensor> parts;
-    for (auto& run : runs[dim]) parts.push_back(tensor.narrow(dim, run.source, run.size));
-    tensor = parts.size() == 1 ? parts[0] : at::cat(parts, dim);
-  }
-  return tensor;
-}
-
-// Copies the elements of `piece` to the places that `runs` names in `target`, dim by dim.
-void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim = 0) {
-  if (dim == static_cast<int64_t>(runs.size())) return void(target.copy_(piece));
-  if (runs[dim].size() == 1 && runs[dim][0].size == target.size(dim)) return place(target, piece, runs, dim + 1);
-  int64_t offset = 0;
-  for (auto& run : runs[dim]) {
-    auto part = runs[dim].size() == 1 ? piece : piece.narrow(dim, offset, run.size);
-    place(target.narrow(dim, run.target, run.size), part, runs, dim + 1);
-    offset += run.size;
-  }
-}
-
-// Whether the elements of a piece stand one behind the other in a target of this shape, from `offset` on.
-bool stands_flat(c10::ArrayRef<Runs> piece, c10::ArrayRef<int64_t> target, int64_t offset) {
-  int64_t stride = 1, begin = 0;
-  bool whole_behind = true;  // all dims behind this one are whole, so one run of this dim is one run of memory
-  for (size_t dim = target.size(); dim-- > 0; stride *= target[dim]) {
-    if (piece[dim].size() != 1 || (!whole_behind && piece[dim][0].size != 1)) return false;
-    begin += piece[dim][0].target * stride;
-    whole_behind = whole_behind && piece[dim][0].size == target[dim];
-  }
-  return begin == offset;
-}
-
 bool stand_flat(const Target& target) {
   int64_t offset = 0;
   for (auto& piece : target.places) {

@@ -10,6 +10,7 @@
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/local_shapes.h"
+#include "intarsia/tensor/to_mesh.h"
 
 namespace intarsia {
 namespace {
@@ -26,6 +27,7 @@ const Layout* settled(const Layout* layout) { return layout->with(settled(layout
 at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto& from = body_of(tensor);
   auto sizes = tensor.sizes();
+  if (from.layout->mesh() != to->mesh()) return moved_to_meshes({tensor}, {to})[0];
   if (from.layout == to) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
   auto steps = plan(from.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
   auto& shards = from.shards();
@@ -80,6 +82,7 @@ void check_grad(const at::Tensor& grad, const char* where) {
 // that comes pending alike may stay so.
 const Layout* way_back(const Layout* from, const Layout* grad) {
   auto placements = settled(from->placements());
+  if (grad->mesh() != from->mesh()) return from->with(placements);
   for (size_t axis = 0; axis < placements.size(); ++axis) {
     auto& now = grad->placements()[axis];
     if (is_partial(now) && now == from->placements()[axis]) placements[axis] = now;

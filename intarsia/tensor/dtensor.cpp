@@ -204,6 +204,13 @@ at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, 
   return redistribute_with_grad(tensor, layout, async_op);
 }
 
+at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements) {
+  checked_body(tensor, "redistribute");
+  auto* layout = checked_layout(mesh, placements, tensor.dim(), "redistribute");
+  CauseScope cause("redistribute", false);
+  return redistribute_with_grad(tensor, layout, false);
+}
+
 const Layout& layout_of(const at::Tensor& tensor) { return *checked_body(tensor, "layout_of").layout; }
 const DeviceMesh& mesh_of(const at::Tensor& tensor) { return checked_body(tensor, "mesh_of").layout->mesh(); }
 

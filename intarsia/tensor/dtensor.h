@@ -45,6 +45,11 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
 // happens at first use.
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op = false);
 
+// The same tensor on another mesh of the same world: larger, smaller, with other ranks or the same. All ranks of both meshes
+// call it; a rank that is not on the tensor's mesh has a handle without shards, as every op on that mesh gives it. Exactly the
+// bytes that a rank lacks travel, in one message per pair of ranks. Differentiable: the gradient goes back to the first mesh.
+at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements);
+
 inline bool is_dtensor(const at::Tensor& tensor) {
   return tensor.defined() && tensor.key_set().has(c10::DispatchKey::PrivateUse3);
 }

@@ -20,7 +20,7 @@ from . import _init as _init, _methods as _methods  # noqa: E402
 if _TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-    from . import data_parallel, debug, experimental, parallel
+    from . import checkpoint, data_parallel, debug, experimental, parallel
     from ._dropin import install, installed, uninstall
     from ._factories import empty, full, ones, rand, randn, zeros
     from ._interop import from_torch, to_torch
@@ -49,7 +49,7 @@ _LATER = {
     "installed": "intarsia._dropin",
     "uninstall": "intarsia._dropin",
 }
-_SUBMODULES = ("data_parallel", "debug", "experimental", "parallel")
+_SUBMODULES = ("checkpoint", "data_parallel", "debug", "experimental", "parallel")
 
 __all__ = ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh", "simulate", *_LATER, *_SUBMODULES]
 

@@ -20,6 +20,7 @@
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
+#include "tests/processes/checkpoint_plays.h"
 #include "tests/processes/mismatches.h"
 #include "tests/processes/training_plays.h"
 
@@ -147,6 +148,9 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"twice", twice},
     {"over_a_store", over_a_store},
     {"over_a_group", over_a_group},
+    {"saves", play_saves},
+    {"save_once", play_save_once},
+    {"check", play_check},
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ Step step(Block& block, const at::Tensor& input, bool again) {
   auto x = input.detach().requires_grad_();
   block->zero_grad();
   torch::manual_seed(4);
-  auto out = again ? checkpoint(block, x) : block->forward(x);
+  auto out = again ? recompute(block, x) : block->forward(x);
   torch::rand({7});
   out.pow(2).sum().backward();
   return {whole(out.detach()), whole(x.grad()), whole(block->fc1->weight.grad()).clone(),
@@ -63,7 +63,7 @@ TEST(Checkpoint, OfDistributedTensorsDrawsTheSameMask) {
       distribute_module(*block, mesh);
       expect_same_step(block, lay_out(x, mesh, {cut}));
       RandomScope scope(mesh);
-      auto y = checkpoint(block, lay_out(x, mesh, {cut}));
+      auto y = recompute(block, lay_out(x, mesh, {cut}));
       y.sum().backward();
     }
   });
@@ -81,7 +81,7 @@ TEST(Checkpoint, OfModulesInDataParallelGivesTheSameSteps) {
       torch::optim::SGD optimizer(block->parameters(), 0.1);
       for (int i = 0; i < 3; ++i) {
         optimizer.zero_grad();
-        (again ? checkpoint(block, x) : block->forward(x)).pow(2).mean().backward();
+        (again ? recompute(block, x) : block->forward(x)).pow(2).mean().backward();
         optimizer.step();
       }
       return whole(block->fc1->weight.detach()).clone();
@@ -93,14 +93,14 @@ TEST(Checkpoint, OfModulesInDataParallelGivesTheSameSteps) {
 TEST(Checkpoint, GivesGradientsToParametersWhoseInputNeedsNone) {
   Block block;
   auto x = at::ones({3, 36});
-  checkpoint(block, x).sum().backward();
+  recompute(block, x).sum().backward();
   EXPECT_TRUE(block->fc1->weight.grad().defined());
   EXPECT_FALSE(x.grad().defined());
 }
 
 TEST(Checkpoint, OfASegmentOfSeveralTensorsLeavesOutWhatIsNotUsed) {
   auto a = at::arange(3.).requires_grad_(), b = at::ones({3}).requires_grad_();
-  auto results = checkpoint_segment([](auto& in) { return std::vector<at::Tensor>{in[0] * in[1], in[1].exp()}; }, {a, b});
+  auto results = recompute_segment([](auto& in) { return std::vector<at::Tensor>{in[0] * in[1], in[1].exp()}; }, {a, b});
   results[0].sum().backward();
   EXPECT_TRUE(a.grad().equal(b.detach()));
   EXPECT_TRUE(b.grad().equal(a.detach()));
@@ -109,7 +109,7 @@ TEST(Checkpoint, OfASegmentOfSeveralTensorsLeavesOutWhatIsNotUsed) {
 TEST(Checkpoint, WithoutGradientsIsACall) {
   Block block;
   torch::NoGradGuard no_grad;
-  EXPECT_FALSE(checkpoint(block, at::ones({3, 36})).requires_grad());
+  EXPECT_FALSE(recompute(block, at::ones({3, 36})).requires_grad());
   EXPECT_EQ(block->calls, 1);
 }
 

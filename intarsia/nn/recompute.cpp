@@ -1,4 +1,4 @@
-#include "intarsia/nn/checkpoint.h"
+#include "intarsia/nn/recompute.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -42,8 +42,8 @@ class ReplayScope {
 };
 
 struct HeldSegment final : torch::CustomClassHolder {
-  explicit HeldSegment(Segment segment) : run(std::move(segment)) {}
-  Segment run;
+  explicit HeldSegment(RecomputedSegment segment) : run(std::move(segment)) {}
+  RecomputedSegment run;
 };
 
 // The anchor needs a gradient, so that the results do, too, where only parameters need one.
@@ -93,7 +93,7 @@ struct NoHook final : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-std::vector<at::Tensor> checkpoint_segment(const Segment& segment, const std::vector<at::Tensor>& inputs) {
+std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return segment(inputs);
   auto anchor = at::empty({0}).set_requires_grad(true);
   auto results = Checkpoint::apply(c10::make_intrusive<HeldSegment>(segment), anchor, at::TensorList(inputs));

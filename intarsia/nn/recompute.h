@@ -1,7 +1,7 @@
 #pragma once
 // Activations that are computed again in the backward pass instead of being kept.
 //
-//   auto y = checkpoint(block, x);  // as block->forward(x), but what the block makes on its way is not kept
+//   auto y = recompute(block, x);  // as block->forward(x), but what the block makes on its way is not kept
 
 #include <functional>
 #include <utility>
@@ -11,23 +11,23 @@
 
 namespace intarsia {
 
-using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+using RecomputedSegment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 // What the segment makes of the inputs. Backward calls it a second time, from the generator's state of the first, so that dropout
 // draws the same mask; afterwards the generator is as it was before. Gradients of parameters that the segment uses arrive as they
 // do without it. The segment is kept until then, and so must be what it refers to. Inputs and results are plain or distributed.
-std::vector<at::Tensor> checkpoint_segment(const Segment& segment, const std::vector<at::Tensor>& inputs);
+std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs);
 
 // The same for the forward of a module (a holder), which takes tensors and returns one.
 template <class Holder, class... Tensors>
   requires requires(Holder holder) { holder.ptr(); }
-at::Tensor checkpoint(const Holder& module, const at::Tensor& first, const Tensors&... others) {
-  Segment segment = [module = Holder(module)](const std::vector<at::Tensor>& inputs) mutable {
+at::Tensor recompute(const Holder& module, const at::Tensor& first, const Tensors&... others) {
+  RecomputedSegment segment = [module = Holder(module)](const std::vector<at::Tensor>& inputs) mutable {
     return [&]<size_t... I>(std::index_sequence<I...>) {
       return std::vector<at::Tensor>{module->forward(inputs[I]...)};
     }(std::make_index_sequence<1 + sizeof...(Tensors)>());
   };
-  return checkpoint_segment(segment, {first, others...})[0];
+  return recompute_segment(segment, {first, others...})[0];
 }
 
 }  // namespace intarsia

@@ -1,0 +1,46 @@
+#pragma once
+// The checkpoints of a folder: which are complete, which is the newest, and which may go.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "intarsia/checkpoint/index.h"
+
+namespace intarsia::checkpoint {
+
+// The complete checkpoints in `folder`, the oldest first: their index can be read, and their files are there and as long as it
+// says.
+std::vector<std::string> complete(const std::string& folder);
+
+// The newest of them; an error if there is none. On several ranks, ask on each: the answer is the same as long as nobody writes.
+std::string latest(const std::string& folder);
+bool has_latest(const std::string& folder);
+
+// Removes the oldest ones until `count` are left. Folders that are not checkpoints are left alone.
+void keep(const std::string& folder, int64_t count);
+
+// In the name of a checkpoint that is being written, and the file in it that the writer holds locked meanwhile.
+constexpr const char* kSavingMark = ".saving-";
+constexpr const char* kLockName = "lock";
+
+// Removes what was left by saves that were killed: those whose lock nobody holds.
+void remove_abandoned(const std::string& folder);
+
+// The sequence number of the next checkpoint in the folder.
+int64_t next_sequence(const std::string& folder);
+
+// An error that names what is wrong if a file is missing or not as long as the index says.
+void check_files(const std::string& path, const CheckpointIndex& index);
+
+// A new name for what is being written.
+std::string new_id();
+
+// Makes the folder in which `path` is written, and holds its lock.
+OpenFile begin_folder(const std::string& path, const std::string& id);
+
+// See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the index before.
+void complete_folder(const std::string& folder, const std::string& path);
+void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,17 @@
+#pragma once
+// Checksums of what is written: XXH3, 64 bits, of blocks of 1 MiB, so that a part of a tensor is checked without reading all of it.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace intarsia::checkpoint {
+
+constexpr int64_t kChecksumBlock = 1 << 20;
+
+uint64_t checksum_of(const void* data, int64_t bytes);
+std::string checksum_text(uint64_t checksum);  // 16 hexadecimal digits, lower case
+inline int64_t block_count(int64_t bytes) { return bytes / kChecksumBlock + (bytes % kChecksumBlock != 0); }
+
+}  // namespace intarsia::checkpoint

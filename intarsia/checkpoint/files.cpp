@@ -1,0 +1,172 @@
+#include "intarsia/checkpoint/files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+namespace intarsia::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_with(int code, const char* what, const std::string& path) {
+  TORCH_CHECK(false, "could not ", what, " ", path, ": ", std::strerror(code));
+}
+
+template <class Call>
+auto with_errors(const char* what, const std::string& path, Call call) {
+  try {
+    return call();
+  } catch (const fs::filesystem_error& error) {
+    fail_with(error.code().value(), what, path);
+  }
+}
+
+// The kernel moves at most 2 GB in one call.
+constexpr int64_t kMostAtOnce = 1 << 30;
+
+}  // namespace
+
+OpenFile::OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+OpenFile::~OpenFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+OpenFile OpenFile::reading(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail_with(errno, "open", path);
+  return OpenFile(path, descriptor);
+}
+
+OpenFile OpenFile::writing(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail_with(errno, "create", path);
+  return OpenFile(path, descriptor);
+}
+
+OpenFile OpenFile::changing(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) fail_with(errno, "open", path);
+  return OpenFile(path, descriptor);
+}
+
+int64_t OpenFile::size() const {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) fail_with(errno, "read the size of", path_);
+  if (!S_ISREG(status.st_mode)) fail_with(EISDIR, "read", path_);
+  return status.st_size;
+}
+
+void OpenFile::read(void* to, int64_t bytes, int64_t offset) const {
+  for (auto* next = static_cast<char*>(to); bytes > 0;) {
+    auto got = ::pread(descriptor_, next, std::min(bytes, kMostAtOnce), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_with(errno, "read", path_);
+    TORCH_CHECK(got > 0, "could not read ", path_, ": it ends at byte ", offset, ", but ", bytes, " more are needed");
+    next += got, bytes -= got, offset += got;
+  }
+}
+
+void OpenFile::write(const void* from, int64_t bytes, int64_t offset) const {
+  for (auto* next = static_cast<const char*>(from); bytes > 0;) {
+    auto done = ::pwrite(descriptor_, next, std::min(bytes, kMostAtOnce), offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_with(errno, "write", path_);
+    next += done, bytes -= done, offset += done;
+  }
+}
+
+void OpenFile::sync() const {
+  if (::fsync(descriptor_) != 0) fail_with(errno, "sync", path_);
+}
+
+bool OpenFile::try_lock() const { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0; }
+
+std::string read_text(const std::string& path, int64_t limit) {
+  auto file = OpenFile::reading(path);
+  auto size = file.size();
+  TORCH_CHECK(size <= limit, path, " has ", size, " bytes; such files have at most ", limit);
+  std::string text(size, '\0');
+  file.read(text.data(), size, 0);
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  auto file = OpenFile::writing(path);
+  file.write(text.data(), text.size(), 0);
+  file.sync();
+}
+
+bool path_exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+int64_t file_size(const std::string& path) { return OpenFile::reading(path).size(); }
+
+std::vector<std::string> names_in(const std::string& folder) {
+  if (!path_exists(folder)) return {};
+  return with_errors("list", folder, [&] {
+    std::vector<std::string> names;
+    for (auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  });
+}
+
+void make_folders(const std::string& path) {
+  with_errors("make the folder", path, [&] { fs::create_directories(path); });
+}
+
+void sync_folder(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_with(errno, "open the folder", path);
+  int code = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  if (code && code != EINVAL) fail_with(code, "sync the folder", path);  // some file systems cannot sync a folder, and need not
+}
+
+void remove_all(const std::string& path) {
+  with_errors("remove", path, [&] { fs::remove_all(path); });
+}
+
+bool put_in_place(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return false;
+  if (errno == EEXIST) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
+    fail_with(errno, "replace", to);
+  }
+  // A file system without these flags: a plain rename, which fails if a folder that is not empty is there.
+  if (errno != EINVAL && errno != ENOSYS) fail_with(errno, "rename to", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_with(errno, "rename to", to);
+  return false;
+}
+
+std::string folder_of(const std::string& path) {
+  auto end = path.find_last_not_of('/');
+  if (end == std::string::npos) return path.empty() ? "." : "/";
+  auto slash = path.find_last_of('/', end);
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string name_of(const std::string& path) {
+  auto end = path.find_last_not_of('/');
+  if (end == std::string::npos) return "";
+  auto slash = path.find_last_of('/', end);
+  auto begin = slash == std::string::npos ? 0 : slash + 1;
+  return path.substr(begin, end + 1 - begin);
+}
+
+}  // namespace intarsia::checkpoint

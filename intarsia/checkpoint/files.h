@@ -1,0 +1,53 @@
+#pragma once
+// Files and folders that stay as they were written, or fail with an error that names them.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace intarsia::checkpoint {
+
+// An open file, closed when it goes.
+class OpenFile {
+ public:
+  static OpenFile reading(const std::string& path);
+  static OpenFile writing(const std::string& path);   // a new one; what was there goes
+  static OpenFile changing(const std::string& path);  // one that is there
+  OpenFile(OpenFile&& other) noexcept;
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile();
+
+  const std::string& path() const { return path_; }
+  int64_t size() const;
+  void read(void* to, int64_t bytes, int64_t offset) const;  // all of them: a file that ends before is an error
+  void write(const void* from, int64_t bytes, int64_t offset) const;
+  void sync() const;      // returns when it is on the disk; not called in the destructor
+  bool try_lock() const;  // for this process alone, until it closes the file or ends; false if another one has it
+
+ private:
+  OpenFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_;
+};
+
+// The whole of a file that is at most `limit` bytes long.
+std::string read_text(const std::string& path, int64_t limit);
+// Written and on the disk; the folder is not synced.
+void write_text(const std::string& path, const std::string& text);
+
+bool path_exists(const std::string& path);
+int64_t file_size(const std::string& path);
+std::vector<std::string> names_in(const std::string& folder);  // sorted; empty if there is no such folder
+void make_folders(const std::string& path);
+void sync_folder(const std::string& path);
+void remove_all(const std::string& path);
+
+// `from` becomes `to` in one step. If `to` is there, the two change places, so that there is one at every moment. True if they did.
+bool put_in_place(const std::string& from, const std::string& to);
+
+// The folder that holds `path`, and the last part of it; a slash at the end does not count.
+std::string folder_of(const std::string& path);
+std::string name_of(const std::string& path);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,66 @@
+#pragma once
+// The index of a checkpoint: which tensors it has, in which boxes they stand in which files, their checksums, and the numbers
+// and texts beside them. It is the last file that is written: a folder without it is no checkpoint.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "intarsia/checkpoint/safetensors.h"
+#include "intarsia/redistribute/boxes.h"
+
+namespace intarsia::checkpoint {
+
+using Value = std::variant<bool, int64_t, double, std::string>;
+using ValueMap = std::map<std::string, Value>;
+std::string str(const Value& value);
+
+// A box of a tensor, row-major at `offset` of a file.
+struct StoredPiece {
+  int64_t file;  // its number in the index
+  int64_t offset;
+  Box box;
+  std::vector<uint64_t> checksums;  // of its blocks; none: nobody has counted them (files of others)
+};
+
+struct IndexedTensor {
+  c10::ScalarType dtype;
+  c10::DimVector shape;
+  std::string layout;  // in which it was saved, for people
+  std::vector<StoredPiece> pieces;
+  std::string form() const;  // F32 [8, 4]
+};
+
+struct IndexedFile {
+  std::string name;  // in the folder of the checkpoint
+  int64_t rank;      // who wrote it
+  int64_t bytes;
+  uint64_t header_checksum;
+};
+
+struct CheckpointIndex {
+  std::string id;        // of the save that wrote it
+  int64_t sequence = 0;  // grows from one checkpoint of a folder to the next
+  int64_t ranks = 1;
+  std::vector<IndexedFile> files;
+  std::map<std::string, IndexedTensor> tensors;
+  ValueMap values;
+};
+
+constexpr const char* kIndexName = "index.json";
+
+// JSON, whose first line is a checksum of all that follows. Reading it back checks that, and that pieces fit their tensors and
+// files.
+std::string index_text(const CheckpointIndex& index);
+CheckpointIndex parse_index(const std::string& text);
+
+// The index of the checkpoint in a folder. Errors name the file.
+CheckpointIndex read_index(const std::string& folder);
+
+// What one rank contributes, as text on its way to the rank that writes the index.
+std::string part_text(const CheckpointIndex& part);
+CheckpointIndex parse_part(const std::string& text);
+
+}  // namespace intarsia::checkpoint

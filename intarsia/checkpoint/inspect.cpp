@@ -1,0 +1,184 @@
+#include "intarsia/checkpoint/inspect.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/checkpoint/catalog.h"
+#include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/load.h"
+#include "intarsia/checkpoint/reader.h"
+#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/writer.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+std::string bytes_text(int64_t bytes) {
+  static const char* const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  double value = bytes;
+  int unit = 0;
+  while (value >= 1000 && unit < 5) value /= 1000, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  return text;
+}
+
+int64_t bytes_of_files(const CheckpointIndex& index) {
+  int64_t sum = 0;
+  for (auto& file : index.files) sum += file.bytes;
+  return sum;
+}
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+// A letter per file, and a cell for each of up to 32 equal parts of the elements in row-major order: who wrote most of it.
+std::string picture(const IndexedTensor& tensor) {
+  constexpr int64_t kCells = 32;
+  auto whole = whole_box(tensor.shape);
+  auto cells = std::min(kCells, whole.count());
+  std::string text;
+  for (int64_t cell = 0; cell < cells; ++cell) {
+    auto part = part_of_box(whole, cells, cell);
+    int64_t most = 0, file = 0;
+    for (auto& piece : tensor.pieces) {
+      auto both = overlap(part, piece.box);
+      if (both && both->count() > most) most = both->count(), file = piece.file;
+    }
+    if (part.count()) text += most == part.count() ? static_cast<char>('A' + file % 26) : '*';
+  }
+  return text;
+}
+
+struct Opened {
+  CheckpointIndex index;
+  std::string folder;
+  bool foreign;
+};
+
+Opened open_any(const std::string& path) {
+  Opened opened{{}, path, !path_exists(path + "/" + kIndexName) && is_foreign(path)};
+  opened.index = opened.foreign ? read_foreign(path, &opened.folder) : read_index(path);
+  return opened;
+}
+
+}  // namespace
+
+std::string listing(const std::string& folder) {
+  std::string text;
+  for (auto& path : complete(folder)) {
+    auto index = read_index(path);
+    text += c10::str(padded(name_of(path), 24), " ", padded(bytes_text(bytes_of_files(index)), 10), " ", index.tensors.size(),
+                     " tensors, ", index.files.size(), " files, ", index.ranks, " ranks\n");
+  }
+  return text.empty() ? "There is no complete checkpoint in " + folder + ".\n" : text;
+}
+
+std::string description(const std::string& path, bool pictures) {
+  auto [index, folder, foreign] = open_any(path);
+  size_t width = 0;
+  for (auto& [name, tensor] : index.tensors) width = std::max(width, name.size());
+  auto text = c10::str(
+      path, ": ", foreign ? "files of safetensors, without checksums" : "a checkpoint of " + std::to_string(index.ranks) + " ranks",
+      ", ", bytes_text(bytes_of_files(index)), "\n\n");
+  for (auto& [name, tensor] : index.tensors) {
+    text += c10::str(padded(name, width), "  ", tensor.form(), "  ", tensor.layout, "\n");
+    if (!pictures || foreign) continue;
+    text += "    |" + picture(tensor) + "|";
+    for (auto& piece : tensor.pieces) {
+      text += c10::str(" ", static_cast<char>('A' + piece.file % 26), str(piece.box));
+      if (&piece - tensor.pieces.data() == 7 && tensor.pieces.size() > 8) {
+        text += c10::str(" and ", tensor.pieces.size() - 8, " more");
+        break;
+      }
+    }
+    text += "\n";
+  }
+  if (!index.values.empty()) text += "\n";
+  for (auto& [name, value] : index.values) text += name + " = " + str(value) + "\n";
+  text += "\n";
+  for (size_t i = 0; i < index.files.size(); ++i) {
+    auto& file = index.files[i];
+    text += c10::str(foreign ? "" : c10::str(static_cast<char>('A' + i % 26), "  "), file.name, "  ", bytes_text(file.bytes));
+    if (!foreign) text += c10::str("  by rank ", file.rank, ", header ", checksum_text(file.header_checksum));
+    text += "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> problems_of(const std::string& path) {
+  std::vector<std::string> problems;
+  auto note = [&](const std::string& what, auto step) {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      problems.push_back(what + words_of(error));
+    }
+  };
+  Opened opened;
+  note("", [&] { opened = open_any(path); });
+  if (!problems.empty()) return problems;
+  auto& index = opened.index;
+  for (auto& file : index.files) {
+    note("", [&] {
+      auto one = index;
+      one.files = {file};
+      check_files(opened.folder, one);
+      auto header = read_header(OpenFile::reading(opened.folder + "/" + file.name));
+      TORCH_CHECK(header.checksum == file.header_checksum, "the header of ", opened.folder, "/", file.name, ", which rank ",
+                  file.rank, " wrote, is damaged");
+    });
+  }
+  Progress progress("verifying " + path, bytes_of_files(index), nullptr, true);
+  PieceReader reader(opened.folder, index);
+  for (auto& [name, tensor] : index.tensors) {
+    for (auto& piece : tensor.pieces) {
+      note("tensor \"" + name + "\": ", [&] { reader.check(tensor, piece, progress); });
+    }
+  }
+  return problems;
+}
+
+void convert(const std::string& from, const std::string& to, int64_t files) {
+  TORCH_CHECK_VALUE(files > 0, "[checkpoint::convert] cannot write ", files, " files. Give one at least.");
+  auto [source, folder, foreign] = open_any(from);
+  if (!foreign) check_files(folder, source);
+  CheckpointIndex index;
+  index.id = new_id();
+  index.ranks = files;
+  index.values = source.values;
+  auto forms = source.tensors;
+  for (auto& [name, form] : forms) form.pieces.clear();
+  index.tensors = forms;
+  auto target = to + kSavingMark + index.id;
+  auto lock = begin_folder(to, index.id);
+  remove_abandoned(folder_of(to));
+  PieceReader reader(folder, source);
+  Progress reading("reading " + from, bytes_of_files(source), nullptr, true),
+      writing("writing " + to, bytes_of_files(source), nullptr, false);
+  for (int64_t i = 0; i < files; ++i) {
+    OwnedPart part{i, {}};
+    for (auto& [name, tensor] : source.tensors) {
+      auto box = part_of_box(whole_box(tensor.shape), files, i);
+      if (box.count() == 0) continue;
+      part.pieces.push_back({name, box, at::empty(box.shape, tensor.dtype)});
+      reader.read(tensor, box, part.pieces.back().values, reading);
+    }
+    auto written = write_part(target, c10::str("rank-", i, "-of-", files, ".safetensors"), part, forms, writing);
+    for (auto& [name, tensor] : written.tensors) {
+      for (auto& piece : tensor.pieces) {
+        piece.file = index.files.size();
+        index.tensors.at(name).pieces.push_back(piece);
+      }
+    }
+    index.files.insert(index.files.end(), written.files.begin(), written.files.end());
+  }
+  index.sequence = next_sequence(folder_of(to));
+  complete_checkpoint(target, to, index);
+}
+
+}  // namespace intarsia::checkpoint

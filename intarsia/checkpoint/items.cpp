@@ -1,0 +1,109 @@
+#include "intarsia/checkpoint/items.h"
+
+#include <map>
+#include <set>
+
+#include "intarsia/checkpoint/optimizers.h"
+#include "intarsia/core/overloaded.h"
+#include "intarsia/data_parallel/fully_shard.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+// A module that fully_shard has gathered holds its parameters whole, for a while: they are saved, and loaded, as shards.
+Tensors tensors_in(torch::nn::Module& module, const std::string& scope) {
+  for (auto& group : groups_in(module)) group.reshard();
+  Tensors tensors;
+  for (auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (auto& item : items) {
+      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), item.value());
+    }
+  }
+  return tensors;
+}
+
+// The names of all parameters of the modules among the items. A parameter that two names share has the first.
+ParameterNames parameter_names(const Items& items) {
+  ParameterNames names;
+  for (auto& [scope, item] : items) {
+    auto* module = std::get_if<torch::nn::Module*>(&item.content());
+    if (!module) continue;
+    for (auto& parameter : (*module)->named_parameters()) {
+      names.emplace(parameter.value().unsafeGetTensorImpl(), joined_name(scope, parameter.key()));
+    }
+  }
+  return names;
+}
+
+template <class Container>
+void check_distinct(const char* where, const Container& names) {
+  std::set<std::string> seen;
+  for (auto& [name, value] : names) {
+    TORCH_CHECK_VALUE(seen.insert(name).second, "[checkpoint::", where, "] \"", name,
+                      "\" is there twice. Give each item a name of its own.");
+  }
+}
+
+}  // namespace
+
+std::string joined_name(const std::string& scope, const std::string& name) { return scope.empty() ? name : scope + "." + name; }
+
+Contents contents_of(const Items& items) {
+  check_distinct("save", items);
+  auto names = parameter_names(items);
+  Contents contents;
+  for (auto& [scope, item] : items) {
+    std::visit(overloaded{[&](torch::nn::Module* module) {
+                            for (auto& tensor : tensors_in(*module, scope)) contents.tensors.push_back(std::move(tensor));
+                          },
+                          [&](torch::optim::Optimizer* optimizer) {
+                            auto state = optimizer_contents(*optimizer, scope, names);
+                            for (auto& tensor : state.tensors) contents.tensors.push_back(std::move(tensor));
+                            contents.values.merge(state.values);
+                          },
+                          [&](const at::Tensor& tensor) {
+                            TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", scope,
+                                              "\" is an undefined tensor. Leave it out.");
+                            contents.tensors.emplace_back(scope, tensor);
+                          },
+                          [&](const NamedState& state) {
+                            for (auto& [name, tensor] : state.tensors)
+                              contents.tensors.emplace_back(joined_name(scope, name), tensor);
+                          },
+                          [&](const Value& value) { contents.values[scope] = value; }},
+               item.content());
+  }
+  check_distinct("save", contents.tensors);
+  return contents;
+}
+
+Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename& rename) {
+  check_distinct("load", items);
+  auto names = parameter_names(items);
+  Wanted wanted;
+  for (auto& [scope, item] : items) {
+    std::visit(overloaded{[&](torch::nn::Module* module) {
+                            wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
+                            for (auto& tensor : tensors_in(*module, scope)) wanted.tensors.push_back(std::move(tensor));
+                          },
+                          [&](torch::optim::Optimizer* optimizer) {
+                            if (!scope.empty()) wanted.scopes.push_back(scope + "."), wanted.value_scopes.push_back(scope + ".");
+                            want_optimizer(*optimizer, scope, names, index, rename, wanted);
+                          },
+                          [&](const at::Tensor& tensor) {
+                            TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,
+                                              "\" is an undefined tensor. Make one of the right shape.");
+                            wanted.tensors.emplace_back(scope, tensor);
+                          },
+                          [&](const NamedState& state) {
+                            wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
+                            for (auto& [name, tensor] : state.tensors)
+                              wanted.tensors.emplace_back(joined_name(scope, name), tensor);
+                          },
+                          [&](const Value&) { wanted.values.push_back(scope); }},
+               item.content());
+  }
+  return wanted;
+}
+
+}  // namespace intarsia::checkpoint

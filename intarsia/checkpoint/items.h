@@ -1,0 +1,82 @@
+#pragma once
+// What a program saves and loads, by name: modules, optimizers, tensors, numbers and text.
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+
+#include "intarsia/checkpoint/index.h"
+
+namespace intarsia::checkpoint {
+
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+struct NamedState {
+  Tensors tensors;
+};
+
+// One thing to save, or to load into. Modules, optimizers and tensors are held by reference.
+class Item {
+ public:
+  Item(torch::nn::Module& module) : content_(&module) {}
+  template <class M>
+  requires std::derived_from<M, torch::nn::Module> Item(const std::shared_ptr<M>& module)
+      : content_(static_cast<torch::nn::Module*>(module.get())) {}
+  template <class M>
+  Item(const torch::nn::ModuleHolder<M>& module) : content_(static_cast<torch::nn::Module*>(module.ptr().get())) {}
+  Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
+  Item(const at::Tensor& tensor) : content_(tensor) {}
+  Item(NamedState state) : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
+  Item(bool flag) : content_(Value(flag)) {}
+  template <std::integral N>
+  requires(!std::same_as<N, bool>) Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
+  Item(std::floating_point auto number) : content_(Value(static_cast<double>(number))) {}
+  Item(const char* text) : content_(Value(std::string(text))) {}
+  Item(std::string text) : content_(Value(std::move(text))) {}
+
+  using Content = std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor, NamedState, Value>;
+  const Content& content() const { return content_; }
+
+ private:
+  Content content_;
+};
+
+// Names and things. What is inside a thing gets the name and a dot before its own: model.fc1.weight. An empty name puts nothing
+// before.
+using Items = std::vector<std::pair<std::string, Item>>;
+
+// What the items hold, by full name.
+struct Contents {
+  Tensors tensors;
+  ValueMap values;
+};
+Contents contents_of(const Items& items);
+
+// Tensors to read into, the values that must be there, and what to do when all has been read.
+struct Wanted {
+  Tensors tensors;
+  std::vector<std::string> values;
+  std::vector<std::string> scopes;            // every tensor of the checkpoint whose name begins so is asked for,
+  std::vector<std::string> value_scopes;      // and every value,
+  std::set<std::string> used_values;          // of which these were (names in the checkpoint)
+  std::vector<std::function<void()>> finish;  // after all tensors have arrived
+};
+
+// The name that something has in the checkpoint.
+using Rename = std::function<std::string(const std::string& name)>;
+
+// States of optimizers are made as the checkpoint has them, so the answer depends on its index.
+Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename& rename);
+
+std::string joined_name(const std::string& scope, const std::string& name);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,233 @@
+#include "intarsia/checkpoint/load.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/checkpoint/catalog.h"
+#include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/reader.h"
+#include "intarsia/checkpoint/tell.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+// How many letters have to change to make one name of another, up to a limit.
+int64_t distance(const std::string& a, const std::string& b) {
+  std::vector<int64_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    auto corner = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      auto changed = corner + (a[i - 1] != b[j - 1]);
+      corner = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+    }
+  }
+  return row[b.size()];
+}
+
+// The name in the checkpoint that is most like a missing one, if any is.
+std::string near_miss(const std::string& name, const std::set<std::string>& candidates) {
+  const std::string* best = nullptr;
+  auto least = static_cast<int64_t>(name.size() / 3 + 1);
+  for (auto& other : candidates) {
+    if (std::abs(static_cast<int64_t>(other.size()) - static_cast<int64_t>(name.size())) > least) continue;
+    auto found = distance(name, other);
+    if (found <= least) best = &other, least = found - 1;
+  }
+  return best ? c10::str(" (the checkpoint has \"", *best, "\")") : "";
+}
+
+bool in_scopes(const std::string& name, const std::vector<std::string>& scopes) {
+  return std::any_of(scopes.begin(), scopes.end(), [&](auto& scope) { return name.compare(0, scope.size(), scope) == 0; });
+}
+
+constexpr size_t kMostNamed = 20;
+
+std::string listed(const char* title, const std::vector<std::string>& lines) {
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i == kMostNamed) return text + c10::str("\n    and ", lines.size() - i, " more");
+    text += (i ? "\n    " : c10::str("\n  ", title, " (", lines.size(), "):\n    ")) + lines[i];
+  }
+  return text;
+}
+
+// What is wanted and there, by the names in the checkpoint.
+struct Match {
+  std::vector<std::pair<const IndexedTensor*, std::pair<std::string, at::Tensor>>> tensors;
+  std::vector<std::string> missing, unexpected, mismatched, missing_lines;
+};
+
+Match match(const Wanted& wanted, const CheckpointIndex& index, const Rename& rename) {
+  Match result;
+  std::set<std::string> asked, left;
+  for (auto& [name, tensor] : wanted.tensors) asked.insert(rename(name));
+  for (auto& [name, tensor] : index.tensors) {
+    if (!asked.contains(name)) left.insert(name);
+    if (!asked.contains(name) && in_scopes(name, wanted.scopes)) result.unexpected.push_back(name);
+  }
+  for (auto& [name, value] : index.values) {
+    if (in_scopes(name, wanted.value_scopes) && !wanted.used_values.contains(name)) result.unexpected.push_back(name);
+  }
+  for (auto& [name, target] : wanted.tensors) {
+    auto stored = rename(name);
+    auto found = index.tensors.find(stored);
+    if (found == index.tensors.end()) {
+      result.missing.push_back(name);
+      result.missing_lines.push_back(name + (stored == name ? "" : " (as \"" + stored + "\")") + near_miss(stored, left));
+    } else if (target.sizes() != at::IntArrayRef(found->second.shape)) {
+      result.mismatched.push_back(
+          c10::str(name, ": ", at::IntArrayRef(found->second.shape), " in the checkpoint, ", target.sizes(), " here"));
+    } else {
+      result.tensors.push_back({&found->second, {name, target}});
+    }
+  }
+  for (auto& name : wanted.values) {
+    if (index.values.contains(rename(name))) continue;
+    result.missing.push_back(name);
+    result.missing_lines.push_back(name);
+  }
+  return result;
+}
+
+void refuse_mismatch(const std::string& path, const Match& match) {
+  auto text = listed("missing in the checkpoint", match.missing_lines) + listed("unexpected in the checkpoint", match.unexpected) +
+              listed("of another shape", match.mismatched);
+  TORCH_CHECK_VALUE(text.empty(), path, " does not fit what is loaded:", text,
+                    "\nRename with LoadOptions::rename, or load what fits with strict = false.");
+}
+
+// Where one hosted rank reads to: boxes of its shard.
+struct Destination {
+  const IndexedTensor* stored;
+  std::string name;
+  Box box;
+  at::Tensor target;
+};
+
+void add_destinations(const IndexedTensor& stored, const std::string& name, const at::Tensor& tensor,
+                      std::vector<Destination>& result) {
+  if (is_per_rank(tensor)) {
+    for (auto& value : values_of(tensor)) result.push_back({&stored, name, whole_box(value.sizes()), value});
+    return;
+  }
+  if (!is_dtensor(tensor)) return result.push_back({&stored, name, whole_box(tensor.sizes()), tensor});
+  auto& layout = layout_of(tensor);
+  auto& slots = layout.mesh().slots();
+  auto& shards = body_of(tensor).shards();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    for (auto& [box, local] : boxes_of(layout, tensor.sizes(), slots[slot].coordinate)) {
+      result.push_back({&stored, name, box, view_of_box(shards[slot], local, box.shape)});
+    }
+  }
+}
+
+void read_all(const std::string& folder, const CheckpointIndex& index, const Match& match, const std::string& path,
+              const LoadOptions& options, bool speaks) {
+  std::vector<Destination> destinations;
+  std::vector<std::pair<at::Tensor, at::Tensor>> settled_copies;  // what is pending is read into a settled one
+  for (auto& [stored, named] : match.tensors) {
+    auto target = named.second.detach();
+    if (is_dtensor(target) && layout_of(target).has_partial()) {
+      auto copy = empty(target.sizes(), mesh_of(target), settled(placements_of(target)), target.options());
+      settled_copies.emplace_back(target, copy);
+      target = copy;
+    }
+    add_destinations(*stored, named.first, target, destinations);
+  }
+  int64_t total = 0;
+  for (auto& d : destinations) total += d.box.count() * c10::elementSize(d.stored->dtype);
+  Progress progress("loading " + path, total, options.progress, speaks && !options.quiet);
+  PieceReader reader(folder, index);
+  for (auto& d : destinations) {
+    try {
+      reader.read(*d.stored, d.box, d.target, progress);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, "tensor \"", d.name, "\": ", error.what_without_backtrace());
+    }
+  }
+  for (auto& [target, copy] : settled_copies) target.copy_(copy);
+  for (auto& [stored, named] : match.tensors) {
+    if (is_dtensor(named.second)) body_of(named.second).written();
+    if (!named.second.is_inference()) named.second.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void check_headers(const std::string& folder, const CheckpointIndex& index) {
+  check_files(folder, index);
+  for (auto& file : index.files) {
+    auto header = read_header(OpenFile::reading(folder + "/" + file.name));
+    TORCH_CHECK(header.checksum == file.header_checksum, "the header of ", folder, "/", file.name, ", which rank ", file.rank,
+                " wrote, is damaged: its checksum does not fit");
+  }
+}
+
+const Value& value_named(const ValueMap& values, const std::string& name) {
+  auto found = values.find(name);
+  std::set<std::string> names;
+  for (auto& [other, value] : values) names.insert(other);
+  TORCH_CHECK_VALUE(found != values.end(), "[checkpoint::load] there is no value \"", name, "\"", near_miss(name, names), ".");
+  return found->second;
+}
+
+template <class T>
+T value_as(const ValueMap& values, const std::string& name, const char* kind) {
+  auto& value = value_named(values, name);
+  auto* found = std::get_if<T>(&value);
+  TORCH_CHECK_TYPE(found, "[checkpoint::load] \"", name, "\" is ", str(value), ", which is no ", kind, ".");
+  return *found;
+}
+
+}  // namespace
+
+int64_t Loaded::integer(const std::string& name) const { return value_as<int64_t>(values_, name, "whole number"); }
+bool Loaded::flag(const std::string& name) const { return value_as<bool>(values_, name, "flag"); }
+std::string Loaded::text(const std::string& name) const { return value_as<std::string>(values_, name, "text"); }
+double Loaded::number(const std::string& name) const {
+  auto& value = value_named(values_, name);
+  if (auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+  return value_as<double>(values_, name, "number");
+}
+
+CheckpointIndex index_of(const std::string& path) {
+  std::string folder;
+  return !path_exists(path + "/" + kIndexName) && is_foreign(path) ? read_foreign(path, &folder) : read_index(path);
+}
+
+Loaded load(const std::string& path, const Items& items, const LoadOptions& options) {
+  at::NoGradGuard no_grad;
+  auto& world = current_world();
+  auto rename = options.rename ? options.rename : [](const std::string& name) { return name; };
+  Loaded loaded;
+  std::string error;
+  std::vector<std::function<void()>> finish;
+  try {
+    bool foreign = !path_exists(path + "/" + kIndexName) && is_foreign(path);
+    auto folder = path;
+    auto index = foreign ? read_foreign(path, &folder) : read_index(path);
+    if (!foreign) check_headers(folder, index);
+    auto wanted = wanted_by(items, index, rename);
+    auto found = match(wanted, index, rename);
+    if (options.strict) refuse_mismatch(path, found);
+    read_all(folder, index, found, path, options, world.hosted()[0] == 0);
+    loaded.values_ = std::move(index.values);
+    loaded.missing_ = std::move(found.missing);
+    loaded.unexpected_ = std::move(found.unexpected);
+    loaded.mismatched_ = std::move(found.mismatched);
+    finish = std::move(wanted.finish);
+  } catch (const std::exception& failure) {
+    error = words_of(failure);
+  }
+  raise_together(world, "checkpoint::load", std::vector<std::string>(world.hosted().size(), error));
+  for (auto& step : finish) step();
+  return loaded;
+}
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,35 @@
+#pragma once
+// What each rank writes of the tensors of a checkpoint: the boxes that it owns.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "intarsia/checkpoint/index.h"
+#include "intarsia/checkpoint/items.h"
+#include "intarsia/core/world.h"
+
+namespace intarsia::checkpoint {
+
+// A box that a rank owns, and its values: a view of its shard, dense where possible.
+struct OwnedPiece {
+  std::string tensor;
+  Box box;
+  at::Tensor values;
+};
+
+// What one hosted rank writes.
+struct OwnedPart {
+  int64_t rank;
+  std::vector<OwnedPiece> pieces;
+};
+
+// Settles what is pending and finds out who writes what: ranks that hold the same share it. Plain tensors are those of
+// rank 0, and tensors on a mesh that was cut out of another one are those of its first group.
+// One part per hosted rank, in their order. `forms` gets all tensors, without pieces.
+std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors, std::map<std::string, IndexedTensor>& forms);
+
+// The name of a piece in its file: that of the tensor if it is whole, else with its box.
+std::string piece_name(const std::string& tensor, const Box& box, c10::ArrayRef<int64_t> shape);
+
+}  // namespace intarsia::checkpoint

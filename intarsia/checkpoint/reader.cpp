@@ -1,0 +1,150 @@
+#include "intarsia/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/checkpoint/byte_runs.h"
+#include "intarsia/checkpoint/checksum.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
+constexpr int64_t kMostRead = 8 << 20;     // bytes of one read
+constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
+
+// Calls `body` for parts of a box that have at most `most` elements each.
+void for_each_slab(const Box& box, int64_t most, const std::function<void(const Box&)>& body) {
+  if (box.count() <= most) return body(box);
+  size_t dim = 0;
+  while (box.shape[dim] == 1) ++dim;
+  auto rows = std::max<int64_t>(1, most / (box.count() / box.shape[dim]));
+  for (int64_t begin = 0; begin < box.shape[dim]; begin += rows) {
+    auto slab = box;
+    slab.begin[dim] += begin;
+    slab.shape[dim] = std::min(rows, box.shape[dim] - begin);
+    for_each_slab(slab, most, body);
+  }
+}
+
+}  // namespace
+
+// The bytes of one piece.
+struct PieceReader::Source {
+  const OpenFile& file;
+  const StoredPiece& piece;
+  int64_t bytes;
+  Progress& progress;
+  std::string block = {};  // the last block of which only a part was wanted
+  int64_t block_number = -1;
+
+  void check(const char* data, int64_t length, int64_t number) const {
+    TORCH_CHECK(checksum_of(data, length) == piece.checksums[number], "the checksum of bytes ",
+                piece.offset + number * kChecksumBlock, " to ", piece.offset + number * kChecksumBlock + length, " of ",
+                file.path(), " does not fit: the file is damaged");
+  }
+
+  // Whole blocks go where they are wanted, and are checked there. Of others a part is copied.
+  void read_checked(char* to, int64_t begin, int64_t length) {
+    for (auto end = begin + length; begin < end;) {
+      auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock,
+           block_end = std::min(bytes, block_begin + kChecksumBlock);
+      int64_t done;
+      if (begin == block_begin && end >= block_end) {
+        auto last = std::min(end == bytes ? end : end / kChecksumBlock * kChecksumBlock, begin + kMostRead);
+        done = last - begin;
+        file.read(to, done, piece.offset + begin);
+        for (int64_t at = 0; at < done; at += kChecksumBlock, ++number) check(to + at, std::min(kChecksumBlock, done - at), number);
+      } else {
+        if (block_number != number) {
+          block.resize(block_end - block_begin);
+          block_number = -1;
+          file.read(block.data(), block.size(), piece.offset + block_begin);
+          check(block.data(), block.size(), number);
+          block_number = number;
+        }
+        done = std::min(end, block_end) - begin;
+        std::memcpy(to, block.data() + begin - block_begin, done);
+      }
+      to += done, begin += done;
+      progress.add(done);
+    }
+  }
+
+  // Nothing to check: only what is wanted is read, but for gaps that cost less than another read.
+  void read_unchecked(char* to, const ByteRuns& runs) {
+    for (int64_t run = 0; run < runs.count();) {
+      if (runs.length() >= kWorthARead) {
+        file.read(to, runs.length(), piece.offset + runs.begin(run++));
+        to += runs.length();
+        progress.add(runs.length());
+        continue;
+      }
+      auto begin = runs.begin(run), last = run;
+      while (last + 1 < runs.count() && runs.begin(last + 1) + runs.length() - begin <= kChecksumBlock &&
+             runs.begin(last + 1) - runs.begin(last) <= kWorthARead)
+        ++last;
+      block.resize(runs.begin(last) + runs.length() - begin);
+      file.read(block.data(), block.size(), piece.offset + begin);
+      for (; run <= last; ++run, to += runs.length()) std::memcpy(to, block.data() + runs.begin(run) - begin, runs.length());
+      progress.add(block.size());
+    }
+  }
+
+  void read(char* to, const Box& part, int64_t element) {
+    ByteRuns runs(piece.box, part, element);
+    if (piece.checksums.empty()) return read_unchecked(to, runs);
+    for (int64_t run = 0; run < runs.count(); ++run, to += runs.length()) read_checked(to, runs.begin(run), runs.length());
+  }
+};
+
+const OpenFile& PieceReader::file(int64_t number) {
+  auto found = files_.find(number);
+  if (found == files_.end()) found = files_.emplace(number, OpenFile::reading(folder_ + "/" + index_.files[number].name)).first;
+  return found->second;
+}
+
+void PieceReader::read_part(const IndexedTensor& tensor, const StoredPiece& piece, const Box& part, const at::Tensor& target,
+                            Progress& progress) {
+  auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+  Source source{file(piece.file), piece, piece.box.count() * element, progress};
+  bool direct =
+      target.is_cpu() && target.is_contiguous() && target.scalar_type() == tensor.dtype && !target.is_conj() && !target.is_neg();
+  if (direct) return source.read(static_cast<char*>(target.mutable_data_ptr()), part, element);
+  for_each_slab(part, kMostStaged / element, [&](const Box& slab) {
+    auto staged = at::empty(slab.shape, tensor.dtype);
+    source.read(static_cast<char*>(staged.mutable_data_ptr()), slab, element);
+    auto begin = slab.begin;
+    for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] -= part.begin[dim];
+    view_of_box(target, begin, slab.shape).copy_(staged);
+  });
+}
+
+void PieceReader::check(const IndexedTensor& tensor, const StoredPiece& piece, Progress& progress) {
+  auto bytes = piece.box.count() * static_cast<int64_t>(c10::elementSize(tensor.dtype));
+  Source source{file(piece.file), piece, bytes, progress};
+  std::string buffer(std::min(bytes, kMostRead), '\0');
+  for (int64_t begin = 0; begin < bytes; begin += kMostRead) {
+    auto length = std::min(kMostRead, bytes - begin);
+    if (piece.checksums.empty()) {
+      source.file.read(buffer.data(), length, piece.offset + begin);
+    } else {
+      source.read_checked(buffer.data(), begin, length);
+    }
+  }
+}
+
+void PieceReader::read(const IndexedTensor& tensor, const Box& wanted, const at::Tensor& target, Progress& progress) {
+  for (auto& piece : tensor.pieces) {
+    auto part = overlap(piece.box, wanted);
+    if (!part) continue;
+    auto begin = part->begin;
+    for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] -= wanted.begin[dim];
+    read_part(tensor, piece, *part, view_of_box(target, begin, part->shape), progress);
+  }
+}
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,50 @@
+#pragma once
+// The file format of Hugging Face: eight bytes with the length of a header, the header in JSON, then the tensors one behind the
+// other, each row-major and little-endian.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/DimVector.h>
+
+#include "intarsia/checkpoint/files.h"
+
+namespace intarsia::checkpoint {
+
+// Where a tensor stands in a file.
+struct StoredTensor {
+  std::string name;
+  c10::ScalarType dtype;
+  c10::DimVector shape;
+  int64_t offset;  // from the beginning of the file
+  int64_t bytes;
+};
+
+// F32, BF16, I64, ...; a dtype that the format has no name for is an error.
+std::string dtype_name(c10::ScalarType dtype);
+c10::ScalarType dtype_named(const std::string& name);
+
+// The number of elements, or of bytes of elements of `dtype`; an extent below zero and a number that does not fit are errors.
+int64_t checked_count(c10::ArrayRef<int64_t> shape);
+int64_t checked_bytes(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype);
+
+// What a file holds, in the order in which it stands there. Everything is checked against the size of the file, and nothing is
+// allocated that is larger than that.
+struct StoredHeader {
+  int64_t length;  // of everything before the first tensor
+  uint64_t checksum;
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+StoredHeader read_header(const OpenFile& file);
+// The same of bytes: all that stands before the first tensor, of a file of `file_size` bytes.
+StoredHeader parse_header(std::string_view bytes, int64_t file_size);
+
+// The bytes before the first tensor, for tensors in this order. Sets their offsets.
+std::string header_for(std::vector<StoredTensor>& tensors, const std::map<std::string, std::string>& metadata);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,71 @@
+#include "intarsia/checkpoint/save.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "intarsia/checkpoint/saving.h"
+
+namespace intarsia::checkpoint {
+
+struct PendingSave::State {
+  std::thread thread;
+  std::mutex mutex;  // of the thread's end and of the error
+  std::atomic<bool> done{false};
+  std::exception_ptr error;
+
+  void wait() {
+    std::lock_guard lock(mutex);
+    if (thread.joinable()) thread.join();
+    if (auto told = std::exchange(error, nullptr)) std::rethrow_exception(told);
+  }
+  ~State() {
+    if (thread.joinable()) thread.join();
+  }
+};
+
+namespace {
+
+// The save that is under way, or was the last. Its end is waited for when the program ends.
+std::shared_ptr<PendingSave::State>& under_way() {
+  static std::shared_ptr<PendingSave::State> state;
+  return state;
+}
+
+void wait_for_last() {
+  if (auto last = std::exchange(under_way(), nullptr)) last->wait();
+}
+
+}  // namespace
+
+void save(const std::string& path, const Items& items, const SaveOptions& options) {
+  wait_for_last();
+  Saving saving(current_world(), path, items, options);
+  saving.write();
+  saving.finish_together();
+}
+
+PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options) {
+  wait_for_last();
+  auto saving = std::make_shared<Saving>(current_world(), path, items, options);
+  saving->copy_to_memory();
+  auto state = std::make_shared<PendingSave::State>();
+  state->thread = std::thread([saving, state = state.get()]() mutable {
+    try {
+      saving->write();
+      saving->finish_alone();
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+    saving.reset();
+    state->done = true;
+  });
+  under_way() = state;
+  return PendingSave(state);
+}
+
+bool PendingSave::done() const { return state_->done; }
+void PendingSave::wait() { state_->wait(); }
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,49 @@
+#pragma once
+// Writes a checkpoint: every rank the boxes that it owns.
+//
+//   checkpoint::save("runs/7/step-100", {{"model", model}, {"optimizer", optimizer}, {"step", 100}});
+//
+// Note [There or not]
+// A checkpoint is written into a folder beside its place, synced to the disk, and renamed into its place when all ranks have
+// written theirs and the index is complete. Whoever is killed at whatever moment leaves either the checkpoint or a folder that
+// the next save removes. One that stands in its place already is exchanged in one step.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "intarsia/checkpoint/items.h"
+#include "intarsia/checkpoint/progress.h"
+
+namespace intarsia::checkpoint {
+
+struct SaveOptions {
+  int64_t keep = 0;                    // how many checkpoints stay in the folder, this one among them; 0: all
+  ProgressFn progress;                 // told how far it is; besides, rank 0 says on stderr what takes long
+  bool quiet = false;                  // it says nothing
+  std::chrono::seconds timeout{1800};  // of an asynchronous save: how long it waits for other ranks
+};
+
+// All ranks of the current world call it together, with the same names. Plain tensors are those of rank 0; numbers and texts have
+// to be the same on all ranks. Returns when the checkpoint is complete on the disk; an error on one rank is one on all.
+void save(const std::string& path, const Items& items, const SaveOptions& options = {});
+
+// A save that is under way.
+class PendingSave {
+ public:
+  bool done() const;
+  void wait();  // an error of the save comes out here, or of the next save if nobody waits
+
+  struct State;
+  explicit PendingSave(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// The same, but returns when everything has been copied to memory: tensors may change then. One save is under way at a time: the
+// next one waits for it, and so does the end of the program.
+PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options = {});
+
+}  // namespace intarsia::checkpoint

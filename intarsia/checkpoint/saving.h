@@ -1,0 +1,46 @@
+#pragma once
+// The steps of a save: agree on a place, write, and put it into its place.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "intarsia/checkpoint/pieces.h"
+#include "intarsia/checkpoint/save.h"
+
+namespace intarsia::checkpoint {
+
+// One save, from the beginning to the end. Of its steps, only the first and `finish_together` communicate.
+class Saving {
+ public:
+  // All ranks agree on the folder to write to.
+  Saving(const World& world, std::string path, const Items& items, SaveOptions options);
+
+  void copy_to_memory();  // so that what is saved may change
+  void write();           // what the hosted ranks own; errors are noted, and told by what follows
+
+  // Rank 0 makes one checkpoint of all that was written. An error of any rank is an error on all of them.
+  void finish_together();
+  // The same on a thread of its own, where ranks tell each other through files.
+  void finish_alone();
+
+ private:
+  bool leads() const { return world_.hosted()[0] == 0; }
+  std::string prepare_folder(const std::string& id);
+  std::string commit(const std::vector<std::string>& parts);
+  std::vector<std::string> wait_for_parts() const;
+  void wait_for_leader() const;
+  void remove_data();
+
+  const World& world_;
+  std::string path_, id_, folder_;  // the last is where it is written
+  SaveOptions options_;
+  std::map<std::string, IndexedTensor> forms_;
+  ValueMap values_;
+  std::vector<OwnedPart> parts_;
+  std::vector<std::string> told_;  // per hosted rank: what it wrote, or what went wrong
+  std::optional<OpenFile> lock_;
+};
+
+}  // namespace intarsia::checkpoint

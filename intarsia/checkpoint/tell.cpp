@@ -1,0 +1,51 @@
+#include "intarsia/checkpoint/tell.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/comm/axis.h"
+#include "intarsia/comm/trace.h"
+
+namespace intarsia::checkpoint {
+
+std::vector<std::string> told_by_all(const World& world, const std::vector<std::string>& mine) {
+  if (static_cast<int64_t>(mine.size()) == world.size()) return mine;
+  TORCH_INTERNAL_ASSERT(mine.size() == 1, "a real process hosts one rank");
+  CauseScope cause("checkpoint", false);
+  WorldScope scope(world);
+  auto& everyone = Axis::whole(init_device_mesh(c10::kCPU, {world.size()}));
+  auto length = at::scalar_tensor(static_cast<int64_t>(mine[0].size()), at::kLong).view({1}),
+       lengths = at::empty({world.size()}, at::kLong);
+  everyone.all_gather({length}, {lengths}, {std::vector<int64_t>(world.size(), 1)});
+  std::vector<int64_t> counts(lengths.const_data_ptr<int64_t>(), lengths.const_data_ptr<int64_t>() + world.size());
+  auto own = at::empty({counts[world.hosted()[0]]}, at::kByte), all = at::empty({lengths.sum().item<int64_t>()}, at::kByte);
+  std::memcpy(own.mutable_data_ptr(), mine[0].data(), mine[0].size());
+  everyone.all_gather({own}, {all}, {counts});
+  std::vector<std::string> texts;
+  auto* next = reinterpret_cast<const char*>(all.const_data_ptr());
+  for (auto count : counts) {
+    texts.emplace_back(next, count);
+    next += count;
+  }
+  return texts;
+}
+
+void raise_together(const World& world, const std::string& where, const std::vector<std::string>& mine) {
+  std::string text;
+  auto all = told_by_all(world, mine);
+  bool same = std::all_of(all.begin(), all.end(), [&](auto& other) { return other == all[0]; });
+  if (same) text = all[0];
+  for (size_t rank = 0; rank < all.size() && !same; ++rank) {
+    if (!all[rank].empty()) text += c10::str(text.empty() ? "" : "; ", "rank ", rank, ": ", all[rank]);
+  }
+  TORCH_CHECK(text.empty(), "[", where, "] ", text);
+}
+
+std::string words_of(const std::exception& error) {
+  auto* ours = dynamic_cast<const c10::Error*>(&error);
+  return ours ? ours->what_without_backtrace() : error.what();
+}
+
+}  // namespace intarsia::checkpoint

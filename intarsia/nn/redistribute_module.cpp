@@ -1,0 +1,75 @@
+#include "intarsia/nn/redistribute_module.h"
+
+#include <torch/nn/module.h>
+
+#include "intarsia/comm/trace.h"
+#include "intarsia/nn/rollback.h"
+#include "intarsia/tensor/to_mesh.h"
+
+namespace intarsia {
+namespace {
+
+// Tensors that share an exchange, each with what happens when it has arrived.
+class Removal {
+ public:
+  Removal(const DeviceMesh& mesh, const PlacementPlan& plan) : mesh_(mesh), plan_(plan) {}
+
+  void add(const std::string& name, const at::Tensor& tensor, std::function<void(const at::Tensor&)> arrive) {
+    auto placements = plan_(name, tensor);
+    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh_.ndim(), "[redistribute] the plan gives \"", name, "\" ",
+                      str(placements), ", but ", mesh_.text(), " has ", mesh_.ndim(), mesh_.ndim() == 1 ? " axis" : " axes",
+                      ". Give one placement per axis.");
+    tensors_.push_back(tensor.detach());
+    layouts_.push_back(Layout::get(mesh_, normalized(placements, tensor.dim(), "redistribute")));
+    arrivals_.push_back(std::move(arrive));
+  }
+
+  void run() {
+    CauseScope cause("redistribute", false);
+    auto moved = moved_to_meshes(tensors_, layouts_);
+    for (size_t i = 0; i < moved.size(); ++i) arrivals_[i](moved[i]);
+  }
+
+ private:
+  const DeviceMesh& mesh_;
+  const PlacementPlan& plan_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<const Layout*> layouts_;
+  std::vector<std::function<void(const at::Tensor&)>> arrivals_;
+};
+
+}  // namespace
+
+void redistribute(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementPlan& plan) {
+  at::NoGradGuard no_grad;
+  Rollback rollback(module);
+  Removal removal(mesh, plan);
+  for (auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (auto& item : items) {
+      auto tensor = item.value();
+      if (!tensor.defined() || !is_dtensor(tensor)) continue;
+      auto grad = tensor.grad();
+      removal.add(item.key(), tensor, [tensor](auto& data) { tensor.set_data(data); });
+      if (!grad.defined()) continue;
+      tensor.mutable_grad() = at::Tensor();
+      removal.add(item.key(), grad, [tensor](auto& data) { tensor.mutable_grad() = data; });
+    }
+  }
+  removal.run();
+  rollback.complete();
+}
+
+StateDict redistribute(const StateDict& state, const DeviceMesh& mesh, const PlacementPlan& plan) {
+  at::NoGradGuard no_grad;
+  StateDict result;
+  Removal removal(mesh, plan);
+  for (auto& item : state) {
+    result.insert(item.key(), item.value());
+    if (!is_dtensor(item.value())) continue;
+    removal.add(item.key(), item.value(), [&result, name = item.key()](auto& data) { result[name] = data; });
+  }
+  removal.run();
+  return result;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,23 @@
+#pragma once
+// Takes a whole module, or a dict of tensors, to another mesh in one exchange.
+
+#include <functional>
+#include <string>
+
+#include "intarsia/core/mesh.h"
+#include "intarsia/core/placement.h"
+#include "intarsia/nn/state_dict.h"
+
+namespace intarsia {
+
+// The placements of the tensor `name` on the new mesh.
+using PlacementPlan = std::function<Placements(const std::string& name, const at::Tensor& tensor)>;
+
+// Moves all distributed parameters and buffers, with their gradients, to `mesh`, in place: each keeps its handle. Plain ones
+// stay. All ranks of the old meshes and of the new one call it. When anything fails, the module is as it was.
+void redistribute(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementPlan& plan);
+
+// The same for tensors by name, such as the state of an optimizer: returns the moved ones, plain ones as they are.
+StateDict redistribute(const StateDict& state, const DeviceMesh& mesh, const PlacementPlan& plan);
+
+}  // namespace intarsia

@@ -1,0 +1,30 @@
+#pragma once
+// Who gives what to whom when a tensor goes from one layout to another, on whatever meshes: made without communication.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/redistribute/common_runs.h"
+
+namespace intarsia {
+
+// What one rank gives another, or itself: runs of positions in the shards of both, dim by dim.
+struct Transfer {
+  int64_t sender, receiver;  // ranks
+  std::vector<Runs> runs;
+};
+
+// Note [Who sends]
+// A rank gets what it lacks, each position once, and from itself what it has: fewer bytes cannot do. Where several ranks hold
+// the same, they share the work: each piece that is asked for goes to the one who has given least so far, and where there are
+// fewer askers than holders, a piece is cut for several of them. Every rank makes the same list of all transfers.
+//
+// `from` has nothing pending. Where `to` has, only those want something who hold the value itself (see share.h). Both meshes
+// have one group. `shape` has a dim at least: give a scalar as a tensor of one element.
+std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::ArrayRef<int64_t> shape);
+
+std::string str(const std::vector<Transfer>& transfers);  // 0 -> 2: 12, 1 -> 1: 4 (elements)
+
+}  // namespace intarsia

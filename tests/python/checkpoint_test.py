@@ -1,0 +1,114 @@
+"""Checkpoints from Python: simulated, and on real processes."""
+
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from intarsia import Shard, checkpoint, distribute_tensor, init_device_mesh, simulate
+from intarsia.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from support import mlp, run_ranks, same
+
+
+def parallel(mesh):
+    return parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def train(model, optimizer, steps):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((3, 10), 0.1 * (step + 1))).square().sum().backward()
+        optimizer.step()
+
+
+def whole(model):
+    return {name: getattr(value, "full_tensor", lambda value=value: value)().detach() for name, value in model.state_dict().items()}
+
+
+def training_goes_on_as_if_nothing_had_happened(folder):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    for kind, options in ((torch.optim.AdamW, {"amsgrad": True}), (torch.optim.SGD, {"momentum": 0.9})):
+        first, second = parallel(mesh), parallel(mesh)
+        one, two = kind(first.parameters(), lr=0.01, **options), kind(second.parameters(), lr=0.5, **options)
+        train(first, one, 3)
+        path = os.path.join(folder, kind.__name__)
+        checkpoint.save(path, {"model": first, "optimizer": one, "step": 3})
+        assert checkpoint.load(path, {"model": second, "optimizer": two})["step"] == 3
+        train(first, one, 2)
+        train(second, two, 2)
+        for (name, left), right in zip(whole(first).items(), whole(second).values()):
+            assert torch.equal(left, right), name
+    dist.barrier()
+
+
+def an_asynchronous_save_is_what_was_there(folder):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.arange(10.0), mesh, [Shard(0)])
+    pending = checkpoint.save_async(os.path.join(folder, "async"), {"x": x})
+    x.zero_()
+    pending.wait()
+    y = torch.zeros(10)
+    checkpoint.load(os.path.join(folder, "async"), {"x": y})
+    assert torch.equal(y, torch.arange(10.0))
+
+
+class ACheckpoint(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def test_of_four_ranks_loads_on_three_and_on_one(self):
+        x = torch.arange(35.0).view(7, 5)
+        with simulate(4):
+            checkpoint.save(self.path("c"), {"x": distribute_tensor(x, init_device_mesh("cpu", (4,)), [Shard(0)]), "loss": 0.5, "name": "a"})
+        with simulate(3):
+            y = distribute_tensor(torch.zeros(7, 5), init_device_mesh("cpu", (3,)), [Shard(1)])
+            loaded = checkpoint.load(self.path("c"), {"x": y})
+            same(y, x)
+            self.assertEqual(dict(loaded), {"loss": 0.5, "name": "a"})
+        z = torch.zeros(7, 5)
+        checkpoint.load(self.path("c"), {"x": z})
+        self.assertTrue(torch.equal(z, x))
+        self.assertEqual(checkpoint.verify(self.path("c")), [])
+        self.assertEqual(checkpoint.latest(self.folder), self.path("c"))
+
+    def test_is_readable_without_intarsia(self):
+        """Eight bytes, a header in JSON, rows: as the format says."""
+        checkpoint.export_full(self.path("hf"), {"w": torch.arange(6.0).view(2, 3)})
+        data = pathlib.Path(self.path("hf/model.safetensors")).read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        self.assertEqual(header["w"], {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]})
+        self.assertTrue(torch.equal(torch.frombuffer(bytearray(data[8 + length :]), dtype=torch.float32).view(2, 3), torch.arange(6.0).view(2, 3)))
+
+    def test_with_other_names_is_refused_or_renamed(self):
+        checkpoint.save(self.path("c"), {"model": mlp()})
+        model = nn.Sequential(nn.Linear(10, 16))
+        with self.assertRaisesRegex(RuntimeError, r"unexpected in the checkpoint \(2\):\n    model.2.bias\n    model.2.weight"):
+            checkpoint.load(self.path("c"), {"model": model})
+        self.assertEqual(checkpoint.load(self.path("c"), {"model": model}, strict=False).unexpected, ["model.2.bias", "model.2.weight"])
+        other = torch.zeros(16)
+        checkpoint.load(self.path("c"), {"b": other}, rename=lambda name: "model.0.bias")
+        self.assertTrue(torch.equal(other, mlp()[0].bias))
+
+    def test_of_something_else_is_an_error(self):
+        with self.assertRaisesRegex(TypeError, r'\[checkpoint.save\] "x" is a object.'):
+            checkpoint.save(self.path("c"), {"x": object()})
+
+    def test_on_real_processes(self):
+        for size in (2, 4):
+            with tempfile.TemporaryDirectory() as folder:
+                run_ranks(size, [training_goes_on_as_if_nothing_had_happened, an_asynchronous_save_is_what_was_there], folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
