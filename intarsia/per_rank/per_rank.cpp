@@ -177,4 +177,12 @@ void set_values(const at::Tensor& tensor, Shards values) {
   impl.set_backend_meta(c10::make_intrusive<PerRankMeta>(std::move(values)));
 }
 
+void become_number(const at::Tensor& tensor, Shards values) {
+  // Numbers give way to tensors where types are promoted; the flag says that it is one.
+  for (auto& value : values) value.unsafeGetTensorImpl()->set_wrapped_number(true);
+  auto number = per_rank(std::move(values));
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(number.getIntrusivePtr());
+}
+
 }  // namespace intarsia

@@ -9,6 +9,7 @@ import torch
 
 from . import _core
 from ._mesh import simulate, simulated_world
+from ._numbers import count_of, joined, value_on
 
 __all__ = ["LocalTensor", "LocalTensorMode", "maybe_run_for_local_tensor"]
 
@@ -71,32 +72,19 @@ class LocalTensorMode:
         return _core.per_rank([cb(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)])
 
 
-def value_on(value: Any, rank: int) -> Any:
-    """What a value is on one rank."""
-    if isinstance(value, torch.Tensor) and _core.is_per_rank(value):
-        return _core.values_of(value)[rank]
-    if isinstance(value, torch.SymInt) and hasattr(value.node, "_local_ints"):
-        return value.node._local_ints[rank]
-    return value
-
-
-def _differs(value: Any) -> bool:
-    return value_on(value, 0) is not value
-
-
 def maybe_run_for_local_tensor(func: Callable) -> Callable:
     """In a simulation, runs a function once per rank if its arguments differ between ranks."""
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         world = simulated_world()
-        if world is None or not any(map(_differs, (*args, *kwargs.values()))):
+        if world is None or not any(map(count_of, (*args, *kwargs.values()))):
             return func(*args, **kwargs)
         results = [
             func(*(value_on(a, rank) for a in args), **{k: value_on(v, rank) for k, v in kwargs.items()})
             for rank in range(world.size)
         ]
-        return _core.per_rank(results) if isinstance(results[0], torch.Tensor) else results[0]
+        return joined(results, func.__name__)
 
     return wrapper
 
