@@ -12,11 +12,15 @@ namespace {
 
 Shards as_shards(const std::vector<at::Tensor>& values) { return {values.begin(), values.end()}; }
 
+// A symbolic number of Python. The casts of PyTorch would hide our floats and bools inside of another node.
 c10::IValue number_from(py::handle number) {
-  if (torch::is_symint(number)) return number.cast<c10::SymInt>();
-  if (torch::is_symfloat(number)) return number.cast<c10::SymFloat>();
-  if (torch::is_symbool(number)) return number.cast<c10::SymBool>();
-  return {};
+  if (!torch::is_symint(number) && !torch::is_symfloat(number) && !torch::is_symbool(number)) return {};
+  auto inside = number.attr("node");
+  if (!py::isinstance<c10::SymNodeImpl>(inside)) return {};
+  auto node = inside.cast<c10::SymNode>();
+  if (node->is_int()) return c10::SymInt(node);
+  if (node->is_float()) return c10::SymFloat(node);
+  return c10::SymBool(node);
 }
 
 py::object plain_number(const c10::IValue& number) {

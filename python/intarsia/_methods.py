@@ -10,6 +10,7 @@ import torch
 
 from . import _core
 from ._mesh import core_mesh, python_mesh
+from ._numbers import joined
 from ._tensor import DTensor
 
 _is_dtensor = _core.is_dtensor
@@ -273,6 +274,8 @@ def _explaining(name: str) -> Callable:
         except RuntimeError as error:
             if not _has_no_memory(self):
                 raise
+            if _core.is_per_rank(self) and name in ("numpy", "tolist", "__array__"):
+                return _reconciled(name, self, *args, **kwargs)
             _leave_tracing()
             what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
             advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
@@ -281,6 +284,16 @@ def _explaining(name: str) -> Callable:
             raise type(error)(what + advice) from None
 
     return method
+
+
+def _reconciled(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Lists and arrays of a tensor that is one per rank are those of its one value, if the ranks agree. Whole numbers may differ."""
+    values = _core.values_of(tensor)
+    if name == "tolist":
+        return joined([value.tolist() for value in values], name)
+    if not all(torch.equal(values[0], value) for value in values):
+        raise AssertionError(f"[{name}] the simulated ranks hold different values. Use x._local_tensors[rank].")
+    return getattr(values[0], name)(*args, **kwargs)
 
 
 def _equip_tensors() -> None:

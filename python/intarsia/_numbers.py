@@ -98,7 +98,7 @@ class NumbersMode(TorchFunctionMode):
         kwargs = kwargs or {}
         ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
         if not ranks:
-            return func(*args, **kwargs)
+            return _item(args[0]) if func is torch.Tensor.item else func(*args, **kwargs)
         _check_not_distributed(func, args)
         if func in _BY_PLACE:
             func = _BY_PLACE[func]
@@ -114,6 +114,13 @@ class NumbersMode(TorchFunctionMode):
             # A view of a plain tensor that begins elsewhere on every rank may be written to: the tensor itself is one per rank.
             _core.become_per_rank(args[0], ranks)
             return func(*args, **kwargs)
+
+
+def _item(tensor: torch.Tensor) -> Any:
+    """Its number. Whole ones may differ between ranks."""
+    if not _core.is_per_rank(tensor) or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        return tensor.item()
+    return joined([value.item() for value in _core.values_of(tensor)], "item")
 
 
 def _check_not_distributed(func: Callable, args: tuple) -> None:

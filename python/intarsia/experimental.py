@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _core
+from ._local_tensor import rank_map, tensor_map
 from ._tensor import DTensor
 
 __all__ = [
@@ -16,8 +17,10 @@ __all__ = [
     "implicit_replication",
     "local_errors",
     "local_map",
+    "rank_map",
     "register_sharding",
     "strict_rules",
+    "tensor_map",
 ]
 
 
