@@ -26,7 +26,8 @@ OURS = {
     f"{TENSOR}._random": "manual_seed",
     f"{TENSOR}._utils": "ExplicitRedistributionContext",
     "torch.distributed._tensor": "DTensor distribute_module distribute_tensor ones zeros",
-    "torch.distributed._local_tensor": "LocalTensor LocalTensorMode maybe_run_for_local_tensor",
+    "torch.distributed._local_tensor": "LocalIntNode LocalTensor LocalTensorMode enabled_local_tensor_mode local_tensor_mode "
+    "maybe_disable_local_tensor_mode maybe_run_for_local_tensor rank_map tensor_map",
     "torch.distributed.checkpoint": "save load async_save",
 }
 PYTORCHS = {
