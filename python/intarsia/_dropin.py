@@ -47,7 +47,10 @@ _REPLACED = {
     f"{_TENSOR}.debug._visualize_sharding": {"visualize_sharding": "intarsia.debug"},
     f"{_TENSOR}.experimental": {"implicit_replication": "intarsia.experimental"},
     f"{_TENSOR}._random": {"manual_seed": "intarsia._factories"},
-    f"{_TENSOR}._utils": {"ExplicitRedistributionContext": "intarsia.experimental"},
+    f"{_TENSOR}._utils": {
+        "ExplicitRedistributionContext": "intarsia.experimental",
+        "compute_local_shape_and_global_offset": "intarsia._shapes",
+    },
     f"{_TENSOR}.experimental._func_map": {"local_map": "intarsia.experimental"},
     f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
     "torch.distributed._local_tensor": dict.fromkeys(_LOCAL_TENSORS, "intarsia._local_tensor"),

@@ -24,7 +24,7 @@ OURS = {
     "RowwiseParallel SequenceParallel",
     f"{TENSOR}._api": "DTensor distribute_tensor",
     f"{TENSOR}._random": "manual_seed",
-    f"{TENSOR}._utils": "ExplicitRedistributionContext",
+    f"{TENSOR}._utils": "ExplicitRedistributionContext compute_local_shape_and_global_offset",
     "torch.distributed._tensor": "DTensor distribute_module distribute_tensor ones zeros",
     "torch.distributed._local_tensor": "LocalIntNode LocalTensor LocalTensorMode enabled_local_tensor_mode local_tensor_mode "
     "maybe_disable_local_tensor_mode maybe_run_for_local_tensor rank_map tensor_map",
@@ -37,7 +37,6 @@ PYTORCHS = {
     "torch.distributed._composable.replicate": "replicate",
     TENSOR: "DeviceMesh Partial Placement Replicate Shard init_device_mesh",
     f"{TENSOR}._dtensor_spec": "DTensorSpec TensorMeta",
-    f"{TENSOR}._utils": "compute_local_shape_and_global_offset",
     f"{TENSOR}.experimental": "context_parallel",
     f"{TENSOR}.parallel": "ParallelStyle",
     f"{TENSOR}.parallel.fsdp": "DTensorExtensions",
