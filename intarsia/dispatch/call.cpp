@@ -139,6 +139,20 @@ PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::A
   return is_index ? PlainTensors::verify : policy;
 }
 
+// Which is one number for all where the simulated ranks agree on it; where they do not, the result would be no one tensor.
+void admit_number_per_rank(const Call& call, Operand& operand) {
+  auto& values = values_of(operand.tensor);
+  for (auto& value : values) {
+    bool same = value.is_meta() || at::equal(value, values[0]) || (at::isnan(value) & at::isnan(values[0])).all().item<bool>();
+    TORCH_CHECK_VALUE(same, "[", call.op.name, "] a number that differs between the simulated ranks, ", values[0].item(), " and ",
+                      value.item(), ", meets a distributed tensor, which is one tensor for all of them. ",
+                      "Use it on to_local(), and from_local() on the result.");
+  }
+  auto& first = values[0];
+  operand.tensor = wrap(values, Layout::replicated(call.mesh), first.sizes(), first.strides(), first.dtype());
+  operand.body = &body_of(operand.tensor);
+}
+
 void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
@@ -151,7 +165,10 @@ void admit_plain(Call& call, Operand& operand) {
   TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
               tensor.sizes(), ", and a distributed result cannot be written into it. ",
               "Distribute it first, or call full_tensor on the others.");
-  if (tensor.numel() == 1 && tensor.device().is_cpu()) return;
+  if (tensor.numel() == 1 && tensor.device().is_cpu()) {
+    if (is_per_rank(tensor)) admit_number_per_rank(call, operand);
+    return;
+  }
   if (is_drawn_by_caller(call, argument)) {
     operand.tensor = distribute_tensor(tensor, call.mesh, Layout::replicated(call.mesh)->placements());
     operand.body = &body_of(operand.tensor);

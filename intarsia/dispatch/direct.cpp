@@ -4,6 +4,7 @@
 
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/dispatch/run.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/strides.h"
 
 namespace intarsia {
@@ -12,7 +13,7 @@ bool DirectCall::admits(const at::Tensor& tensor) {
   if (is_first) first_ = &tensor;
   if (!is_dtensor(tensor)) {
     bool is_written = is_first && !op_.written.empty();  // a number that has yet to become distributed
-    return !tensor.defined() || (tensor.numel() == 1 && tensor.is_cpu() && !is_written);
+    return !tensor.defined() || (!is_per_rank(tensor) && tensor.numel() == 1 && tensor.is_cpu() && !is_written);
   }
   auto& own = body_of(tensor).layout->mesh();
   if (mesh_ && *mesh_ != own) return false;

@@ -115,15 +115,15 @@ PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IVa
     auto* alias = op.schema().arguments()[i].alias_info();
     if (!alias || !alias->isWrite()) continue;
     for (auto& tensor : tensors_in(args[i])) {
-      if (tensor.defined() && !is_per_rank(tensor)) add(op, args, tensor, slots);
+      if (tensor.defined() && !is_per_rank(tensor)) add(c10::toString(op.operator_name()), args, tensor, slots);
     }
   }
 }
 
-void PlainTargets::add(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, const at::Tensor& tensor, size_t slots) {
+void PlainTargets::add(const std::string& op, c10::ArrayRef<c10::IValue> args, const at::Tensor& tensor, size_t slots) {
   Target target;
   if (is_plain(tensor)) target.seers = seers_of(tensor, args);
-  TORCH_CHECK_VALUE(tensor.storage().use_count() == target.seers.size(), "[", op.operator_name(), "] writes a value per ",
+  TORCH_CHECK_VALUE(tensor.storage().use_count() == target.seers.size(), "[", op, "] writes a value per ",
                     "simulated rank into a plain tensor of shape ", tensor.sizes(), " whose memory other tensors see, too. ",
                     "Let go of its views and of what data() and detach() returned, or write to a tensor that is one per ",
                     "rank, such as zeros_like of one.");
@@ -149,6 +149,13 @@ void PlainTargets::finish() {
 
 PlainTargets::~PlainTargets() {
   for (auto& target : targets_) target.become_plain();
+}
+
+void become_per_rank(const at::Tensor& tensor, size_t slots) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  PlainTargets targets;
+  targets.add("become_per_rank", {}, tensor, slots);
+  targets.targets_.clear();
 }
 
 void note_leaf() {

@@ -1,6 +1,7 @@
 #pragma once
 // Plain tensors that an op on per-rank tensors writes to.
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -31,10 +32,16 @@ class PlainTargets {
 
  private:
   struct Target;
-  void add(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, const at::Tensor& tensor, size_t slots);
+  friend void become_per_rank(const at::Tensor& tensor, size_t slots);
+  PlainTargets() = default;
+  void add(const std::string& op, c10::ArrayRef<c10::IValue> args, const at::Tensor& tensor, size_t slots);
 
   std::vector<Target> targets_;
 };
+
+// Lets a plain tensor stand for one per rank of `slots` ranks, each with its value: its views by numbers that are one per rank
+// may then be written to. An error if others see its memory, see above.
+void become_per_rank(const at::Tensor& tensor, size_t slots);
 
 // To be called by ops on per-rank tensors: in a backward that leaves a gradient with a plain leaf, notes the leaf.
 void note_leaf();

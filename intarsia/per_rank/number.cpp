@@ -41,12 +41,12 @@ class PerRankNumber final : public c10::SymNodeImpl {
   SymNode pow(const SymNode& other) override {
     return zip(other, [](T a, T b) { return static_cast<T>(std::pow(a, b)); });
   }
-  // As a plain SymInt divides: towards zero.
+  // As symbolic numbers of LibTorch divide, which Python asks, too: towards minus infinity, so that (rank - 1) % 4 is a rank.
   SymNode floordiv(const SymNode& other) override {
-    return zip(other, [](T a, T b) { return static_cast<int64_t>(a) / divisor(b); });
+    return zip(other, [](T a, T b) { return floor_of(Quotient(a), divisor(b)); });
   }
   SymNode mod(const SymNode& other) override {
-    return zip(other, [](T a, T b) { return static_cast<int64_t>(a) % divisor(b); });
+    return zip(other, [](T a, T b) { return Quotient(a) - floor_of(Quotient(a), divisor(b)) * divisor(b); });
   }
   SymNode eq(const SymNode& other) override { return zip(other, std::equal_to<>()); }
   SymNode ne(const SymNode& other) override { return zip(other, std::not_equal_to<>()); }
@@ -106,15 +106,21 @@ class PerRankNumber final : public c10::SymNodeImpl {
   }
 
  private:
-  static int64_t divisor(T value) {
-    TORCH_CHECK(value != T(0), "[per-rank size] a division by the size of an empty shard. Use a mesh that divides it.");
-    return static_cast<int64_t>(value);
+  using Quotient = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
+
+  static Quotient divisor(T value) {
+    TORCH_CHECK(value != T(0), "[per-rank number] a division by a number that is 0 on a simulated rank, such as the size of ",
+                "an empty shard. Use a mesh that divides it.");
+    return value;
   }
 
+  static int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+  static double floor_of(double a, double b) { return std::floor(a / b); }
+
   T one() {
-    TORCH_CHECK_VALUE(agree(), "[per-rank size] the simulated ranks hold different values, ", str(),
-                      ", where one is asked for. Take the ranks' tensors apart with shards_of or values_of, ",
-                      "or cut the tensor over a mesh that divides it.");
+    TORCH_CHECK_VALUE(agree(), "[per-rank number] the simulated ranks hold different values, ", str(),
+                      ", where one is asked for. Compute with the number in tensors, take the ranks' tensors apart with ",
+                      "shards_of or values_of (from Python: rank_map), or cut the tensor over a mesh that divides it.");
     return values_[0];
   }
 
@@ -139,7 +145,7 @@ class PerRankNumber final : public c10::SymNodeImpl {
 template <class T>
 const PerRankNumber<T>& as(c10::SymNodeImpl* node) {
   auto* number = dynamic_cast<PerRankNumber<T>*>(node);
-  TORCH_CHECK_TYPE(number, "[per-rank size] meets a symbolic number of another kind, ", node->str(), ".");
+  TORCH_CHECK_TYPE(number, "[per-rank number] meets a symbolic number of another kind, ", node->str(), ".");
   return *number;
 }
 
@@ -147,7 +153,7 @@ template <class T>
 template <class F>
 SymNode PerRankNumber<T>::zip(const SymNode& other, F f) {
   auto& theirs = as<T>(other.get()).values();
-  TORCH_CHECK_VALUE(theirs.size() == values_.size(), "[per-rank size] numbers of ", values_.size(), " and of ",
+  TORCH_CHECK_VALUE(theirs.size() == values_.size(), "[per-rank number] numbers of ", values_.size(), " and of ",
                     theirs.size(), " ranks meet, ", str(), " and ", other->str(), ". Use tensors of one mesh.");
   std::vector<Kind<std::invoke_result_t<F, T, T>>> results;
   for (size_t slot = 0; slot < values_.size(); ++slot) results.push_back(f(T(values_[slot]), T(theirs[slot])));
@@ -179,6 +185,12 @@ c10::SymInt per_rank_int(const std::vector<int64_t>& values) {
 c10::SymBool per_rank_bool(const std::vector<bool>& values) {
   auto node = c10::make_intrusive<PerRankNumber<bool>>(values);
   return node->agree() ? c10::SymBool(values[0]) : c10::SymBool(SymNode(std::move(node)));
+}
+
+std::vector<c10::IValue> numbers_of(const c10::IValue& number) {
+  std::vector<c10::IValue> all;
+  for (size_t slot = 0; slot < rank_count(number); ++slot) all.push_back(number_at(number, slot));
+  return all;
 }
 
 size_t rank_count(const c10::IValue& number) {

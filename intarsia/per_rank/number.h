@@ -20,6 +20,9 @@ c10::SymBool per_rank_bool(const std::vector<bool>& values);
 // How many ranks the number is for; 0 for any that is the same on all.
 size_t rank_count(const c10::IValue& number);
 
+// The plain numbers of all hosted ranks; none for a number that is the same on all.
+std::vector<c10::IValue> numbers_of(const c10::IValue& number);
+
 // The plain number of the hosted rank number `slot`.
 c10::IValue number_at(const c10::IValue& number, size_t slot);
 

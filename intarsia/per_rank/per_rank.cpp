@@ -145,6 +145,11 @@ class PerRankImpl final : public c10::TensorImpl {
 }  // namespace
 
 at::Tensor per_rank(Shards values) {
+  TORCH_CHECK_VALUE(!values.empty(), "[per_rank] no tensors are given. Give one for every hosted rank.");
+  for (auto& value : values) {
+    TORCH_CHECK_VALUE(value.dtype() == values[0].dtype(), "[per_rank] the simulated ranks hold tensors of ", values[0].dtype(),
+                      " and of ", value.dtype(), ". One tensor can stand only for tensors of one dtype.");
+  }
   start();
   // Autograd must replay views instead of calling as_strided with the numbers of one rank.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
@@ -175,6 +180,14 @@ void set_values(const at::Tensor& tensor, Shards values) {
   auto& impl = *tensor.unsafeGetTensorImpl();
   if (!shows(impl, values)) show_form(impl, values);
   impl.set_backend_meta(c10::make_intrusive<PerRankMeta>(std::move(values)));
+}
+
+void become_number(const at::Tensor& tensor, Shards values) {
+  // Numbers give way to tensors where types are promoted; the flag says that it is one.
+  for (auto& value : values) value.unsafeGetTensorImpl()->set_wrapped_number(true);
+  auto number = per_rank(std::move(values));
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(number.getIntrusivePtr());
 }
 
 }  // namespace intarsia

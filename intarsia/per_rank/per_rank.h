@@ -24,4 +24,7 @@ bool values_differ(const at::Tensor& per_rank);
 // Gives a per-rank tensor other values, in place.
 void set_values(const at::Tensor& tensor, Shards values);
 
+// Lets the plain tensor of no dims that stands for a Python number among the arguments of an op stand for one per rank.
+void become_number(const at::Tensor& tensor, Shards values);
+
 }  // namespace intarsia

@@ -22,6 +22,7 @@ py::tuple placements_of_layout(const Layout& layout);
 void bind_worlds(py::module_& module);
 void bind_meshes(py::module_& module);
 void bind_tensors(py::module_& module);
+void bind_per_rank(py::module_& module);
 void bind_policies(py::module_& module);
 void bind_recorder(py::module_& module);
 void bind_pictures(py::module_& module);

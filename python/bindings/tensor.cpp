@@ -2,7 +2,6 @@
 
 #include "bindings.h"
 #include "intarsia/nn/distribute_module.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
@@ -82,16 +81,10 @@ void bind_queries(py::module_& m) {
   m.def("is_dtensor", &is_dtensor, "Whether a tensor is distributed.");
   m.def("same_placement", [](const py::object& a, const py::object& b) { return placement_from(a) == placement_from(b); },
         "Whether two placements mean the same.");
-  m.def("is_per_rank", &is_per_rank, "Whether a tensor stands for one per simulated rank.");
   m.def("mesh_of", &mesh_of);
   m.def("placements_of", [](const at::Tensor& tensor) { return placements_of_layout(layout_of(tensor)); });
   m.def("shards_of", [](const at::Tensor& tensor) { return as_vector(shards_of(tensor)); }, Unlocked(),
         "The local tensors of the hosted ranks.");
-  m.def("values_of", [](const at::Tensor& tensor) { return as_vector(values_of(tensor)); },
-        "The values of a tensor that stands for one per rank.");
-  m.def("per_rank",
-        [](const std::vector<at::Tensor>& values) { return per_rank(Shards(values.begin(), values.end())); },
-        "One tensor that stands for these, one per hosted rank.");
   m.def("text", [](const at::Tensor& tensor) { return str(tensor); }, Unlocked());
   m.def("start", &start, Unlocked(), "Makes every op ready for distributed tensors.");
 }

@@ -20,6 +20,17 @@ _STYLES = (
     "RowwiseParallel",
     "SequenceParallel",
 )
+_LOCAL_TENSORS = (
+    "LocalIntNode",
+    "LocalTensor",
+    "LocalTensorMode",
+    "enabled_local_tensor_mode",
+    "local_tensor_mode",
+    "maybe_disable_local_tensor_mode",
+    "maybe_run_for_local_tensor",
+    "rank_map",
+    "tensor_map",
+)
 
 # What is replaced: where PyTorch has it, and where we have it.
 _REPLACED = {
@@ -36,14 +47,13 @@ _REPLACED = {
     f"{_TENSOR}.debug._visualize_sharding": {"visualize_sharding": "intarsia.debug"},
     f"{_TENSOR}.experimental": {"implicit_replication": "intarsia.experimental"},
     f"{_TENSOR}._random": {"manual_seed": "intarsia._factories"},
-    f"{_TENSOR}._utils": {"ExplicitRedistributionContext": "intarsia.experimental"},
+    f"{_TENSOR}._utils": {
+        "ExplicitRedistributionContext": "intarsia.experimental",
+        "compute_local_shape_and_global_offset": "intarsia._shapes",
+    },
     f"{_TENSOR}.experimental._func_map": {"local_map": "intarsia.experimental"},
     f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
-    "torch.distributed._local_tensor": {
-        "LocalTensor": "intarsia._local_tensor",
-        "LocalTensorMode": "intarsia._local_tensor",
-        "maybe_run_for_local_tensor": "intarsia._local_tensor",
-    },
+    "torch.distributed._local_tensor": dict.fromkeys(_LOCAL_TENSORS, "intarsia._local_tensor"),
     "torch.distributed.fsdp": dict.fromkeys(
         ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"), "intarsia.data_parallel"
     ),

@@ -6,11 +6,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from . import _core
 from ._mesh import simulate, simulated_world
+from ._numbers import count_of, joined, tree_on, value_on
 
-__all__ = ["LocalTensor", "LocalTensorMode", "maybe_run_for_local_tensor"]
+__all__ = [
+    "LocalIntNode",
+    "LocalTensor",
+    "LocalTensorMode",
+    "enabled_local_tensor_mode",
+    "local_tensor_mode",
+    "maybe_disable_local_tensor_mode",
+    "maybe_run_for_local_tensor",
+    "rank_map",
+    "tensor_map",
+]
+
+_modes: list["LocalTensorMode"] = []  # that are open, innermost last
 
 
 class _LocalTensorMeta(type):
@@ -22,7 +36,49 @@ class LocalTensor(metaclass=_LocalTensorMeta):
     """A tensor that stands for one per simulated rank, made from a dict by rank."""
 
     def __new__(cls, local_tensors: dict[int, torch.Tensor], requires_grad: bool = False) -> torch.Tensor:
-        return _core.per_rank([local_tensors[rank] for rank in sorted(local_tensors)]).requires_grad_(requires_grad)
+        if not local_tensors:
+            raise ValueError("LocalTensor cannot be empty!")
+        if any(value.requires_grad for value in local_tensors.values()):
+            raise AssertionError(
+                "Internal local_tensors require grad, but we will ignore those autograd graph. "
+                "Make a custom autograd function and make sure you detach the inner tensors."
+            )
+        _check_equal("dtype", [value.dtype for value in local_tensors.values()])
+        _check_equal("layout", [value.layout for value in local_tensors.values()])
+        values = [local_tensors[rank] for rank in _counted(local_tensors, "LocalTensor")]
+        _name_values(len(values))
+        return _core.per_rank(values).requires_grad_(requires_grad)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], spec: Any, size: Any, stride: Any) -> torch.Tensor:
+        return LocalTensor({int(name.removeprefix(_PREFIX)): value for name, value in inner.items()})
+
+
+def _check_equal(what: str, kinds: list) -> None:
+    if any(kind != kinds[0] for kind in kinds):
+        raise AssertionError(f"Tensors representing LocalTensor shards must have the same {what}")
+
+
+def _counted(ranks: Any, where: str) -> range:
+    """The ranks in order. A simulation plays ranks from 0."""
+    if sorted(ranks) != list(range(len(ranks))):
+        raise NotImplementedError(f"[{where}] a simulation plays all ranks of a world, from 0, but {sorted(ranks)} are given.")
+    return range(len(ranks))
+
+
+class _LocalIntMeta(type):
+    def __instancecheck__(cls, node: Any) -> bool:
+        return isinstance(getattr(node, "_local_ints", None), dict)
+
+
+class LocalIntNode(metaclass=_LocalIntMeta):
+    """The inside of a number that is one per simulated rank: ``torch.SymInt(LocalIntNode({0: 3, 1: 4}))``."""
+
+    def __new__(cls, local_ints: dict[int, int]) -> Any:
+        from torch.fx.experimental._constant_symnode import ConstantIntNode
+
+        number = _core.per_rank_int([local_ints[rank] for rank in _counted(local_ints, "LocalIntNode")])
+        return ConstantIntNode(number) if isinstance(number, int) else number.node
 
 
 class LocalTensorMode:
@@ -30,18 +86,26 @@ class LocalTensorMode:
 
     def __init__(self, ranks: "int | frozenset[int]") -> None:
         self.ranks = frozenset(range(ranks)) if isinstance(ranks, int) else frozenset(ranks)
+        _counted(self.ranks, "LocalTensorMode")
         self._scope: Any = None
 
     def __enter__(self) -> "LocalTensorMode":
+        _modes.append(self)
         self.enable_()
         return self
 
     def __exit__(self, *args: Any) -> None:
         self.disable_()
+        _modes.remove(self)
+
+    @property
+    def _disable(self) -> bool:
+        return self._scope is None
 
     def enable_(self) -> None:
         """Goes on playing the ranks."""
         if self._scope is None:
+            _name_values(len(self.ranks))
             self._scope = simulate(len(self.ranks), process_group=False)
             self._scope.__enter__()
 
@@ -64,24 +128,48 @@ class LocalTensorMode:
 
     def rank_map(self, cb: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """One tensor that stands for ``cb(rank)`` of every rank."""
-        return _core.per_rank([cb(rank) for rank in sorted(self.ranks)])
+        with self.disable():
+            return LocalTensor({rank: cb(rank) for rank in sorted(self.ranks)})
 
     def tensor_map(self, tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """One tensor that stands for ``cb(rank, value)`` of every rank."""
-        return _core.per_rank([cb(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)])
+        with self.disable():
+            return LocalTensor({rank: cb(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)})
 
 
-def value_on(value: Any, rank: int) -> Any:
-    """What a value is on one rank."""
-    if isinstance(value, torch.Tensor) and _core.is_per_rank(value):
-        return _core.values_of(value)[rank]
-    if isinstance(value, torch.SymInt) and hasattr(value.node, "_local_ints"):
-        return value.node._local_ints[rank]
-    return value
+def local_tensor_mode() -> "LocalTensorMode | None":
+    """The innermost open mode."""
+    return _modes[-1] if _modes else None
 
 
-def _differs(value: Any) -> bool:
-    return value_on(value, 0) is not value
+def enabled_local_tensor_mode() -> "LocalTensorMode | None":
+    """The innermost open mode, if it plays its ranks."""
+    mode = local_tensor_mode()
+    return None if mode is None or mode._disable else mode
+
+
+def maybe_disable_local_tensor_mode() -> Any:
+    """A scope in which no ranks are played."""
+    mode = local_tensor_mode()
+    return contextlib.nullcontext() if mode is None else mode.disable()
+
+
+def rank_map(cb: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    """In a simulation, a tensor that stands for ``cb(rank)`` of every rank; else ``cb`` of this process's rank."""
+    world = simulated_world()
+    if world is None:
+        return cb(dist.get_rank())
+    return _core.per_rank([cb(rank) for rank in world.hosted])
+
+
+def tensor_map(tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """:func:`rank_map` where ``cb`` gets the rank's value of a tensor, too."""
+    world = simulated_world()
+    if world is None:
+        return cb(dist.get_rank(), tensor)
+    if not _core.is_per_rank(tensor):
+        raise AssertionError(f"Expected LocalTensor, got {type(tensor)}")
+    return _core.per_rank([cb(rank, value_on(tensor, rank)) for rank in world.hosted])
 
 
 def maybe_run_for_local_tensor(func: Callable) -> Callable:
@@ -90,35 +178,78 @@ def maybe_run_for_local_tensor(func: Callable) -> Callable:
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         world = simulated_world()
-        if world is None or not any(map(_differs, (*args, *kwargs.values()))):
+        if world is None or not any(map(count_of, torch.utils._pytree.tree_leaves((args, kwargs)))):
             return func(*args, **kwargs)
-        results = [
-            func(*(value_on(a, rank) for a in args), **{k: value_on(v, rank) for k, v in kwargs.items()})
-            for rank in range(world.size)
-        ]
-        return _core.per_rank(results) if isinstance(results[0], torch.Tensor) else results[0]
+        return joined([func(*tree_on(args, rank), **tree_on(kwargs, rank)) for rank in range(world.size)], func.__name__)
 
     return wrapper
 
 
-def _values(self: torch.Tensor) -> dict[int, torch.Tensor]:
-    if not _core.is_per_rank(self):
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute '_local_tensors'")
-    return dict(enumerate(_core.values_of(self)))
+_PREFIX = "_local_tensor_"
 
 
-def _reconcile(self: torch.Tensor) -> Callable[[], torch.Tensor]:
-    if not _core.is_per_rank(self):
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'reconcile'")
-    return lambda: _one_of(self)
+def _only_per_rank(name: str, get: Callable[[torch.Tensor], Any]) -> None:
+    """An attribute that only tensors of one per rank have."""
+
+    def getter(self: torch.Tensor) -> Any:
+        if not _core.is_per_rank(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return get(self)
+
+    setattr(torch.Tensor, name, property(getter, doc=get.__doc__))
+
+
+def _name_values(count: int) -> None:
+    """PyTorch's names of the values, of which there are as many as ranks."""
+    for rank in range(count):
+        if not hasattr(torch.Tensor, f"{_PREFIX}{rank}"):
+            _only_per_rank(f"{_PREFIX}{rank}", functools.partial(_value_named, rank=rank))
+
+
+def _value_named(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    values = _core.values_of(tensor)
+    if rank >= len(values):
+        raise AttributeError(f"Local tensor has no knowledge of rank {rank}")
+    return values[rank]
+
+
+def _values(tensor: torch.Tensor) -> dict[int, torch.Tensor]:
+    """The values by rank."""
+    return dict(enumerate(_core.values_of(tensor)))
+
+
+def _ranks(tensor: torch.Tensor) -> frozenset[int]:
+    """The ranks that the tensor stands for."""
+    return frozenset(range(len(_core.values_of(tensor))))
+
+
+def _flatten(tensor: torch.Tensor) -> Callable[[], tuple]:
+    """The names of the values, and what else it takes to make the tensor again: nothing."""
+    return lambda: ([f"{_PREFIX}{rank}" for rank in range(len(_core.values_of(tensor)))], ())
+
+
+def _reconcile(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The one value that all ranks hold."""
+    return lambda: _one_of(tensor)
 
 
 def _one_of(tensor: torch.Tensor) -> torch.Tensor:
     values = _core.values_of(tensor)
     if not all(torch.equal(values[0], value) for value in values):
-        raise AssertionError("the ranks hold different values, so there is no one value to take")
+        raise AssertionError("LocalTensor shards must be the same to reconcile: the ranks hold different values")
     return values[0].clone().detach().requires_grad_(tensor.requires_grad)
 
 
-torch.Tensor._local_tensors = property(_values, doc="The values by rank.")
-torch.Tensor.reconcile = property(_reconcile, doc="The one value that all ranks hold.")
+def _local_ints(node: Any) -> dict[int, int]:
+    """The values by rank of the number inside of which the node is."""
+    numbers = _core.numbers_of(torch.SymInt(node)) if node.is_int() else []
+    if not numbers:
+        raise AttributeError("'SymNode' object has no attribute '_local_ints'")
+    return dict(enumerate(numbers))
+
+
+_only_per_rank("_local_tensors", _values)
+_only_per_rank("_ranks", _ranks)
+_only_per_rank("__tensor_flatten__", _flatten)
+_only_per_rank("reconcile", _reconcile)
+torch._C._SymNode._local_ints = property(_local_ints)

@@ -149,12 +149,17 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
     a real job; with ``process_group=False`` the program makes its own.
     """
+    from . import _functional, _numbers
+
     world = _core.simulated_world(n)
     stack = _thread.__dict__.setdefault("simulations", [])
     fake = process_group and not dist.is_initialized() and _start_fake_group(n)
+    _check_group_is_played(n)
+    _functional.play()
     stack.append(world)
     try:
-        yield world
+        with _numbers.NumbersMode():
+            yield world
     except BaseException as error:
         _note_world(error, world)
         raise
@@ -162,6 +167,18 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
         stack.pop()
         if fake:
             dist.destroy_process_group()
+
+
+def _check_group_is_played(n: int) -> None:
+    """A group that was made before `import intarsia` sends nothing, and would give one rank's values for all."""
+    if dist.is_initialized() and dist.get_backend() == "fake" and dist.get_world_size() == n:
+        from ._simulated_group import SimulatedGroup
+
+        if not isinstance(dist.group.WORLD, SimulatedGroup):
+            raise RuntimeError(
+                "[simulate] the fake process group was made before `import intarsia`, so its collectives can not be simulated. "
+                "Import intarsia first, or let simulate make the group."
+            )
 
 
 def _note_world(error: BaseException, world: "_core.World") -> None:
@@ -172,7 +189,7 @@ def _note_world(error: BaseException, world: "_core.World") -> None:
 
 
 def _start_fake_group(n: int) -> bool:
-    import torch.testing._internal.distributed.fake_pg as fake_pg  # registers the backend
+    from ._simulated_group import _fake_pg as fake_pg
 
     hook = sys.excepthook
     dist.init_process_group("fake", rank=0, world_size=n, store=fake_pg.FakeStore())

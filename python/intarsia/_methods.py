@@ -10,6 +10,7 @@ import torch
 
 from . import _core
 from ._mesh import core_mesh, python_mesh
+from ._numbers import joined
 from ._tensor import DTensor
 
 _is_dtensor = _core.is_dtensor
@@ -18,9 +19,18 @@ _is_dtensor = _core.is_dtensor
 def to_local(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
     """This rank's shard, sharing memory. In a simulation, one tensor that stands for the shards of all ranks."""
     try:
-        return _core.to_local(self, grad_placements)
+        local = _core.to_local(self, grad_placements)
     except RuntimeError:
         return _nothing_of(self)
+    return local if type(self) is torch.Tensor else _kind_of(self, local)
+
+
+def _kind_of(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """What to_local of a parameter returns is an instance of Parameter, too. The shard itself is not marked."""
+    if isinstance(tensor, torch.nn.Parameter):
+        local = local if torch.is_grad_enabled() else local.view_as(local)
+        local._is_param = True
+    return local
 
 
 def _nothing_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,28 +69,43 @@ def redistribute(
             )
     if forward_dtype is None and backward_dtype is None:
         return _core.redistribute(self, placements, async_op)
-    return _TravelsAs.apply(self, tuple(placements), forward_dtype, backward_dtype)
+    return _TravelsAs.apply(self, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
 
 
 class _TravelsAs(torch.autograd.Function):
-    """A redistribution whose data and gradient travel in dtypes of their own."""
+    """A redistribution whose data and gradient travel in dtypes of their own. The result has the dtype in which it came."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, placements: tuple, forward_dtype: Any, backward_dtype: Any) -> Any:
-        ctx.back, ctx.dtype = tuple(_settled(p) for p in tensor.placements), backward_dtype
-        ctx.original = tensor.dtype
-        return _core.redistribute(tensor.to(forward_dtype or tensor.dtype), placements)
+    def forward(ctx: Any, tensor: Any, placements: tuple, async_op: bool, dtype: Any, back: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.before, ctx.dtype, ctx.back = tensor.placements, tensor.dtype, back
+        return _core.redistribute(_cast(tensor, dtype), placements, async_op)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        travels = grad.to(ctx.dtype or grad.dtype)
-        return _core.redistribute(travels, ctx.back).to(ctx.original), None, None, None
+        if grad is None:
+            return None, None, None, None, None
+        travels = grad.to(ctx.back)
+        way_back = tuple(_settled(p, now) for p, now in zip(ctx.before, travels.placements))
+        return _core.redistribute(travels, way_back).to(ctx.dtype), None, None, None, None
 
 
-def _settled(placement: Any) -> Any:
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor with its local tensors cast, pending terms as they are."""
+    if tensor.dtype == dtype:
+        return tensor
+    with torch.no_grad():
+        local = _core.to_local(tensor).to(dtype)
+    return _core.from_local(
+        local, _core.mesh_of(tensor), _core.placements_of(tensor), False, list(tensor.shape), list(tensor.stride())
+    )
+
+
+def _settled(placement: Any, now: Any) -> Any:
+    """Where a gradient goes: what was pending is not asked for, but one that comes pending alike may stay so."""
     from torch.distributed.tensor.placement_types import Replicate
 
-    return Replicate() if placement.is_partial() else placement
+    return Replicate() if placement.is_partial() and not _core.same_placement(placement, now) else placement
 
 
 def _get_mesh(self: torch.Tensor) -> Any:
@@ -273,6 +298,8 @@ def _explaining(name: str) -> Callable:
         except RuntimeError as error:
             if not _has_no_memory(self):
                 raise
+            if _core.is_per_rank(self) and name in ("numpy", "tolist", "__array__"):
+                return _reconciled(name, self, *args, **kwargs)
             _leave_tracing()
             what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
             advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
@@ -281,6 +308,16 @@ def _explaining(name: str) -> Callable:
             raise type(error)(what + advice) from None
 
     return method
+
+
+def _reconciled(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Lists and arrays of a tensor that is one per rank are those of its one value, if the ranks agree. Whole numbers may differ."""
+    values = _core.values_of(tensor)
+    if name == "tolist":
+        return joined([value.tolist() for value in values], name)
+    if not all(torch.equal(values[0], value) for value in values):
+        raise AssertionError(f"[{name}] the simulated ranks hold different values. Use x._local_tensors[rank].")
+    return getattr(values[0], name)(*args, **kwargs)
 
 
 def _equip_tensors() -> None:

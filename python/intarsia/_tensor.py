@@ -84,6 +84,8 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         Without ``shape`` and ``run_check``, all shards are taken to have equal shapes. ``grad_placements`` says how the
         gradient is laid out when it goes back to the local tensors.
         """
+        if isinstance(local_tensor, DTensor):
+            raise RuntimeError("[from_local] the local_tensor argument only accepts torch.Tensor but got a DTensor.")
         if not isinstance(local_tensor, torch.Tensor):
             raise TypeError(f"[from_local] needs a tensor, but got {type(local_tensor).__name__}.")
         if (shape is None) != (stride is None):
@@ -91,28 +93,61 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         mesh = _given_mesh(device_mesh, "from_local")
         if placements is None:
             placements = _replicated(mesh)
+        _check_one_kind_of_partial(placements, "from_local")
+        if grad_placements is not None and len(grad_placements) != mesh.ndim:
+            raise ValueError(
+                f"[from_local] {len(grad_placements)} grad_placements are given, but the mesh has {mesh.ndim} axes. Give one per axis."
+            )
         if local_tensor.device.type not in (mesh.device_type, "meta"):
             local_tensor = local_tensor.to(mesh.device_type)
         shape = None if shape is None else list(shape)
         stride = None if stride is None else list(stride)
-        made = _core.from_local(local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
-        return made if grad_placements is None else _GradientLaidOut.apply(made, tuple(grad_placements))
+        if grad_placements is None:
+            return _core.from_local(local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
+        return _FromLocal.apply(local_tensor, core_mesh(mesh), placements, run_check, shape, stride, tuple(grad_placements))
 
     def __class_getitem__(cls, _: Any) -> Any:
         return cls
 
 
-class _GradientLaidOut(torch.autograd.Function):
-    """The tensor itself; its gradient is brought to the given placements."""
+class _FromLocal(torch.autograd.Function):
+    """from_local whose gradient goes back in given placements: as the local tensors of the gradient that is laid out so."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, placements: tuple) -> torch.Tensor:
-        ctx.placements = placements
-        return tensor.view_as(tensor)
+    def forward(ctx: Any, local: torch.Tensor, mesh: Any, placements: Any, check: bool, shape: Any, stride: Any, back: tuple) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.back = back
+        return _core.from_local(local.detach(), mesh, placements, check, shape, stride)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad.redistribute(placements=ctx.placements), None
+    def backward(ctx: Any, grad: "torch.Tensor | None") -> Any:
+        local = None if grad is None else _laid_out(grad, ctx.back)
+        return local, None, None, None, None, None, None
+
+
+def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
+    """The local tensors of a gradient in given placements. As PyTorch's, a value that becomes a pending sum is cut into equal terms."""
+    from torch.distributed.tensor.placement_types import Replicate
+
+    share, target = 1, []
+    for axis, (placement, now) in enumerate(zip(wanted, _core.placements_of(grad), strict=True)):
+        becomes_pending = placement.is_partial() and not _core.same_placement(placement, now)
+        if becomes_pending and placement.reduce_op not in ("sum", "avg", "min", "max"):
+            raise NotImplementedError(f"[from_local] a gradient can not be laid out as {placement}. Use another of grad_placements.")
+        if becomes_pending and placement.reduce_op == "sum":
+            share *= _core.mesh_of(grad).shape[axis]
+        target.append(Replicate() if becomes_pending else placement)
+    local = _core.to_local(_core.redistribute(grad, target))
+    return local if share == 1 else local / share
+
+
+def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> None:
+    kinds = {placement.reduce_op for placement in placements if placement.is_partial()}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"[{where}] Mixed Partial reduce types {sorted(kinds)} in {tuple(placements)} are not supported. "
+            "All Partial placements must use the same reduce operation."
+        )
 
 
 def _given_mesh(mesh: Any, where: str) -> Any:

@@ -56,10 +56,7 @@ def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool =
         return
     if dtensor.ndim >= 3:
         raise RuntimeError("visualize sharding supports only 1D or 2D DTensor")
-    if dtensor.device_mesh.get_coordinate() is None:
-        return
-    first = all(place == 0 for place in dtensor.device_mesh.get_coordinate())
-    if not first:
+    if [0] * dtensor.device_mesh.ndim not in _core.mesh_of(dtensor).coordinates:  # another rank prints
         return
     if header:
         print(header)

@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _core
+from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
 
@@ -19,8 +20,10 @@ __all__ = [
     "local_errors",
     "local_map",
     "random_scope",
+    "rank_map",
     "register_sharding",
     "strict_rules",
+    "tensor_map",
 ]
 
 

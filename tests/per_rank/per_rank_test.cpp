@@ -296,8 +296,9 @@ TEST(PerRank, AskingForOneSizeWhereTheyDifferIsAnErrorThatSaysWhatToDo) {
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.sizes(); }), std::string("[sizes") + shapes + "sizes" + advice);
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.numel(); }), std::string("[numel") + shapes + "numel" + advice);
   EXPECT_EQ(error_text<c10::ValueError>([&] { EXPECT_TRUE(local.sym_size(0) == 2); }),
-            "[per-rank size] the simulated ranks hold different values, 1|1|0|0, where one is asked for. Take the ranks' "
-            "tensors apart with shards_of or values_of, or cut the tensor over a mesh that divides it.");
+            "[per-rank number] the simulated ranks hold different values, 1|1|0|0, where one is asked for. Compute with "
+            "the number in tensors, take the ranks' tensors apart with shards_of or values_of (from Python: rank_map), or cut "
+            "the tensor over a mesh that divides it.");
 }
 
 TEST(PerRank, EqualSizesStayPlain) {

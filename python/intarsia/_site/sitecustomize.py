@@ -1,6 +1,7 @@
 """Found by Python programs that were started by ``python -m intarsia``: installs Intarsia when they load DTensor."""
 
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -21,12 +22,41 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            import intarsia
-
-            intarsia.install()
+            _when_complete(_install)
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def _install():
+    import intarsia
+
+    intarsia.install()
+
+
+class _Awaited(importlib.machinery.ModuleSpec):
+    """Of a module that is being imported: calls a function when Python says that it no longer is."""
+
+    @property
+    def _initializing(self):
+        return self.__dict__.get("_still", False)
+
+    @_initializing.setter
+    def _initializing(self, value):
+        self._still = value
+        if not value and (then := self.__dict__.pop("_then", None)):
+            then()
+
+
+def _when_complete(then):
+    """Calls a function now, or when the module of PyTorch has been imported that asked for DTensor on its way."""
+    for name, module in list(sys.modules.items()):  # the outermost was entered first
+        spec = getattr(module, "__spec__", None)
+        if name.startswith("torch") and name != _NAME and getattr(spec, "_initializing", False):
+            del spec.__dict__["_initializing"]
+            spec._still, spec._then, spec.__class__ = True, then, _Awaited
+            return
+    then()
 
 
 def _run_hidden():

@@ -1,0 +1,194 @@
+"""Numbers and tensors that are one per simulated rank: how they are taken apart, put together, and enter ops."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.overrides import TorchFunctionMode
+
+from . import _core
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def numbers_of(value: Any) -> list:
+    """The values of a number that is one per rank; none for any other object."""
+    if not isinstance(value, _SYMBOLIC):
+        return []
+    found = _core.numbers_of(value)
+    if not found and isinstance(theirs := getattr(value.node, "_local_ints", None), dict):  # PyTorch's own number per rank
+        found = [theirs[rank] for rank in sorted(theirs)]
+    return found
+
+
+def count_of(value: Any) -> int:
+    """For how many ranks a tensor or number stands; 0 for what is the same on all."""
+    if isinstance(value, torch.Tensor):
+        return len(_core.values_of(value)) if _core.is_per_rank(value) else 0
+    return len(numbers_of(value))
+
+
+def value_on(value: Any, rank: int) -> Any:
+    """What a tensor or number is on one rank."""
+    if isinstance(value, torch.Tensor):
+        return _core.values_of(value)[rank] if _core.is_per_rank(value) else value
+    numbers = numbers_of(value)
+    return numbers[rank] if numbers else value
+
+
+def tree_on(tree: Any, rank: int) -> Any:
+    """:func:`value_on` for everything in a nest of containers and slices."""
+    if isinstance(tree, slice):
+        return slice(value_on(tree.start, rank), value_on(tree.stop, rank), value_on(tree.step, rank))
+    if type(tree) in (tuple, list, torch.Size):
+        kind = list if type(tree) is list else tuple
+        return kind(tree_on(item, rank) for item in tree)
+    if type(tree) is dict:
+        return {key: tree_on(item, rank) for key, item in tree.items()}
+    return value_on(tree, rank)
+
+
+def joined(values: Sequence[Any], where: str) -> Any:
+    """One object that stands for the values of all ranks: tensors and whole numbers may differ, all else must be equal."""
+    first = values[0]
+    if all(value is first for value in values):
+        return first
+    if isinstance(first, torch.Tensor):
+        return _core.per_rank([value.detach() for value in values])
+    if all(type(value) is int for value in values):
+        return _core.per_rank_int(list(values))
+    if isinstance(first, (list, tuple, dict)):
+        flat = [pytree.tree_flatten(value) for value in values]
+        if all(form == flat[0][1] for _, form in flat):
+            return pytree.tree_unflatten([joined(items, where) for items in zip(*(leaves for leaves, _ in flat))], flat[0][1])
+    if not all(type(value) is type(first) and value == first for value in values):
+        raise ValueError(
+            f"[{where}] the simulated ranks give different values, {', '.join(map(repr, values[:4]))}"
+            f"{' and so on' if len(values) > 4 else ''}, where one is asked for. Only tensors and whole numbers may differ."
+        )
+    return first
+
+
+def _get_wrapped(self: torch.Tensor) -> Any:
+    try:
+        return self.__dict__["_wrapped_number"]
+    except KeyError:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute '_wrapped_number'") from None
+
+
+def _set_wrapped(self: torch.Tensor, number: Any) -> None:
+    """PyTorch passes a symbolic number to an op as a tensor with a value of no meaning, and leaves the number here.
+
+    A number per rank becomes a tensor per rank, so that the op sees what it is.
+    """
+    self.__dict__["_wrapped_number"] = number
+    if values := numbers_of(number):
+        _core.become_number(self, [torch.tensor(value, dtype=self.dtype) for value in values])
+
+
+torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
+
+
+class NumbersMode(TorchFunctionMode):
+    """Lets functions take numbers that are one per rank where PyTorch asks for a plain one: factories, slices, indices."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: "dict | None" = None) -> Any:
+        kwargs = kwargs or {}
+        ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
+        if not ranks:
+            return _item(args[0]) if func is torch.Tensor.item else func(*args, **kwargs)
+        _check_not_distributed(func, args)
+        if func in _BY_PLACE:
+            func = _BY_PLACE[func]
+            if _is_plain(args[0]):
+                _core.become_per_rank(args[0], ranks)
+        try:
+            return func(*args, **kwargs)
+        except (ValueError, RuntimeError, TypeError):
+            if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))):
+                return _rank_by_rank(func, ranks, args, kwargs)
+            if not args or not _is_plain(args[0]):
+                raise
+            # A view of a plain tensor that begins elsewhere on every rank may be written to: the tensor itself is one per rank.
+            _core.become_per_rank(args[0], ranks)
+            return func(*args, **kwargs)
+
+
+def _item(tensor: torch.Tensor) -> Any:
+    """Its number. Whole ones may differ between ranks."""
+    if not _core.is_per_rank(tensor) or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        return tensor.item()
+    return joined([value.item() for value in _core.values_of(tensor)], "item")
+
+
+def _check_not_distributed(func: Callable, args: tuple) -> None:
+    if any(isinstance(arg, torch.Tensor) and _core.is_dtensor(arg) for arg in args):
+        raise ValueError(  # Python's operators take a TypeError for a kind of operand that they do not know
+            f"[{getattr(func, '__name__', func)}] a number that differs between simulated ranks meets a distributed tensor, which "
+            "is one tensor for all of them. Use it on to_local(), and from_local() on the result."
+        )
+
+
+def _ranks_in(items: Any) -> int:
+    """For how many ranks the numbers among arguments are; tensors do not count."""
+    for item in items:
+        kind = type(item)
+        if kind in _SYMBOLIC:
+            found = len(numbers_of(item))
+        elif kind in (tuple, list, torch.Size):
+            found = _ranks_in(item)
+        elif kind is slice:
+            found = _ranks_in((item.start, item.stop, item.step))
+        else:
+            continue
+        if found:
+            return found
+    return 0
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not _core.is_per_rank(value) and not _core.is_dtensor(value)
+
+
+def _rank_by_rank(func: Callable, ranks: int, args: tuple, kwargs: dict) -> Any:
+    """A function of no tensors, such as a factory: each rank makes its own from the same state of the generator."""
+    needs_grad = kwargs.pop("requires_grad", False)
+    before, results = torch.get_rng_state(), []
+    for rank in range(ranks):
+        torch.set_rng_state(before)
+        results.append(func(*tree_on(args, rank), **tree_on(kwargs, rank)))
+    made = joined(results, getattr(func, "__name__", str(func)))
+    return made.requires_grad_() if needs_grad else made
+
+
+def _get_places(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """``tensor[index]`` where numbers of the index are one per rank, which PyTorch's indexing does not take."""
+    rest, chosen, dim = [], [], 0
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, torch.SymInt):
+            chosen.append((dim, item))
+            item = slice(None)
+        elif item is not None and not isinstance(item, (int, slice)) or isinstance(item, bool):
+            raise IndexError(f"[__getitem__] a number per simulated rank beside {item!r} in {index}. Use select(dim, number).")
+        rest.append(item)
+        dim += not isinstance(item, int)
+    result = tensor[tuple(rest)]
+    for dim, number in reversed(chosen):
+        result = result.select(dim, number)
+    return result
+
+
+def _set_places(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    place = _get_places(tensor, index)
+    place.copy_(value) if isinstance(value, torch.Tensor) else place.fill_(value)
+
+
+_BY_PLACE = {torch.Tensor.__getitem__: _get_places, torch.Tensor.__setitem__: _set_places}
+
+
+def called_by_pytorch(depth: int) -> bool:
+    """Whether the caller of the caller is PyTorch's own code on groups and meshes, which goes on as one of the ranks."""
+    module = sys._getframe(depth + 1).f_globals.get("__name__", "")
+    return module == "torch.distributed" or module.startswith("torch.distributed.")

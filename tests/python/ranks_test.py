@@ -1,0 +1,287 @@
+"""What a simulation answers to programs that ask for their rank and call collectives: one value per rank, or an error."""
+
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+
+import intarsia
+from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia.experimental import rank_map
+
+
+def values(tensor, count=4):
+    """The value of every rank; a plain tensor is the same on all."""
+    return [v.tolist() for v in tensor._local_tensors.values()] if hasattr(tensor, "_local_tensors") else [tensor.tolist()] * count
+
+
+class Simulated(unittest.TestCase):
+    def setUp(self):
+        warnings.simplefilter("ignore")
+        self.enterContext(simulate(4))
+        self.mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+        self.grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        self.rank = dist.get_rank()
+
+    def check(self, tensor, expected):
+        self.assertEqual(values(tensor), [torch.as_tensor(value).tolist() for value in expected])
+
+
+class Numbers(Simulated):
+    def test_every_way_to_ask_for_the_rank_answers_per_rank(self):
+        answers = {
+            "0|1|2|3": [dist.get_rank(), self.mesh.get_rank(), self.mesh.get_local_rank(), *self.mesh.get_coordinate()],
+            "0|0|1|1": [self.grid.get_local_rank("dp"), self.grid.get_coordinate()[0], self.grid["dp"].get_local_rank()],
+            "0|1|0|1": [self.grid.get_local_rank(1), self.grid.get_group("tp").rank(), dist.get_rank(self.grid.get_group("tp"))],
+            "0|0|2|2": [dist.get_global_rank(self.grid.get_group("tp"), 0), dist.get_process_group_ranks(self.grid.get_group(1))[0]],
+        }
+        for text, numbers in answers.items():
+            self.assertEqual([str(number) for number in numbers], [text] * len(numbers))
+
+    def test_arithmetic_is_that_of_python_ints_on_every_rank(self):
+        rank = self.rank
+        for f in (
+            lambda r: (r - 1) % 4,
+            lambda r: (r - 3) // 2,
+            lambda r: -r * 3 + 1,
+            lambda r: r**2,
+            lambda r: (r + 1) / 2,
+            lambda r: (r / 2) % 0.75,
+            lambda r: 7 - r,
+            lambda r: 7 % (r + 1),
+        ):
+            self.assertEqual(intarsia._core.numbers_of(f(rank)), [f(r) for r in range(4)])
+
+    def test_a_pending_sum_of_the_ranks_is_ten(self):
+        total = DTensor.from_local(torch.ones(2) * (self.mesh.get_local_rank() + 1), self.mesh, [Partial()])
+        self.assertEqual(total.full_tensor().tolist(), [10, 10])
+
+    def test_numbers_enter_ops_as_they_would_on_each_rank(self):
+        x, w = torch.arange(4), torch.arange(6.0).view(2, 3)
+        for f in (
+            lambda r: x * r,
+            lambda r: r - x,
+            lambda r: x.to(torch.float16) / (r + 1),
+            lambda r: torch.add(x, x, alpha=r),
+            lambda r: x.clamp(max=r),
+            lambda r: torch.where(x == r, 1.0, 0.0),
+            lambda r: torch.full((2,), r),
+            lambda r: torch.tensor([r, 1.5]),
+            lambda r: torch.ones(r + 1, 2),
+            lambda r: torch.arange(r, 2 * r + 1),
+            lambda r: torch.zeros(2).fill_(r),
+            lambda r: x * (r / 2),
+            lambda r: x * (r == 1),
+            lambda r: x.clone()[r],
+            lambda r: x.clone()[r : r + 2],
+            lambda r: w.clone()[1, r % 3],
+            lambda r: w.clone()[:, r % 3],
+            lambda r: x.roll(r),
+            lambda r: nn.functional.pad(x, (r, 3 - r)),
+            lambda r: x.new_full((r,), 2),
+            lambda r: x.clone().narrow(0, r, 1),
+        ):
+            made, expected = f(self.rank), [f(r) for r in range(4)]
+            self.check(made, expected)
+            self.assertEqual(made.dtype, expected[0].dtype)
+
+    def test_sizes_that_differ_enter_ops_and_factories(self):
+        local = distribute_tensor(torch.arange(7.0), self.mesh, [Shard(0)]).to_local()
+        self.check(torch.ones(local.size()), [torch.ones(2)] * 3 + [torch.ones(1)])
+        self.check(local.sum() / local.size(0), [0.5, 2.5, 4.5, 6.0])
+
+    def test_writing_to_ones_own_place_keeps_the_other_ranks_apart(self):
+        ways = (
+            lambda x, r: x.__setitem__(r, r + 1),
+            lambda x, r: x[r : r + 1].fill_(r + 1),
+            lambda x, r: x[r : r + 1].copy_(torch.ones(1) * (r + 1)),
+        )
+        for write in ways:
+            x = torch.zeros(4)
+            write(x, self.rank)
+            self.check(x, torch.diag(torch.tensor([1.0, 2, 3, 4])))
+
+    def test_a_question_with_one_answer_is_an_error_where_the_ranks_differ(self):
+        rank = self.rank
+        for ask in (int, bool, range, lambda r: [1, 2, 3, 4][r], lambda r: 1 if r == 0 else 2, torch.manual_seed):
+            with self.assertRaisesRegex(ValueError, "simulated ranks hold different values, .* where one is asked for. Compute"):
+                ask(rank)
+        with self.assertRaises(TypeError):
+            {rank: 1}
+        self.assertTrue(rank < 4)
+        self.assertEqual(rank * 0, 0)
+
+    def test_a_number_that_differs_does_not_enter_a_distributed_tensor(self):
+        x = distribute_tensor(torch.ones(4), self.mesh, [Shard(0)])
+        with self.assertRaisesRegex(ValueError, "differs between simulated ranks meets a distributed tensor"):
+            x * self.rank
+        with self.assertRaisesRegex(ValueError, "differs between the simulated ranks, 0 and 1, meets a distributed tensor"):
+            x * (torch.ones(()) * self.rank)
+        self.assertEqual((x * (torch.ones(()) * self.rank * 0 + 3)).full_tensor().tolist(), [3.0] * 4)
+
+    def test_gradients_flow_through_numbers(self):
+        w = torch.ones(4, requires_grad=True)
+        (w[self.rank : self.rank + 2] * (self.rank + 1)).sum().backward()
+        self.check(w.grad, [[1, 1, 0, 0], [0, 2, 2, 0], [0, 0, 3, 3], [0, 0, 0, 4]])
+
+    def test_rank_map_makes_a_tensor_per_rank(self):
+        self.check(rank_map(lambda rank: torch.full((2,), rank)), [[r, r] for r in range(4)])
+
+    def test_optimizers_step_plain_parameters_by_the_gradients_of_each_rank(self):
+        def trained(scale):
+            torch.manual_seed(0)
+            model = nn.Linear(2, 1)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2) * scale).square().sum().backward()
+                optimizer.step()
+            return model.weight
+
+        self.check(trained(self.rank + 1), [trained(r + 1) for r in range(4)])
+
+
+class Collectives(Simulated):
+    """Each rank holds [r + 1, 10 * (r + 1)]."""
+
+    def setUp(self):
+        super().setUp()
+        self.x = torch.tensor([1.0, 10.0]) * (self.rank + 1)
+        self.tp, self.dp = self.grid.get_group("tp"), self.grid.get_group("dp")
+
+    def test_reductions_in_the_world_along_axes_and_in_a_group(self):
+        pair = dist.new_group([2, 3])
+        table = [
+            (None, dist.ReduceOp.SUM, [10, 10, 10, 10]),
+            (None, dist.ReduceOp.AVG, [2.5] * 4),
+            (None, dist.ReduceOp.MAX, [4] * 4),
+            (None, dist.ReduceOp.PRODUCT, [24] * 4),
+            (self.tp, dist.ReduceOp.SUM, [3, 3, 7, 7]),
+            (self.dp, dist.ReduceOp.MIN, [1, 2, 1, 2]),
+            (pair, dist.ReduceOp.SUM, [1, 2, 7, 7]),
+        ]
+        for group, op, expected in table:
+            for async_op in (False, True):
+                x = torch.ones(1) * (self.rank + 1)
+                work = dist.all_reduce(x, op, group, async_op)
+                if async_op:
+                    work.wait()
+                self.check(x, [[value] for value in expected])
+
+    def test_a_plain_tensor_is_the_same_on_all_ranks(self):
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        self.check(x, [[4, 4]] * 4)
+        dist.broadcast(x, 2)
+        self.check(x, [[4, 4]] * 4)
+
+    def test_what_each_rank_gets(self):
+        def into(size, call):
+            out = torch.zeros(size)
+            call(out)
+            return out
+
+        one, four = torch.ones(1) * self.rank, torch.arange(4.0) + 10 * self.rank
+        column = [[float(10 * s + r) for s in range(4)] for r in range(4)]
+        table = [
+            (into(4, lambda out: dist.all_gather_into_tensor(out, one)), [[0, 1, 2, 3]] * 4),
+            (into(2, lambda out: dist.all_gather_into_tensor(out, one, self.tp)), [[0, 1], [0, 1], [2, 3], [2, 3]]),
+            (into(1, lambda out: dist.reduce_scatter_tensor(out, four)), [[60 + 4 * r] for r in range(4)]),
+            (into(1, lambda out: dist.reduce_scatter(out, list(four.split(1)))), [[60 + 4 * r] for r in range(4)]),
+            (into(4, lambda out: dist.all_to_all_single(out, four)), column),
+            (into(1, lambda out: dist.scatter(out, [torch.ones(1) * i for i in range(4)])), [[r] for r in range(4)]),
+        ]
+        for got, expected in table:
+            self.check(got, expected)
+
+    def test_roots_send_and_receive(self):
+        x = self.x.clone()
+        dist.broadcast(x, group_src=1, group=self.tp)
+        self.check(x[0], [2, 2, 4, 4])
+        dist.broadcast(x, dist.get_global_rank(self.dp, 0), self.dp)
+        self.check(x[0], [2, 2, 2, 2])
+        y = torch.ones(1) * (self.rank + 1)
+        dist.reduce(y, 1)
+        self.check(y, [[1], [10], [3], [4]])
+        with self.assertRaisesRegex(ValueError, "Global rank 0 is not part of group .* that of rank 2 is"):
+            dist.broadcast(x, 0, self.tp)
+
+    def test_lists_are_gathered(self):
+        outs = [torch.zeros(2) for _ in range(4)]
+        dist.all_gather(outs, self.x)
+        for rank, out in enumerate(outs):
+            self.check(out, [[rank + 1, 10 * (rank + 1)]] * 4)
+        gathered = [torch.zeros(2) for _ in range(4)]
+        dist.gather(self.x, gathered, 0)
+        self.check(gathered[2], [[3, 30], [0, 0], [0, 0], [0, 0]])
+        objects = [None] * 4
+        dist.all_gather_object(objects, {"rank": self.rank})
+        self.assertEqual(objects, [{"rank": rank} for rank in range(4)])
+
+    def test_a_ring_of_messages(self):
+        for batched in (False, True):
+            got, right, left = torch.zeros(2), (self.rank + 1) % 4, (self.rank - 1) % 4
+            if batched:
+                ops = [dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, self.x, right)]
+                for work in dist.batch_isend_irecv(ops):
+                    work.wait()
+            else:
+                dist.isend(self.x, right).wait()
+                dist.recv(got, left)
+            self.check(got[0], [4, 1, 2, 3])
+        with self.assertRaisesRegex(RuntimeError, "rank 0 waits for rank 3, which has sent it nothing. .*lockstep"):
+            dist.recv(got, left)
+
+    def test_functional_collectives_and_their_gradients(self):
+        w = torch.ones(4, requires_grad=True)
+        y = functional.all_reduce(w * (self.rank + 1), "sum", (self.grid, 1))
+        (y * (self.rank + 1)).sum().backward()
+        self.check(y.detach(), [[3] * 4, [3] * 4, [7] * 4, [7] * 4])
+        self.check(w.grad, [[3] * 4, [6] * 4, [21] * 4, [28] * 4])
+        self.check(functional.all_gather_tensor(self.x[:1], 0, self.mesh), [[1, 2, 3, 4]] * 4)
+        self.check(functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, self.mesh), [[0], [4], [8], [12]])
+        self.check(functional.all_to_all_single(self.x, None, None, self.tp)[0], [1, 10, 3, 30])
+
+    def test_coalesced_calls_and_barriers(self):
+        a, b = self.x.clone(), torch.ones(1)
+        with dist._coalescing_manager(device=torch.device("cpu")):
+            dist.all_reduce(a)
+            dist.all_reduce(b)
+        dist.barrier()
+        self.check(a, [[10, 100]] * 4)
+        self.check(b, [[4]] * 4)
+
+    def test_what_does_not_fit_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "do not fit"):
+            dist.all_gather_into_tensor(torch.zeros(3), torch.ones(1))
+        with self.assertRaisesRegex(ValueError, "one shape and dtype"):
+            dist.all_reduce(torch.ones(self.rank + 1))
+        with self.assertRaisesRegex(NotImplementedError, "is not simulated. Make a DeviceMesh"):
+            dist.new_subgroups(2)
+
+
+class Outside(unittest.TestCase):
+    def test_a_fake_group_without_a_simulation_is_pytorchs_own(self):
+        store = intarsia._simulated_group._fake_pg.FakeStore()
+        dist.init_process_group("fake", rank=1, world_size=4, store=store)
+        self.addCleanup(dist.destroy_process_group)
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        self.assertEqual((dist.get_rank(), x.tolist(), dist.new_group([1, 3]).rank()), (1, [1, 1], 0))
+
+    def test_a_group_that_others_made_can_not_be_simulated(self):
+        group = intarsia._simulated_group
+        theirs = dist.Backend._plugins["FAKE"]
+        dist.Backend._plugins["FAKE"] = theirs._replace(creator_fn=group._fake_pg._create_fake_pg)
+        self.addCleanup(dist.Backend._plugins.__setitem__, "FAKE", theirs)
+        dist.init_process_group("fake", rank=0, world_size=4, store=group._fake_pg.FakeStore())
+        self.addCleanup(dist.destroy_process_group)
+        with self.assertRaisesRegex(RuntimeError, "made before `import intarsia`"):
+            simulate(4).__enter__()
+
+
+if __name__ == "__main__":
+    unittest.main()
