@@ -69,7 +69,8 @@ void births() {
   { llama::Model whole(options); }
   auto whole = slowest(bench::cpu_us() - whole_start);
   if (rank() == 0) {
-    printf("a Llama of %.0f M parameters, born: peak of a rank %.2fx of its share (%.0f MB)\n", count / 1e6, peak / share, share / 1e6);
+    printf("a Llama of %.0f M parameters, born: peak of a rank %.2fx of its share (%.0f MB)\n", count / 1e6, peak / share,
+           share / 1e6);
   }
   row("the same", ours, whole, "plain, the whole");
 }

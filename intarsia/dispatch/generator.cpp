@@ -36,8 +36,9 @@ void follow_first_rank(const DeviceMesh& mesh, at::Generator generator) {
   generator.set_state(state);
 }
 
-AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) : generator_(generator_of(mesh, args)) {
+AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
   if (!have_several_generators(mesh)) return;
+  generator_ = generator_of(mesh, args);
   scope_ = RandomScope::around(mesh);
   if (scope_) {
     scope_->check(generator_);

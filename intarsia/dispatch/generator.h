@@ -25,10 +25,8 @@ class AgreedDraw {
   AgreedDraw(const AgreedDraw&) = delete;
   AgreedDraw& operator=(const AgreedDraw&) = delete;
 
-  const at::Generator& generator() const { return generator_; }
-
  private:
-  at::Generator generator_;
+  at::Generator generator_;  // where there are several
   RandomScope* scope_ = nullptr;
 };
 

@@ -127,11 +127,11 @@ void draw(const DrawPlan& plan, Stack& stack) {
   auto& shards = body.shards();
   auto& mesh = body.layout->mesh();
   AgreedDraw agreed(mesh, stack);
-  if (!shards.empty()) {
-    auto& generator = agreed.generator();
-    if (shards[0].is_meta()) {
-      draw_without_data(plan, stack, shards[0]);
-    } else if (plan.use.unit && generator.device().is_cpu()) {
+  if (!shards.empty() && shards[0].is_meta()) {
+    draw_without_data(plan, stack, shards[0]);
+  } else if (!shards.empty()) {
+    auto generator = generator_of(mesh, stack);
+    if (plan.use.unit && generator.device().is_cpu()) {
       draw_own(plan, stack, shards, *body.layout, *generator.get<at::CPUGeneratorImpl>());
     } else {
       draw_whole(plan, stack, shards, *body.layout);

@@ -12,8 +12,8 @@ constexpr int64_t kLong = 1024;
 
 }  // namespace
 
-Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype, bool contiguous,
-               at::CPUGeneratorImpl& generator)
+Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype,
+               bool contiguous, at::CPUGeneratorImpl& generator)
     : op_(op), arguments_(std::move(arguments)), use_(use), total_(total), dtype_(dtype), contiguous_(contiguous),
       scratch_(at::detail::createCPUGenerator()), drawing_(*scratch_.get<at::CPUGeneratorImpl>()) {
   std::lock_guard lock(generator.mutex_);
@@ -41,6 +41,8 @@ void Drawer::add_stretches() {
 void Drawer::draw(const at::Tensor& shard, const HeldRuns& held, const at::Tensor& beside) {
   shard_ = shard;
   beside_ = beside;
+  gathered_.clear(), pieces_.clear();  // of a shard whose draw has failed
+  last_word_ = -1;
   if (kept_) take_kept(held);
   for (auto& stretch : stretches_) {
     int64_t local = 0;

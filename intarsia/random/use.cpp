@@ -37,7 +37,9 @@ StreamUse use_of(const c10::OperatorHandle& op, const Stack& arguments, at::Scal
     if (again != unit * words && again != (unit + 1) * words) return {};
     return {unit, unit * words, false, true, again == unit * words};
   }
-  if (is_normal || name == "aten::log_normal_") return words == 2 && ask(1) == 4 ? StreamUse{2, 4, true, false, false} : StreamUse{};
+  if (is_normal || name == "aten::log_normal_") {
+    return words == 2 && ask(1) == 4 ? StreamUse{2, 4, true, false, false} : StreamUse{};
+  }
   return ask(1) == words ? StreamUse{1, words, false, false, false} : StreamUse{};
 }
 

@@ -62,10 +62,10 @@ def random_scope(mesh: Any) -> Iterator[None]:
 
 
 class BornSharded:
-    """Inside, new tensors of a given size are made in parts, one for each rank: a model that is made here is never whole anywhere.
+    """Inside, new tensors of a given size are made in parts, one for each rank: no rank ever holds a whole model.
 
-    Its numbers are those of the model made plainly after the same ``torch.manual_seed``. ``finish`` moves each parameter and buffer to
-    the placements that ``plan(name, shape)`` tells.
+    Its numbers are those of the model made plainly after the same ``torch.manual_seed``. ``finish`` moves each parameter
+    and buffer to the placements that ``plan(name, shape)`` tells.
     """
 
     def __init__(self, mesh: Any, plan: "Callable[[str, torch.Size], Sequence[Any]] | None" = None) -> None:
@@ -85,7 +85,8 @@ class BornSharded:
             return module
         for named in (module.named_parameters(), module.named_buffers()):
             for name, tensor in named:
-                tensor.data = tensor.detach().redistribute(placements=list(self._plan(name, tensor.shape)))  # type: ignore[attr-defined]
+                placements = list(self._plan(name, tensor.shape))
+                tensor.data = tensor.detach().redistribute(placements=placements)  # type: ignore[operator]
         return module
 
 

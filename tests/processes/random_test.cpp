@@ -38,7 +38,7 @@ TEST(RandomScope, NamesARankWhoseGeneratorDiffers) {
   auto mesh = init_device_mesh(at::kCPU, {world_size()});
   torch::manual_seed(rank() == 1 ? 4 : 3);
   auto error = error_text<c10::ValueError>([&] { RandomScope scope(mesh); });
-  EXPECT_NE(error.find("[RandomScope] the generators of the ranks [1] are in another state than that of rank 0"), error.npos) << error;
+  EXPECT_NE(error.find("the generators of the ranks [1] are in another state than that of rank 0"), error.npos) << error;
   torch::manual_seed(3);
 }
 
@@ -49,7 +49,7 @@ TEST(RandomScope, TellsARankThatHasDrawnByItself) {
   RandomScope scope(mesh);
   at::rand({1});
   auto error = error_text<c10::Error>([&] { t.uniform_(); });
-  EXPECT_NE(error.find(c10::str("[RandomScope] rank ", rank(), " has seeded or used its generator by itself")), error.npos) << error;
+  EXPECT_NE(error.find(c10::str("rank ", rank(), " has seeded or used its generator by itself")), error.npos) << error;
   scope.agree();
   t.uniform_();
 }
