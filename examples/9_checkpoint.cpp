@@ -56,10 +56,11 @@ llama::Model cut_model(const DeviceMesh& mesh, int seed) {
   return model;
 }
 
-double train_step(llama::Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& text) {
+double train_step(llama::Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& text, const DeviceMesh& mesh) {
   optimizer.zero_grad();
   auto last = text.size(1) - 1;
-  auto loss = llama::loss(model(text.narrow(1, 0, last)), text.narrow(1, 1, last));
+  auto target = distribute_tensor(text.narrow(1, 1, last), mesh, {Replicate()}, std::nullopt);  // the same on every rank
+  auto loss = llama::loss(model(text.narrow(1, 0, last)), target);
   loss.backward();
   optimizer.step();
   return full_tensor(loss.detach()).item<double>();
@@ -82,14 +83,14 @@ bool run(const std::string& folder) {
   auto distance = (logits - goal).abs().max().item<double>();
 
   torch::optim::AdamW optimizer(model->parameters(), 0.01);
-  for (int step = 0; step < 3; ++step) train_step(model, optimizer, text);
+  for (int step = 0; step < 3; ++step) train_step(model, optimizer, text, mesh);
   checkpoint::save(folder + "/runs/step-3", {{"model", model}, {"optimizer", optimizer}, {"step", 3}}, {.keep = 2});
 
   auto again = cut_model(mesh, 4);
   torch::optim::AdamW optimizer_again(again->parameters(), 0.5);
   auto step =
       checkpoint::load(checkpoint::latest(folder + "/runs"), {{"model", again}, {"optimizer", optimizer_again}}).integer("step");
-  auto loss = train_step(model, optimizer, text), loss_again = train_step(again, optimizer_again, text);
+  auto loss = train_step(model, optimizer, text, mesh), loss_again = train_step(again, optimizer_again, text, mesh);
   if (speaks) {
     std::printf("%ld ranks: logits differ by %.1e; after step %ld the loss is %.9f, and %.9f where it was loaded\n",
                 static_cast<long>(ranks), distance, static_cast<long>(step), loss, loss_again);

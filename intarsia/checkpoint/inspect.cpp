@@ -36,7 +36,7 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-// A letter per file, and a cell for each of up to 32 equal parts of the elements in row-major order: who wrote most of it.
+// A letter per file and a cell for each of up to 32 equal parts of the tensor: who wrote it, or * where several did.
 std::string picture(const IndexedTensor& tensor) {
   constexpr int64_t kCells = 32;
   auto whole = whole_box(tensor.shape);

@@ -27,7 +27,7 @@ class ACheckpoint(unittest.TestCase):
     def test_is_shown(self):
         out = checkpoint("show", self.path).out
         self.assertIn("rows  I64 [200, 1003]  [S(0)] on DeviceMesh(cpu, 2)", out)
-        self.assertIn("|AAAAAAAAAAAAAAAABBBBBBBBBBBBBB", out)
+        self.assertIn("|AAAAAAAAAAAAAA*BBBBBBBBBBBBBB|", out)
         self.assertIn("A[0:100, 0:1003] B[100:200, 0:1003]", out)
         self.assertIn("step = 1\n", out)
         self.assertRegex(out, r"B  rank-1-of-2.safetensors  \d+.\d kB  by rank 1, header [0-9a-f]{16}")
