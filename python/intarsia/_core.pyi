@@ -125,6 +125,25 @@ class StrictScope:
     def __enter__(self) -> None: ...
     def __exit__(self, *args: Any) -> None: ...
 
+class PendingWrites(Enum):
+    settle = 0
+    error = 1
+
+def set_pending_writes(policy: PendingWrites) -> None: ...
+
+class CutDims(Enum):
+    stay = 0
+    gather = 1
+
+def set_cut_dims(policy: CutDims) -> None: ...
+
+class CutDimsScope:
+    """What ops do over a dim that is cut."""
+
+    def __init__(self, policy: CutDims) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
+
 class LocalErrorScope:
     """A wrong value is an error on the rank that holds it only."""
 
