@@ -1,12 +1,28 @@
 #include "intarsia/dispatch/cache.h"
 
 #include "intarsia/redistribute/cost.h"
+#include "intarsia/redistribute/cut_dims.h"
 
 namespace intarsia {
 namespace {
 
 // On the way of every call: one addition, not a look-up of where the thread keeps it.
 __attribute__((tls_model("initial-exec"))) thread_local CacheCounts counts_;
+
+constexpr int64_t kGathers = -0x6174686572;  // no layout, size or number of a key
+
+// Under another policy it is another call.
+struct PolicyKey {
+  explicit PolicyKey(const CallKey& key) : given(key) {
+    if (C10_LIKELY(cut_dims() == CutDims::stay)) return;
+    own = key;
+    own.push_back(kGathers);
+  }
+  const CallKey& get() const { return own.empty() ? given : own; }
+
+  const CallKey& given;
+  CallKey own;
+};
 
 }  // namespace
 
@@ -24,7 +40,7 @@ std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
     decisions_.clear();
     generation_ = now;
   }
-  auto found = decisions_.find(key);
+  auto found = decisions_.find(PolicyKey(key).get());
   bool known = found != decisions_.end();
   ++(known ? counts_.found : counts_.missed);
   return known ? found->second : nullptr;
@@ -33,7 +49,7 @@ std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
 void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
   std::lock_guard lock(mutex_);
   if (decisions_.size() >= kCapacity) decisions_.clear();
-  decisions_[key] = std::move(decision);
+  decisions_[PolicyKey(key).get()] = std::move(decision);
 }
 
 size_t DecisionCache::size() const {

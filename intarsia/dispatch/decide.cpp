@@ -12,6 +12,7 @@
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
+#include "intarsia/redistribute/cut_dims.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -175,8 +176,25 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   return decision;
 }
 
+// Ops whose planner only spares a gather: the rows serve, too. The planners of other ops do what no rows can.
+static bool only_spares_a_gather(const std::string& op) {
+  static const std::set<std::string> ops = {
+      "aten::_softmax", "aten::_log_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
+      "aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::native_group_norm", "aten::native_group_norm_backward",
+      "aten::slice.Tensor", "aten::select.int", "aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor",
+      "aten::unsafe_split_with_sizes", "aten::slice_backward", "aten::slice_scatter", "aten::select_scatter", "aten::cat",
+      "aten::flip", "aten::roll", "aten::repeat", "aten::diagonal", "aten::trace", "aten::index_select",
+      "aten::cumsum", "aten::cumprod", "aten::logcumsumexp", "aten::cummax", "aten::cummin",
+      "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"};
+  return ops.count(op) > 0;
+}
+
+bool asks_planner(const Op& op) {
+  return op.planner && !(cut_dims() == CutDims::gather && only_spares_a_gather(op.name));
+}
+
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
-  if (!op.planner) return {};
+  if (!asks_planner(op)) return {};
   std::vector<const Layout*> layouts;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) {
     layouts.push_back(is_dtensor(tensor) ? body_of(tensor).layout : nullptr);
@@ -185,7 +203,7 @@ Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
 }
 
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args, const std::vector<const Layout*>& layouts) {
-  if (!op.planner) return {};
+  if (!asks_planner(op)) return {};
   std::vector<c10::IValue> without_tensors(args.begin(), args.end());
   std::vector<TensorForm> inputs;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int) {

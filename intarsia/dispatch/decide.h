@@ -10,6 +10,9 @@ namespace intarsia {
 
 std::shared_ptr<const Decision> decide(const Call& call);
 
+// Whether the op has a planner that is to be asked, see cut_dims.h.
+bool asks_planner(const Op& op);
+
 // The way that the op's planner has for a call of this form; empty if the rows serve.
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args);
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args, const std::vector<const Layout*>& layouts);

@@ -313,7 +313,7 @@ void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
   c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
   auto count = op.handle.schema().arguments().size();
-  if (op.is_out && !op.planner && !op.way) return run_out_op(op, stack);
+  if (op.is_out && !asks_planner(op) && !op.way) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);
   c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - count, count);
   CallKey key;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "intarsia/core/pending.h"
+#include "intarsia/redistribute/cut_dims.h"
 #include "intarsia/redistribute/plan.h"
 
 namespace intarsia {
@@ -98,11 +99,26 @@ class InputCosts {
     }
     auto& form = q_.call.inputs[i];
     auto cost = plan_cost(q_.now[i], to, form.sizes, c10::elementSize(form.dtype));
+    if (cut_dims() == CutDims::gather) cost += other_cuts(i, to);
     known_[i].push_back({to, cost});
     return cost;
   }
 
  private:
+  // Cutting another dim costs as much as gathering first, and a little more.
+  double other_cuts(size_t i, const Layout* to) {
+    double cost = 0;
+    for (int64_t axis = 0; axis < q_.mesh.ndim(); ++axis) {
+      auto before = cut_dim(q_.now[i]->placements()[axis]), after = cut_dim(to->placements()[axis]);
+      if (before < 0 || after < 0 || before == after) continue;
+      auto gathered = q_.now[i]->placements();
+      gathered[axis] = Replicate();
+      auto& form = q_.call.inputs[i];
+      cost += plan_cost(q_.now[i], q_.now[i]->with(gathered), form.sizes, c10::elementSize(form.dtype));
+    }
+    return cost;
+  }
+
   const Question& q_;
   std::vector<std::vector<std::pair<const Layout*, double>>> known_;
 };
@@ -162,6 +178,7 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
 // What is plain lies with no rank alone, so rows that exchange parts do not know it.
 Rows along_rows(const Question& q) {
   if (!q.rule || !q.rule->along.rows) return {};
+  if (gathers(q.call.schema.name())) return {};
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (q.call.inputs[i].defined && !q.now[i]) return {};
   }

@@ -200,6 +200,22 @@ class BornSharded:
     """New tensors are distributed from birth."""
 
     def __init__(self, mesh: Mesh) -> None: ...
+class PendingWrites(Enum):
+    settle = 0
+    error = 1
+
+def set_pending_writes(policy: PendingWrites) -> None: ...
+
+class CutDims(Enum):
+    stay = 0
+    gather = 1
+
+def set_cut_dims(policy: CutDims) -> None: ...
+
+class CutDimsScope:
+    """What ops do over a dim that is cut."""
+
+    def __init__(self, policy: CutDims) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: Any) -> None: ...
 

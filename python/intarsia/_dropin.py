@@ -3,6 +3,7 @@
 import functools
 import importlib
 import multiprocessing.spawn as _spawn
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -115,11 +116,18 @@ def installed() -> bool:
     return bool(_undo)
 
 
-def install() -> None:
+def install(layouts: "str | None" = None) -> None:
     """Makes the names of ``torch.distributed.tensor`` mean Intarsia's, also where they have been imported already.
 
     Processes that multiprocessing starts from here do the same. What Intarsia does not offer stays PyTorch's.
+
+    With ``layouts="pytorch"``, which is the default, an op over a dim that is cut gathers it first, as PyTorch's DTensor
+    does: programs may count on whole results. With ``"intarsia"`` results stay cut and less is sent. The environment
+    variable ``INTARSIA_LAYOUTS`` says so where the argument does not.
     """
+    layouts = layouts or os.environ.get("INTARSIA_LAYOUTS") or "pytorch"
+    if layouts not in ("pytorch", "intarsia"):
+        raise ValueError(f"[install] layouts are 'pytorch' or 'intarsia', but got {layouts!r}.")
     if installed():
         return
     from ._interop import torch_dtensor_class
@@ -138,7 +146,8 @@ def install() -> None:
     _show_to_optimizers()
     _refuse_dropout_of_pending()
     _refuse_writes_to_pending()
-    _teach_children()
+    _lay_out_as(layouts)
+    _teach_children(layouts)
 
 
 def uninstall() -> None:
@@ -224,6 +233,13 @@ def _refuse_writes_to_pending() -> None:
     _undo.append(lambda: _core.set_pending_writes(_core.PendingWrites.settle))
 
 
+def _lay_out_as(layouts: str) -> None:
+    from . import _core
+
+    _core.set_cut_dims(_core.CutDims.gather if layouts == "pytorch" else _core.CutDims.stay)
+    _undo.append(lambda: _core.set_cut_dims(_core.CutDims.stay))
+
+
 def _settled_only(dropout: Callable[..., Any]) -> Callable[..., Any]:
     from ._tensor import DTensor
 
@@ -252,16 +268,19 @@ def _show_to_optimizers() -> None:
 class _InstallsOnArrival:
     """Installs Intarsia in the process that unpickles it."""
 
+    def __init__(self, layouts: str) -> None:
+        self._layouts = layouts
+
     def __reduce__(self) -> Any:
-        return (exec, (f"import sys; sys.path[:] = {sys.path!r}; import intarsia; intarsia.install()",))
+        return (exec, (f"import sys; sys.path[:] = {sys.path!r}; import intarsia; intarsia.install({self._layouts!r})",))
 
 
-def _teach_children() -> None:
+def _teach_children(layouts: str) -> None:
     """A process that is spawned gets a parcel before it imports the program; one that is forked has all of this."""
     theirs = _spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {"intarsia": _InstallsOnArrival(), **theirs(name)}
+        return {"intarsia": _InstallsOnArrival(layouts), **theirs(name)}
 
     _spawn.get_preparation_data = get_preparation_data
     _undo.append(lambda: setattr(_spawn, "get_preparation_data", theirs))

@@ -46,6 +46,23 @@ class _Later(dist.Work):
         return self._action is None
 
 
+# Who wants to know of collectives: functions of the op of PyTorch that it would have been.
+watchers: list[Callable[[Any], None]] = []
+_AS_OPS = {
+    "all_gather_single": "_allgather_base_",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_",
+    "all_to_all_single": "alltoall_base_",
+}
+
+
+def _tell(name: str) -> None:
+    op = getattr(torch.ops.c10d, _AS_OPS.get(name, f"{name}_"), None)
+    for watcher in watchers:
+        watcher(op)
+
+
 def _played(method: Callable) -> Callable:
     """A method that is PyTorch's own outside of simulations."""
 
@@ -53,8 +70,14 @@ def _played(method: Callable) -> Callable:
     def call(self: "SimulatedGroup", *args: Any, **kwargs: Any) -> Any:
         if not self.is_played():
             return getattr(self._fake, method.__name__)(*args, **kwargs)
-        with torch.no_grad():
-            work = method(self, *args, **kwargs)
+        outermost, self._busy = not self._busy, True
+        if outermost and watchers and not method.__name__.startswith("_"):
+            _tell(method.__name__)
+        try:
+            with torch.no_grad():
+                work = method(self, *args, **kwargs)
+        finally:
+            self._busy = not outermost
         return done() if work is None else work
 
     return call
@@ -76,6 +99,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self.lines = [sorted(ranks) if ranks else list(range(size))]  # who talks to whom; see set_lines
         self.of_world = not ranks
         self.acting = rank  # the rank that PyTorch's own functions go on as
+        self._busy = False  # one collective may be made of others
         self._letters: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._fake = dist.ProcessGroup(rank, size)
         for device in ("cpu", "cuda"):

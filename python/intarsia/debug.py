@@ -9,24 +9,24 @@ from typing import Any
 
 import torch
 
-from . import _core
+from . import _core, _simulated_group
 from ._interop import torch_dtensor_class
 from ._mesh import is_threaded
 
 
 
-def _torch_comm_mode() -> type:
-    """PyTorch's CommDebugMode. The package around it needs numpy, for pictures alone; ours need none."""
+def _torch_comm_mode() -> tuple[type, set]:
+    """PyTorch's CommDebugMode, and the collectives of plain tensors that it counts. The package around it needs numpy, for pictures alone; ours need none."""
     if importlib.util.find_spec("numpy") is None:
         pictures = types.ModuleType("torch.distributed.tensor.debug._visualize_sharding")
         pictures.visualize_sharding = lambda *args, **options: visualize_sharding(*args, **options)
         sys.modules.setdefault(pictures.__name__, pictures)
-    from torch.distributed.tensor.debug._comm_mode import CommDebugMode
+    from torch.distributed.tensor.debug._comm_mode import CommDebugMode, c10d_collective_ops
 
-    return CommDebugMode
+    return CommDebugMode, c10d_collective_ops
 
 
-_TorchCommDebugMode = _torch_comm_mode()
+_TorchCommDebugMode, _CALLED = _torch_comm_mode()
 __all__ = ["CommDebugMode", "describe", "visualize_sharding"]
 
 _COUNTED_AS = {
@@ -95,9 +95,11 @@ class CommDebugMode(_TorchCommDebugMode):
         # Where the ranks are threads, each counts its own.
         self._thread = threading.get_ident() if is_threaded() else None
         self._recorder.start()
+        _simulated_group.watchers.append(self._on_call)
         return self
 
     def __exit__(self, *args: Any) -> None:
+        _simulated_group.watchers.remove(self._on_call)
         self._recorder.stop()
         super().__exit__(*args)
 
@@ -105,7 +107,15 @@ class CommDebugMode(_TorchCommDebugMode):
         if self._thread not in (None, threading.get_ident()):
             return
         self._ours.append(event)
-        name, tracker = _counted_as(event.kind), self.advanced_module_tracker
+        self._count(_counted_as(event.kind))
+
+    def _on_call(self, op: Any) -> None:
+        """A collective of simulated ranks that the program called itself."""
+        if op in _CALLED:
+            self._count(op)
+
+    def _count(self, name: Any) -> None:
+        tracker = self.advanced_module_tracker
         self.comm_counts[name] += 1
         way = "backward" if tracker.is_bw else "forward"
         for module in {tracker.name, *tracker.module_parents_dict.get(tracker.name, ())}:

@@ -357,7 +357,8 @@ def _matches(module: nn.Module, path: str) -> list[nn.Module]:
 def loss_parallel() -> Iterator[None]:
     """Cross entropy of logits that are cut along their classes, without gathering them.
 
-    The core does this for all distributed logits. The scope lets the targets be plain tensors, the same on every rank.
+    The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims cut that ops
+    would gather; without, the core does so for all distributed tensors.
     """
-    with _core.PlainTensorScope(_core.PlainTensors.replicate):
+    with _core.PlainTensorScope(_core.PlainTensors.replicate), _core.CutDimsScope(_core.CutDims.stay):
         yield

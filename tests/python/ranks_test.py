@@ -9,7 +9,8 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 
 import intarsia
-from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia import DTensor, Partial, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia.debug import CommDebugMode
 from intarsia.experimental import rank_map
 
 
@@ -253,6 +254,15 @@ class Collectives(Simulated):
         dist.barrier()
         self.check(a, [[10, 100]] * 4)
         self.check(b, [[4]] * 4)
+
+    def test_they_are_counted(self):
+        with CommDebugMode() as comms:
+            dist.all_reduce(self.x)
+            dist.all_reduce_coalesced([self.x, self.x])
+            distribute_tensor(torch.ones(4), self.mesh, [Shard(0)]).full_tensor()
+        c10d = torch.ops.c10d
+        counts = comms.get_comm_counts()
+        self.assertEqual((counts[c10d.allreduce_], counts[c10d.allreduce_coalesced_], comms.get_total_counts()), (1, 1, 4))
 
     def test_what_does_not_fit_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "do not fit"):
