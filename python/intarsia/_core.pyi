@@ -200,6 +200,9 @@ class BornSharded:
     """New tensors are distributed from birth."""
 
     def __init__(self, mesh: Mesh) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
+
 class PendingWrites(Enum):
     settle = 0
     error = 1
