@@ -70,9 +70,10 @@ void keep(const std::string& folder, int64_t count) {
   TORCH_CHECK_VALUE(count > 0, "[checkpoint::keep] cannot keep ", count, " checkpoints. Keep one at least.");
   auto found = find_complete(folder);
   for (size_t i = 0; i + count < found.size(); ++i) {
-    // Without its index it is no checkpoint any more, so that one which is half removed is not found.
-    remove_all(found[i].path + "/" + kIndexName);
-    remove_all(found[i].path);
+    // Under another name it is no checkpoint any more: one that is half removed is not found, and goes with the next save.
+    auto gone = found[i].path + kSavingMark + new_id();
+    std::filesystem::rename(found[i].path, gone);
+    remove_all(gone);
   }
 }
 
