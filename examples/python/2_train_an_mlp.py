@@ -67,7 +67,7 @@ def main():
         dx = distribute_tensor(x, mesh, [Shard(0), Replicate()])
         dy = distribute_tensor(y, mesh, [Shard(0), Replicate()])
 
-        say = print if mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
+        say = print if alone or mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
         say(f"The parameters on {mesh}:\n{describe(model)}")
         say(f"Which ranks hold what of fc1.weight: {picture(model.fc1.weight)}and of the batch: {picture(dx)}")
         say("step  loss on the mesh  on one rank")

@@ -190,7 +190,7 @@ def main():
     with simulate(4) if alone else contextlib.nullcontext():
         ranks = 4 if alone else int(os.environ["WORLD_SIZE"])
         mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
-        say = print if mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
+        say = print if alone or mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
         options = Options(tied="tied" in sys.argv[1:])
 
         torch.manual_seed(1)

@@ -85,7 +85,7 @@ def main():
         losses = train(model, cut_image, cut_labels, comms)
         expected = train(first_model(), image, labels, contextlib.nullcontext())
 
-        say = print if mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
+        say = print if alone or mesh.get_rank() == 0 else lambda *_, **__: None  # one of the ranks speaks for all
         say("step  loss on the cut image  on one rank")
         same = True
         for step, (loss, wanted) in enumerate(zip(losses, expected)):

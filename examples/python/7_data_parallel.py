@@ -54,7 +54,7 @@ def main():
         fully_shard(sharded, mesh=mesh)
         replicate(copied, device_mesh=mesh)
 
-        say = print if mesh.get_rank() == 0 else lambda *_, **__: None
+        say = print if alone or mesh.get_rank() == 0 else lambda *_, **__: None
         say(f"At rest a sharded parameter is {sharded[3].weight.placements} of {tuple(sharded[3].weight.shape)}.")
         say("step  fully_shard  replicate    one rank")
         same = True

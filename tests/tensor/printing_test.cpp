@@ -139,8 +139,9 @@ TEST(DataPtr, ItsErrorSaysWhatToCall) {
   auto x = ones({4}, pair.mesh, {Shard(0)});
   auto advice =
       "a distributed tensor of shape [4], [S(0)] on DeviceMesh(cpu, tp=2), has no memory of its own. Use "
-      "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole. To save a "
-      "module, use checkpoint::save, and to load one checkpoint::load.";
+      "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
+      "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to load one "
+      "checkpoint::load or load_full_state_dict(module, dict).";
   EXPECT_EQ(error_text<c10::Error>([&] { x.data_ptr(); }), std::string("[data_ptr] ") + advice);
   EXPECT_EQ(error_text<c10::Error>([&] { x.data_ptr<float>(); }), std::string("[data_ptr] ") + advice);
   EXPECT_EQ(error_text<c10::NotImplementedError>([&] { x.storage(); }), std::string("[storage] ") + advice);
