@@ -278,7 +278,7 @@ TEST(Checkpoint, TorchSaveSaysWhatToCall) {
     auto model = Linear(2, 2);
     distribute_module(*model, init_device_mesh(c10::kCPU, {current_world().size()}));
     auto text = error_text<c10::Error>([&] { torch::save(model, folder / "m.pt"); });
-    EXPECT_NE(text.find("To save a module, use checkpoint::save, and to load one checkpoint::load."), std::string::npos) << text;
+    EXPECT_NE(text.find("To save a module, use checkpoint::save or"), std::string::npos) << text;
   });
 }
 
