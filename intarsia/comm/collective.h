@@ -15,8 +15,9 @@ namespace intarsia {
 
 // Note [A message knows what it is]
 // Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape
-// of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only the message that it expects. So
-// ranks that run different collectives never compute with each other's bytes: they wait. Ranks that wait compare notes.
+// of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
+// the message that it expects. So ranks that run different collectives never compute with each other's bytes: they wait. Ranks
+// that wait compare notes.
 struct Collective {
   enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
   Kind kind = all_reduce;
