@@ -184,6 +184,12 @@ Stack by_loops(const BatchNorm& norm) {
   return {out, mean, at::rsqrt(at::add(variance, norm.eps))};
 }
 
+// LibTorch's loop gives wrong sums where one of the two has its channels last in memory and the other has not.
+at::MemoryFormat common_format(const at::Tensor& grad, const at::Tensor& x) {
+  auto format = x.suggest_memory_format();
+  return x.is_contiguous(format) && grad.is_contiguous(format) ? format : at::MemoryFormat::Contiguous;
+}
+
 // The sums of the gradients times the normed values, and of the gradients, per channel.
 std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, const at::Tensor& x, const Shards& weights,
                                                     const Shards& means, const Shards& deviations) {
@@ -192,8 +198,9 @@ std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, cons
     auto& shard = body_of(x).shards()[slot];
     at::Tensor none, along, level;
     if (shard.numel()) {
+      auto format = common_format(body_of(grad).shards()[slot], shard);
       std::tie(none, along, level) =
-          at::native_batch_norm_backward(body_of(grad).shards()[slot], shard, weights[slot], {}, {}, means[slot], deviations[slot], true,
+          at::native_batch_norm_backward(body_of(grad).shards()[slot].contiguous(format), shard.contiguous(format), weights[slot], {}, {}, means[slot], deviations[slot], true,
                                          0, {false, true, true});
     }
     alongs.push_back(along.defined() ? along : zero_per_channel(shard));
