@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from . import _local_tensor
+
 _TENSOR = "torch.distributed.tensor"
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "zeros")
 _STYLES = (
@@ -20,17 +22,6 @@ _STYLES = (
     "PrepareModuleOutput",
     "RowwiseParallel",
     "SequenceParallel",
-)
-_LOCAL_TENSORS = (
-    "LocalIntNode",
-    "LocalTensor",
-    "LocalTensorMode",
-    "enabled_local_tensor_mode",
-    "local_tensor_mode",
-    "maybe_disable_local_tensor_mode",
-    "maybe_run_for_local_tensor",
-    "rank_map",
-    "tensor_map",
 )
 
 # What is replaced: where PyTorch has it, and where we have it.
@@ -54,7 +45,7 @@ _REPLACED = {
     },
     f"{_TENSOR}.experimental._func_map": {"local_map": "intarsia.experimental"},
     f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
-    "torch.distributed._local_tensor": dict.fromkeys(_LOCAL_TENSORS, "intarsia._local_tensor"),
+    "torch.distributed._local_tensor": dict.fromkeys(_local_tensor.__all__, "intarsia._local_tensor"),
     "torch.distributed.fsdp": dict.fromkeys(
         ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"), "intarsia.data_parallel"
     ),

@@ -1,7 +1,6 @@
 """What a simulation answers to programs that ask for their rank and call collectives: one value per rank, or an error."""
 
 import unittest
-import warnings
 
 import torch
 import torch.distributed as dist
@@ -9,9 +8,10 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 
 import intarsia
-from intarsia import DTensor, Partial, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia import DTensor, Partial, Shard, distribute_tensor, simulate
 from intarsia.debug import CommDebugMode
 from intarsia.experimental import rank_map
+from four_ranks import Simulated
 
 
 def values(tensor, count=4):
@@ -19,19 +19,16 @@ def values(tensor, count=4):
     return [v.tolist() for v in tensor._local_tensors.values()] if hasattr(tensor, "_local_tensors") else [tensor.tolist()] * count
 
 
-class Simulated(unittest.TestCase):
+class Ranks(Simulated):
     def setUp(self):
-        warnings.simplefilter("ignore")
-        self.enterContext(simulate(4))
-        self.mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
-        self.grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        super().setUp()
         self.rank = dist.get_rank()
 
     def check(self, tensor, expected):
         self.assertEqual(values(tensor), [torch.as_tensor(value).tolist() for value in expected])
 
 
-class Numbers(Simulated):
+class Numbers(Ranks):
     def test_every_way_to_ask_for_the_rank_answers_per_rank(self):
         answers = {
             "0|1|2|3": [dist.get_rank(), self.mesh.get_rank(), self.mesh.get_local_rank(), *self.mesh.get_coordinate()],
@@ -145,7 +142,7 @@ class Numbers(Simulated):
         self.check(trained(self.rank + 1), [trained(r + 1) for r in range(4)])
 
 
-class Collectives(Simulated):
+class Collectives(Ranks):
     """Each rank holds [r + 1, 10 * (r + 1)]."""
 
     def setUp(self):

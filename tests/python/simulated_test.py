@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import unittest
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import intarsia
-from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
+from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor
 from intarsia.debug import CommDebugMode, describe, picture
 from intarsia.experimental import implicit_replication, local_errors, local_map, register_sharding, strict_rules
 from intarsia.parallel import (
@@ -24,16 +23,11 @@ from intarsia.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from four_ranks import Simulated
 from support import mlp, same
 
 
-class Simulated(unittest.TestCase):
-    def setUp(self):
-        warnings.simplefilter("ignore")
-        self.enterContext(simulate(4))
-        self.mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
-        self.grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-
+class Distributed(Simulated):
     def cut(self, tensor, *placements):
         mesh = self.mesh if len(placements) == 1 else self.grid
         return distribute_tensor(tensor, mesh, placements)
@@ -42,7 +36,7 @@ class Simulated(unittest.TestCase):
         return parallelize_module(mlp(), self.mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
-class Tensors(Simulated):
+class Tensors(Distributed):
     def test_a_distributed_tensor_is_an_instance_and_a_plain_one_is_not(self):
         x = self.cut(torch.ones(5, 3), Shard(0))
         self.assertIsInstance(x, DTensor)
@@ -163,7 +157,7 @@ class Tensors(Simulated):
         same(x.grad, 2 * torch.arange(5.0))
 
 
-class Training(Simulated):
+class Training(Distributed):
     MAKERS = {
         "sgd": lambda p, **o: torch.optim.SGD(p, lr=0.1, momentum=0.9, **o),
         "adam": lambda p, **o: torch.optim.Adam(p, lr=0.1, **o),
@@ -231,7 +225,7 @@ class Training(Simulated):
         same(model(torch.ones(1, 10, dtype=torch.float64)), mlp().double()(torch.ones(1, 10, dtype=torch.float64)))
 
 
-class Parallel(Simulated):
+class Parallel(Distributed):
     def test_distribute_module_calls_its_functions(self):
         calls = []
         model = intarsia.distribute_module(
@@ -284,7 +278,7 @@ class Parallel(Simulated):
         self.assertEqual((cut.grad.placements, "gather" in comms.text()), ((Shard(1),), False))
 
 
-class Debug(Simulated):
+class Debug(Distributed):
     def test_collectives_are_counted_under_pytorchs_names_by_module(self):
         model = self.tp_mlp()
         with CommDebugMode() as comms:
@@ -301,7 +295,7 @@ class Debug(Simulated):
         self.assertIn("0.weight", describe(self.tp_mlp()))
 
 
-class Experimental(Simulated):
+class Experimental(Distributed):
     def test_local_map_runs_on_shards(self):
         a, b = torch.randn(4, 8), torch.randn(8, 3)
         product = local_map(torch.mm, out_placements=[Partial()], in_placements=([Shard(1)], [Shard(0)]))
