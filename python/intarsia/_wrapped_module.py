@@ -1,0 +1,85 @@
+"""What replicate and fully_shard share: modules that get another class, and whose parameters the core watches."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _core
+from ._mesh import current_world, init_device_mesh
+
+ATTRIBUTE = "_intarsia_data_parallel"  # of a module: what its call knows; taken() are the ids of parameters
+
+
+def state_of(module: nn.Module, kind: type) -> Any:
+    found = module.__dict__.get(ATTRIBUTE)
+    return found if isinstance(found, kind) else None
+
+
+def whole_world(name: str) -> Any:
+    return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,))
+
+
+def check_applied_once(module: nn.Module, function: str) -> None:
+    if ATTRIBUTE in module.__dict__:
+        raise AssertionError(
+            f"Each distinct composable distributed API can only be applied to a module once. {function} or another one has "
+            f"already been applied to the following module:\n{module}"
+        )
+
+
+def check_runs(modules: Iterable[nn.Module], function: str) -> None:
+    for module in modules:
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)) and type(module).forward is nn.Module.forward:
+            raise ValueError(f"{function} does not support containers that do not implement forward: {module}")
+
+
+def keep_hooks(parameters: Iterable[torch.Tensor]) -> None:
+    """The first ``register_hook`` on a leaf drops the hooks of the core, unless the dictionary is there already."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter._backward_hooks is None:
+            parameter._backward_hooks = OrderedDict()
+
+
+def free_parameters(module: nn.Module, skipped: set[int], prefix: str = "") -> list[tuple[str, torch.Tensor]]:
+    """Parameters that nobody has taken yet, each once."""
+    found = []
+    for inner in module.modules():
+        if ATTRIBUTE in inner.__dict__:
+            skipped |= inner.__dict__[ATTRIBUTE].taken()
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in skipped and not _core.is_watched(parameter):
+            skipped.add(id(parameter))
+            found.append((prefix + name, parameter))
+    return found
+
+
+class WrappedModule:
+    """Base of what the class of such a module becomes."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # Indexing a container makes a new one, of the plain class.
+        plain = cls._plain_class
+        made = plain.__new__(plain, *args, **kwargs)
+        made.__init__(*args, **kwargs)
+        return made
+
+
+def own_class(module: nn.Module, base: type, prefix: str) -> None:
+    """The module's class gets the methods of ``base``, under another name."""
+    module.__class__ = _class_with(type(module), base, prefix)
+
+
+@functools.cache
+def _class_with(cls: type, base: type, prefix: str) -> type:
+    return type(f"{prefix}{cls.__name__}", (base, cls), {"__deepcopy__": _refuse_deepcopy, "_plain_class": cls})
+
+
+def _refuse_deepcopy(self: nn.Module, memo: Any) -> Any:
+    raise AssertionError(
+        f"{type(self).__name__} does not support deepcopy. Please use state dict for serialization: copy the plain module, and "
+        "load a state dict into the copy."
+    )
