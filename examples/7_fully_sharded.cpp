@@ -22,16 +22,6 @@ namespace {
 constexpr int kSteps = 10;
 constexpr int64_t kBatch = 4, kLength = 16;
 
-torch::Tensor plain_loss(const torch::Tensor& logits, const torch::Tensor& target) {
-  return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
-}
-
-int64_t bytes_kept(const llama::Model& model) {
-  int64_t bytes = 0;
-  for (auto& p : model->parameters()) bytes += static_cast<int64_t>(is_dtensor(p) ? shards_of(p)[0].nbytes() : p.nbytes());
-  return bytes;
-}
-
 void shard(llama::Model& model, const llama::Options& options, const DeviceMesh& mesh) {
   parallelize_module(model, mesh["tp"], llama::plan(options));
   for (auto& layer : *model->layers) fully_shard(*layer, mesh["dp"]);
@@ -54,10 +44,10 @@ int main() {
   torch::manual_seed(1);  // the same first weights
   llama::Model model(options);
   torch::optim::AdamW optimizer_alone(alone->parameters(), 0.01), optimizer(model->parameters(), 0.01);
-  auto whole = bytes_kept(model);
+  auto whole = llama::bytes_held(model);
   shard(model, options, mesh);  // in place: the optimizer sees it
   if (speaks) {
-    std::cout << describe_sharding(*model) << "a rank keeps " << bytes_kept(model) << " of " << whole << " bytes\n" << std::endl;
+    std::cout << describe_sharding(*model) << "a rank keeps " << llama::bytes_held(model) << " of " << whole << " bytes\n" << std::endl;
   }
 
   torch::manual_seed(2);
@@ -79,7 +69,7 @@ int main() {
     auto local = to_local(redistribute(result.detach(), {Replicate()}));
     auto loss = full_tensor(from_local(local, mesh["dp"], {Partial(ReduceOp::avg)})).item<double>();
     optimizer_alone.zero_grad();
-    auto expected = plain_loss(alone(tokens), target);
+    auto expected = llama::loss(alone(tokens), target);
     expected.backward();
     optimizer_alone.step();
     bool agree = std::abs(loss - expected.item<double>()) <= 1e-5;

@@ -20,16 +20,6 @@ namespace {
 
 constexpr int kSteps = 5;
 
-torch::Tensor plain_loss(const torch::Tensor& logits, const torch::Tensor& target) {
-  return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
-}
-
-int64_t bytes_held(const llama::Model& model) {
-  int64_t bytes = 0;
-  for (auto& p : model->parameters()) bytes += static_cast<int64_t>(is_dtensor(p) ? shards_of(p)[0].nbytes() : p.nbytes());
-  return bytes;
-}
-
 }  // namespace
 
 int main() {
@@ -44,21 +34,21 @@ int main() {
   torch::manual_seed(1);
   BornSharded scope(mesh, llama::plan(options));
   llama::Model model(options);
-  auto at_birth = bytes_held(model);
+  auto at_birth = llama::bytes_held(model);
   scope.finish(model);  // names are known now: each parameter goes where the plan wants it
   torch::manual_seed(1);
   llama::Model alone(options);  // for comparison: whole
   if (speaks) {
-    printf("a rank holds %ld of %ld bytes at birth, and %ld after the plan\n\n", at_birth, bytes_held(alone), bytes_held(model));
+    printf("a rank holds %ld of %ld bytes at birth, and %ld after the plan\n\n", at_birth, llama::bytes_held(alone), llama::bytes_held(model));
   }
 
   torch::optim::SGD optimizer(model->parameters(), 0.1), optimizer_alone(alone->parameters(), 0.1);
   for (int step = 0; step < kSteps; ++step) {
     auto text = (torch::arange(4 * 17).view({4, 17}) * 7 + step) % options.vocabulary;
     auto tokens = text.narrow(1, 0, 16).contiguous(), target = text.narrow(1, 1, 16).contiguous();
-    auto loss_alone = plain_loss(alone->forward(tokens), target);
+    auto loss_alone = llama::loss(alone->forward(tokens), target);
     auto whole_target = distribute_tensor(target, mesh, {Replicate()});
-    auto loss = plain_loss(model->forward(distribute_tensor(tokens, mesh, {Replicate()})), whole_target);
+    auto loss = llama::loss(model->forward(distribute_tensor(tokens, mesh, {Replicate()})), whole_target);
     for (auto* each : {&loss_alone, &loss}) each->backward();
     optimizer.step(), optimizer_alone.step();
     optimizer.zero_grad(), optimizer_alone.zero_grad();

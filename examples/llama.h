@@ -178,4 +178,12 @@ inline Tensor loss(const Tensor& logits, const Tensor& target) {
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), target.flatten());
 }
 
+// Of the parameters, that one rank holds.
+inline int64_t bytes_held(const Model& model) {
+  using namespace intarsia;
+  int64_t bytes = 0;
+  for (auto& p : model->parameters()) bytes += static_cast<int64_t>(is_dtensor(p) ? shards_of(p)[0].nbytes() : p.nbytes());
+  return bytes;
+}
+
 }  // namespace llama
