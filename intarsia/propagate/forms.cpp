@@ -153,6 +153,10 @@ TensorForm dense_form(at::IntArrayRef shape, at::ScalarType dtype, at::MemoryFor
   return form_of(at::empty(shape, at::TensorOptions(at::kMeta).dtype(dtype).memory_format(format)));
 }
 
+at::Tensor meta_tensor(const TensorForm& form) {
+  return at::empty_strided(form.sizes, form.strides, at::dtype(form.dtype).device(at::kMeta));
+}
+
 void check_expands(const TensorForm& form, at::IntArrayRef shape) {
   at::inferExpandGeometry_dimvector(form.sizes, form.strides, shape);
 }

@@ -26,6 +26,9 @@ std::optional<std::vector<TensorForm>> forms_of_results(const FormQuestion& ques
 TensorForm dense_form(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype,
                       c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 
+// A tensor of that form on the meta device.
+at::Tensor meta_tensor(const TensorForm& form);
+
 // An error, that of expand, unless a tensor of this form expands to the shape.
 void check_expands(const TensorForm& form, c10::ArrayRef<int64_t> shape);
 

@@ -149,7 +149,7 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
   check_device(tensor, mesh, "distribute_tensor");
   if (layout->has_partial()) {
     auto dealt = distribute_tensor(tensor.detach(), mesh, settled(layout->placements()), src_data_rank);
-    auto result = redistribute(dealt, layout->placements());
+    auto result = wrap(shards_in(dealt, layout), layout, dealt.sizes(), dealt.strides(), dealt.dtype());
     return tensor.requires_grad() ? result.set_requires_grad(true) : result;
   }
   auto data = tensor.detach();

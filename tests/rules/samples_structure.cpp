@@ -60,6 +60,7 @@ void add_structure_samples(std::vector<Sample>& list) {
 
   // indexing
   each({"index_select"}, {x({5, 3}), 0, below(5, {4})});
+  each({"index_select"}, {x({4, 2, 3}), 0, below(4, {4})});  // a result of the input's own shape
   each({"gather"}, {x({5, 3}), 1, below(3, {5, 4}), false});
   each({"gather"}, {x({5, 3}), 0, below(5, {4, 2}), false});
   each({"scatter.src", "scatter_add"}, {x({5, 7}), 1, (below(7, {7}) * 3 % 7).narrow(0, 0, 4).repeat({5, 1}), x({5, 4})});

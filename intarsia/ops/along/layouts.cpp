@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -27,6 +28,11 @@ at::Tensor lie_like(const at::Tensor& tensor, const at::Tensor& other) {
   if (!is_dtensor(tensor) || !is_dtensor(other) || &layout_of(tensor) == &layout_of(other)) return tensor;
   at::NoGradGuard below_autograd;
   return redistribute(tensor, settled(placements_of(other)));
+}
+
+at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides) {
+  auto& body = body_of(tensor);
+  return tensor.strides() == strides ? tensor : wrap(body.shards(), body.layout, tensor.sizes(), strides, tensor.dtype());
 }
 
 at::Tensor whole_along(const at::Tensor& tensor, int64_t dim) {

@@ -17,6 +17,9 @@ at::Tensor lie_like(const at::Tensor& tensor, const at::Tensor& other);
 // The tensor with the cuts of one dim gathered.
 at::Tensor whole_along(const at::Tensor& tensor, int64_t dim);
 
+// The same tensor with its elements in the order of the strides.
+at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides);
+
 // The type in which values of a type are summed: halves in float.
 at::ScalarType sum_type(at::ScalarType type);
 

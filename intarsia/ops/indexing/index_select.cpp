@@ -29,7 +29,7 @@ Rule index_select_rule() {
     return rows;
   });
   rule.aligned = true;
-  return std::move(rule).like_input(0).with_shapes(selected_shapes).refusing({1});
+  return std::move(rule).like_input(0).with_shapes(selected_shapes).contiguous().refusing({1});
 }
 
 Way index_select_along(const CutCall& c) {

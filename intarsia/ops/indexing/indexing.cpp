@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 
+#include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/indexing/held.h"
 #include "intarsia/ops/indexing/take_along.h"
 #include "intarsia/propagate/forms.h"
@@ -78,7 +79,15 @@ Rule index_rule() {
   });
 }
 
-// x[:, i]: one index vector is index_select with negative places allowed.
+// x[:, i] of a plain tensor.
+at::Tensor plain_index(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  c10::List<std::optional<at::Tensor>> indices;
+  for (int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
+  indices.push_back(index);
+  return at::index(self, indices);
+}
+
+// One index vector is index_select with negative places allowed, but for the order in memory: that of self.
 Way index_along(const CutCall& c) {
   int64_t dim = -1;
   for (size_t i = 1; i < c.call.inputs.size(); ++i) {
@@ -87,14 +96,11 @@ Way index_along(const CutCall& c) {
     dim = i - 1;
   }
   if (dim < 0 || dim >= c.input(0).dim() || !takes_along_cut(c, 1 + dim, dim)) return {};
-  return [dim](Stack& stack) {
-    auto plain = [dim](const at::Tensor& self, const at::Tensor& index) {
-      c10::List<std::optional<at::Tensor>> indices;
-      for (int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
-      indices.push_back(index);
-      at::index(self, indices);
-    };
-    stack = {take_along(stack[0].toTensor(), dim, stack[1].toListRef()[dim].toTensor(), true, plain)};
+  auto form = plain_index(meta_tensor(c.input(0)), dim, meta_tensor(c.input(1 + dim)));
+  return [dim, strides = form.strides().vec()](Stack& stack) {
+    auto plain = [dim](const at::Tensor& self, const at::Tensor& index) { plain_index(self, dim, index); };
+    auto taken = take_along(stack[0].toTensor(), dim, stack[1].toListRef()[dim].toTensor(), true, plain);
+    stack = {in_order(taken, strides)};
   };
 }
 

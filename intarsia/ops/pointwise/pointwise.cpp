@@ -1,5 +1,6 @@
 // Pointwise ops, in families named by the algebra that makes their Partial rows right.
 
+#include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -101,10 +102,21 @@ std::vector<size_t> divisor(const OpCall& call) {
 Rule subtract_from() {
   auto rule = pointwise(kSubtractFrom);
   rule.form.strides = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
-    auto form = [&](size_t i) {
-      return at::empty_strided(call.inputs[i].sizes, call.inputs[i].strides, at::dtype(call.inputs[i].dtype).device(at::kMeta));
+    return {at::sub(meta_tensor(call.inputs[1]), meta_tensor(call.inputs[0])).strides().vec()};
+  };
+  return rule;
+}
+
+// LibTorch has no meta kernel for it. The order in memory is that of any op on three operands, whatever their types.
+Rule where_rule() {
+  auto rule = pointwise(kWhere);
+  rule.form.strides = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+    auto operand = [&](size_t i) {
+      auto form = call.inputs[i];
+      form.dtype = at::kFloat;
+      return meta_tensor(form);
     };
-    return {at::sub(form(1), form(0)).strides().vec()};
+    return {at::lerp(operand(0), operand(1), operand(2)).strides().vec()};
   };
   return rule;
 }
@@ -132,7 +144,7 @@ void add_pointwise(RuleTable& t) {
   add(t, {"addcdiv"}, kAddQuotient);
   add(t, {"lerp.Scalar"}, kLerp);
   add(t, {"lerp.Tensor"}, kLerpTensor);
-  add(t, {"where.self"}, kWhere);
+  t.add("aten::where.self", where_rule());
   add(t, {"maximum"}, kMaximum);
   add(t, {"minimum"}, kMinimum);
 

@@ -7,6 +7,7 @@
 #include <ATen/ExpandUtils.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/recut.h"
 #include "intarsia/ops/along/replicated.h"
 #include "intarsia/ops/structure/parts.h"
@@ -97,12 +98,6 @@ Rule triangle(bool lower) {
 at::Tensor recut_by(const std::vector<RecutPlan>& plans, at::Tensor tensor) {
   for (auto& plan : plans) tensor = recut(plan, {tensor});
   return tensor;
-}
-
-// The same tensor with its elements in the order of the strides, which are dense.
-at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides) {
-  auto& body = body_of(tensor);
-  return tensor.strides() == strides ? tensor : wrap(body.shards(), body.layout, tensor.sizes(), strides, tensor.dtype());
 }
 
 Way flip_along(const CutCall& c) {

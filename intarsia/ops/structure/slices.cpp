@@ -5,8 +5,10 @@
 #include <optional>
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 
 #include "intarsia/ops/along/copied_view.h"
+#include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/recut.h"
 #include "intarsia/ops/along/replicated.h"
 #include "intarsia/ops/structure/lined_up.h"
@@ -186,7 +188,7 @@ Way split_along(const CutCall& c) {
   };
 }
 
-// The unsafe forms are no views.
+// The unsafe forms are no views, though they have the strides of views.
 Way unsafe_split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
@@ -196,6 +198,7 @@ Way unsafe_split_along(const CutCall& c) {
   auto lengths = lengths_in(c.call.args[1], size);
   if (!lengths) return {};
   std::vector<RecutPlan> plans;
+  std::vector<int64_t> strides(self.strides.begin(), self.strides.end());
   int64_t start = 0;
   for (auto length : *lengths) {
     plans.push_back(plan_slice(*c.now[0], self, dim, Range(start, start + length, 1, size)));
@@ -203,7 +206,7 @@ Way unsafe_split_along(const CutCall& c) {
   }
   return [=](Stack& stack) {
     c10::List<at::Tensor> parts;
-    for (auto& plan : plans) parts.push_back(recut(plan, {stack[0].toTensor()}));
+    for (auto& plan : plans) parts.push_back(in_order(recut(plan, {stack[0].toTensor()}), strides));
     stack = {parts};
   };
 }
@@ -231,7 +234,9 @@ Way slice_scatter_along(const CutCall& c) {
   for (int64_t p = 0; p < self.sizes[dim]; ++p) sources.push_back({0, p});
   for (int64_t j = 0; j < range.count; ++j) sources[range.start + j * range.step] = {1, j};
   auto plan = plan_recut(*layout, self.sizes, dim, {self.sizes[dim], src.sizes[dim]}, sources);
-  return [=](Stack& stack) { stack = {recut(plan, lined_up({stack[0].toTensor(), stack[1].toTensor()}, layout))}; };
+  return [=, strides = at::infer_dense_strides(self.sizes, self.strides)](Stack& stack) {
+    stack = {in_order(recut(plan, lined_up({stack[0].toTensor(), stack[1].toTensor()}, layout)), strides)};
+  };
 }
 
 Way select_scatter_along(const CutCall& c) {
