@@ -13,6 +13,7 @@
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 
 namespace intarsia {
 namespace {
@@ -44,7 +45,7 @@ ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op;
 Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
   if (op != ReduceOp::avg) return wait;
   return then(std::move(wait), [sums, n] {
-    for (auto& sum : sums) sum.div_(n);
+    write_once(sums, {}, [&](size_t slot) { sums[slot].div_(n); });
   });
 }
 
@@ -136,16 +137,9 @@ Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&
 Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   if (tensors.empty()) return {};
   check_reducible("all_reduce", tensors[0].scalar_type(), op);
-  Shards mine, result;
-  for (auto& t : tensors) {
-    if (size() == 1) {
-      result.push_back(t.clone(at::MemoryFormat::Contiguous));
-    } else {
-      mine.push_back(t.contiguous());
-      result.push_back(at::empty_like(mine.back(), at::MemoryFormat::Contiguous));
-    }
-  }
-  if (size() == 1) return result;
+  if (size() == 1) return made_once(tensors, [](auto& t) { return t.clone(at::MemoryFormat::Contiguous); });
+  Shards mine = made_once(tensors, [](auto& t) { return t.contiguous(); }), result;
+  for (auto& t : mine) add_room(result, t.sizes(), t.options(), slot_count());
   auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
   carry(*engine_, line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
     return averaged(engine_->all_reduce(line_, mine, result, carried(op), wait != nullptr), result, op, size());
@@ -178,7 +172,7 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
   Counts received;  // as many elements from every member
   for (size_t slot = 0; slot < send.size(); ++slot) {
     auto mine = counts[slot][position(slot)];
-    result.push_back(at::empty({mine}, send[slot].options()));
+    add_room(result, {mine}, send[slot].options(), slot_count());
     received.emplace_back(size(), mine);
   }
   if (size() == 1) {

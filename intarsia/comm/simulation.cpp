@@ -14,6 +14,7 @@
 
 #include "intarsia/comm/engine.h"
 #include "intarsia/comm/reduce.h"
+#include "intarsia/core/twins.h"
 
 namespace intarsia {
 namespace {
@@ -27,12 +28,8 @@ std::vector<int64_t> all_ranks(int64_t n) {
 // Collectives that were begun on this thread and have not moved their bytes yet.
 class UnderWay {
  public:
-  // Moves the bytes when `arrival` says so; the wait is empty if that is now.
+  // Moves the bytes when `arrival` says so, if that is not now.
   Wait begin(std::function<void()> move) {
-    if (arrival == Arrival::at_once) {
-      move();
-      return {};
-    }
     if (arrival == Arrival::at_random) finish_some();
     auto begun = std::make_shared<std::function<void()>>(std::move(move));
     if (arrival == Arrival::at_random) waiting_.push_back(begun);
@@ -69,74 +66,177 @@ class SimulationEngine final : public Engine {
   std::string text() const override { return "a simulation of " + std::to_string(size()) + " ranks"; }
 
   Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool later) const override {
-    auto wait = under_way.begin([=] { reduce_lines(line, mine, result, op); });
+    auto wait = begin(reduce_lines, line, mine, result, op);
     if (later || !wait) return wait;
     wait();
     return {};
   }
 
   Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const override {
-    return under_way.begin([=] { gather_lines(line, mine, all, counts); });
+    return begin(gather_lines, line, mine, all, counts);
   }
 
   Wait all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                   const Counts& receive_counts) const override {
-    return under_way.begin([=] { trade_on_lines(line, send, send_counts, receive, receive_counts); });
+    return begin(trade_on_lines, line, send, send_counts, receive, receive_counts);
+  }
+
+  Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                      ReduceOp op) const override {
+    return begin(reduce_and_deal, line, send, counts, result, op);
   }
 
   Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const override {
-    return under_way.begin([=] { broadcast_on_lines(line, buffers, source); });
+    return begin(broadcast_on_lines, line, buffers, source);
   }
 
   std::string carrier(const Line&) const override { return "simulation"; }
   void barrier() const override {}
 
  private:
+  using Slots = std::vector<int64_t>;
+
+  // Counts are as many as pairs of ranks: only what is really under way has a copy of them.
+  template <class... Parameters, class... Arguments>
+  static Wait begin(void (*move)(Parameters...), const Arguments&... arguments) {
+    if (under_way.arrival != Arrival::at_once) return under_way.begin([=] { move(arguments...); });
+    move(arguments...);
+    return {};
+  }
+
+  // Lines that do the same, for their members bring the same: see Note [Twins].
+  struct Alike {
+    std::vector<Slots> lines;
+
+    const Slots& first() const { return lines[0]; }
+    // Member `j` of all of them, or all members.
+    Slots all(size_t j) const {
+      Slots slots;
+      for (auto& line : lines) slots.push_back(line[j]);
+      return slots;
+    }
+    Slots all() const {
+      Slots slots;
+      for (auto& line : lines) slots.insert(slots.end(), line.begin(), line.end());
+      return slots;
+    }
+  };
+
+  // The lines of all slots. What a slot brings is its tensor, and its counts where there are any.
+  static std::vector<Alike> alike_lines(const Line& line, const Shards& brought, const Counts* counts) {
+    auto lines = lines_of(line);
+    auto hash = [&](size_t i) {
+      uint64_t sum = 0;
+      for (auto slot : lines[i]) sum = 31 * sum + twin_hash(brought[slot]);
+      return sum;
+    };
+    auto same = [&](size_t i, size_t j) {
+      for (size_t k = 0; k < lines[i].size(); ++k) {
+        auto a = lines[i][k], b = lines[j][k];
+        if (!are_twins(brought[a], brought[b]) || (counts && (*counts)[a] != (*counts)[b])) return false;
+      }
+      return true;
+    };
+    auto first = first_alike(lines.size(), hash, same);
+    std::vector<Alike> alike(lines.size());
+    for (size_t i = 0; i < lines.size(); ++i) alike[first[i]].lines.push_back(std::move(lines[i]));
+    std::erase_if(alike, [](auto& group) { return group.lines.empty(); });
+    return alike;
+  }
+
+  // Gives all these slots what `write` puts into the buffer of the first.
+  template <class Write>
+  static void fill(const Shards& buffers, const Slots& slots, Write write) {
+    auto& first = buffers[slots[0]];
+    Slots apart;
+    {
+      WriteForTwins twins;
+      for (size_t i = 1; i < slots.size(); ++i) {
+        if (may_become_twins(first, buffers[slots[i]])) {
+          twins.add(first, buffers[slots[i]]);
+        } else {
+          apart.push_back(slots[i]);
+        }
+      }
+      write(first);
+    }
+    for (auto slot : apart) buffers[slot].copy_(first);
+  }
+
+  // The reduction of what the members of a line bring, in their order. Several of them.
+  static void reduce_line(const Slots& members, const Shards& mine, at::Tensor sum, ReduceOp op) {
+    if (members.size() == 1) sum.copy_(mine[members[0]]);
+    for (size_t j = 1; j < members.size(); ++j) reduce(sum, j == 1 ? mine[members[0]] : sum, mine[members[j]], op);
+  }
+
   static void reduce_lines(const Line& line, const Shards& mine, const Shards& result, ReduceOp op) {
-    for (auto& members : lines_of(line)) {
-      auto sum = result[members[0]];
-      if (members.size() == 1) sum.copy_(mine[members[0]]);
-      for (size_t j = 1; j < members.size(); ++j) reduce(sum, j == 1 ? mine[members[0]] : sum, mine[members[j]], op);
-      for (size_t j = 1; j < members.size(); ++j) result[members[j]].copy_(sum);
+    for (auto& alike : alike_lines(line, mine, nullptr)) {
+      fill(result, alike.all(), [&](auto& sum) { reduce_line(alike.first(), mine, sum, op); });
+    }
+  }
+
+  // Elementwise, so that it may be cut afterwards.
+  static void reduce_and_deal(const Line& line, const Shards& send, const Counts& counts, const Shards& result, ReduceOp op) {
+    for (auto& alike : alike_lines(line, send, &counts)) {
+      auto& members = alike.first();
+      auto sum = at::empty_like(send[members[0]]);
+      reduce_line(members, send, sum, op);
+      int64_t offset = 0;
+      for (size_t j = 0; j < members.size(); ++j) {
+        auto count = counts[members[0]][j];
+        fill(result, alike.all(j), [&](auto& part) { part.copy_(sum.narrow(0, offset, count)); });
+        offset += count;
+      }
     }
   }
 
   static void gather_lines(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) {
-    for (auto& members : lines_of(line)) {
-      for (auto to : members) {
+    for (auto& alike : alike_lines(line, mine, &counts)) {
+      auto& members = alike.first();
+      fill(all, alike.all(), [&](auto& whole) {
         int64_t offset = 0;
         for (size_t j = 0; j < members.size(); ++j) {
-          auto count = counts[to][j];
-          if (count) all[to].narrow(0, offset, count).copy_(mine[members[j]]);
+          auto count = counts[members[0]][j];
+          if (count) whole.narrow(0, offset, count).copy_(mine[members[j]]);
           offset += count;
         }
-      }
+      });
     }
   }
 
   static void trade_on_lines(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
                              const Counts& receive_counts) {
-    for (auto& members : lines_of(line)) {
+    for (auto& alike : alike_lines(line, send, &send_counts)) {
+      auto& members = alike.first();
       std::vector<int64_t> read(members.size(), 0);  // how far each member's send buffer is dealt out
       for (size_t j = 0; j < members.size(); ++j) {
-        auto to = members[j];
-        int64_t offset = 0;
-        for (size_t i = 0; i < members.size(); ++i) {
-          auto count = receive_counts[to][i];
-          TORCH_INTERNAL_ASSERT(count == send_counts[members[i]][j]);
-          if (count) receive[to].narrow(0, offset, count).copy_(send[members[i]].narrow(0, read[i], count));
-          offset += count;
-          read[i] += count;
-        }
+        fill(receive, alike.all(j), [&](auto& got) {
+          int64_t offset = 0;
+          for (size_t i = 0; i < members.size(); ++i) {
+            auto count = receive_counts[members[j]][i];
+            TORCH_INTERNAL_ASSERT(count == send_counts[members[i]][j]);
+            if (count) got.narrow(0, offset, count).copy_(send[members[i]].narrow(0, read[i], count));
+            offset += count;
+            read[i] += count;
+          }
+        });
       }
     }
   }
 
+  // Where the source may not share its memory, the others share a copy.
   static void broadcast_on_lines(const Line& line, const Shards& buffers, int64_t source) {
     for (auto& members : lines_of(line)) {
+      auto& given = buffers[members[source]];
+      Slots others;
       for (auto slot : members) {
-        if (slot != members[source]) buffers[slot].copy_(buffers[members[source]]);
+        if (may_become_twins(given, buffers[slot])) {
+          become_twin(buffers[slot], given);
+        } else if (slot != members[source]) {
+          others.push_back(slot);
+        }
       }
+      if (!others.empty()) fill(buffers, others, [&](auto& first) { first.copy_(given); });
     }
   }
 

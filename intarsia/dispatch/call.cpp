@@ -8,6 +8,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/policy.h"
@@ -101,7 +102,8 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   }
   auto* layout = Layout::get(call.mesh, placements);
   Shards shards;
-  for (auto& slot : call.mesh.slots()) shards.push_back(shard_of(tensor, *layout, slot.coordinate).clone());
+  for (auto& slot : call.mesh.slots()) shards.push_back(shard_of(tensor, *layout, slot.coordinate));
+  shards = made_once(shards, [](auto& shard) { return shard.clone(); });
   auto cut = wrap(std::move(shards), layout, tensor.sizes(), tensor.strides(), tensor.dtype());
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }

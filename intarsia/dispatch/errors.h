@@ -37,6 +37,16 @@ class SlotErrors {
     }
   }
 
+  // Another slot did the same as `first`. Whether that went well.
+  bool repeat(size_t first, size_t slot) {
+    for (size_t i = 0; i < errors_.size(); ++i) {
+      if (errors_[i].first != first) continue;
+      errors_.emplace_back(slot, errors_[i].second);
+      return false;
+    }
+    return true;
+  }
+
   // Throws if anything went wrong, here or on a rank along the `agreeing` axes, which are asked.
   void raise(const std::string& op, const DeviceMesh& mesh, const std::vector<int64_t>& agreeing) const {
     if (!agreeing.empty() || !errors_.empty()) raise_together(op, mesh, agreeing);

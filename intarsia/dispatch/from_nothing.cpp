@@ -7,6 +7,7 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -86,7 +87,7 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   if (!fits || stays_plain(op)) return;
   at::AutoDispatchBelowADInplaceOrView below;
   Shards shards;
-  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? made.clone() : made);
+  for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? twin_of(made) : made);
   stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
 }
 

@@ -7,6 +7,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
@@ -63,13 +64,20 @@ bool only_written(const Call& call, const Decision& decision, size_t i) {
 void share_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,
                           std::vector<std::vector<c10::IValue>>& results) {
   for (auto i : decision.copied) {
-    for (size_t slot = 1; slot < inputs[i].size(); ++slot) inputs[i][slot] = inputs[i][0].clone();
+    for (size_t slot = 1; slot < inputs[i].size(); ++slot) inputs[i][slot] = twin_of(inputs[i][0]);
   }
+  auto tensors_at = [&](size_t slot) {
+    std::vector<at::Tensor> tensors;
+    for (auto& shards : inputs) tensors.push_back(shards.empty() ? at::Tensor() : shards[slot]);
+    return tensors;
+  };
+  auto from = tensors_at(0);
   for (size_t slot = 1; slot < results.size(); ++slot) {
+    auto to = tensors_at(slot);
     results[slot].resize(results[0].size());
     for (size_t r = 0; r < results[0].size(); ++r) {
       auto& drawn = results[0][r];
-      if (drawn.isTensor() && call.op.returns_arg[r] < 0) results[slot][r] = drawn.toTensor().clone();
+      if (drawn.isTensor() && call.op.returns_arg[r] < 0) results[slot][r] = made_from(drawn.toTensor(), from, to);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/tensor/body.h"
 
@@ -33,7 +34,7 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   CauseScope cause(op.name.c_str(), true);
   auto values = shards_in(result, target.layout);
   auto& shards = target.shards();
-  for (size_t slot = 0; slot < shards.size(); ++slot) shards[slot].copy_(values[slot]);
+  write_once(shards, values, [&](size_t slot) { shards[slot].copy_(values[slot]); });
   target.written();
 }
 

@@ -12,6 +12,7 @@
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/dispatch/out.h"
+#include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
 #include "intarsia/redistribute/run.h"
@@ -31,35 +32,31 @@ std::shared_ptr<const Decision> decided(const Call& call, const CallKey* key) {
 }
 
 // The inputs in the layouts that were chosen.
-c10::SmallVector<Shards, 4> redistribute_inputs(const Call& call, const Decision& decision) {
-  c10::SmallVector<Shards, 4> inputs;
+Inputs redistribute_inputs(const Call& call, const Decision& decision) {
+  Inputs inputs;
   for (size_t i = 0; i < decision.in.size(); ++i) {
     if (!decision.in[i]) {
       inputs.emplace_back();
     } else if (only_written(call, decision, i)) {
       auto& tensor = call.operands[i].tensor;
       auto& slots = call.operands[i].body->shards();
-      inputs.emplace_back();
-      for (auto& shard : slots) inputs.back().push_back(at::empty(tensor.sizes(), shard.options()));
+      inputs.push_back(made_once(slots, [&](auto& shard) { return at::empty(tensor.sizes(), shard.options()); }));
     } else if (!decision.plans[i].steps.empty()) {
       inputs.push_back(moved_for(call.op.name.c_str(), call.operands[i].tensor, decision.in[i], decision.plans[i]));
     } else {
       inputs.push_back(call.operands[i].body->shards());
     }
   }
-  for (auto i : decision.copied) {
-    for (auto& shard : inputs[i]) shard = shard.clone();
-  }
+  for (auto i : decision.copied) inputs[i] = made_once(inputs[i], [](auto& shard) { return shard.clone(); });
   return inputs;
 }
 
-at::Tensor local_operand(const Call& call, const c10::SmallVector<Shards, 4>& inputs, size_t i, size_t slot) {
+at::Tensor local_operand(const Call& call, const Inputs& inputs, size_t i, size_t slot) {
   return call.operands[i].body ? inputs[i][slot] : call.operands[i].tensor;
 }
 
 // The arguments of one rank: local tensors in place of distributed ones, local sizes in place of global ones.
-Stack local_arguments(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs,
-                      size_t slot) {
+Stack local_arguments(const Call& call, const Decision& decision, const Inputs& inputs, size_t slot) {
   Stack stack(call.args.begin(), call.args.begin() + call.op.functional_args);
   for (size_t i = 0; i < decision.in.size();) {
     auto& operand = call.operands[i];
@@ -121,18 +118,23 @@ std::vector<at::Tensor> tensors_of(const Stack& values) {
   return tensors;
 }
 
-std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
+std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision, Inputs& inputs) {
   std::vector<Stack> results;
   auto& slots = call.mesh.slots();
   if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
   std::optional<AgreedDraw> agreed;
   if (call.op.is_random) agreed.emplace(call.mesh, call.args);
   SlotErrors errors;
+  TwinSlots twins(call, decision, inputs);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (call.op.is_random && slot > 0) {
-      results.emplace_back();
+    auto first = twins.first(slot);
+    if ((call.op.is_random && slot > 0) || first != slot) {
+      bool follows = first != slot && errors.repeat(first, slot);
+      results.push_back(follows ? twins.results(results[first], slot) : Stack());
       continue;
     }
+    WriteForTwins writes(twins.tensors_at(slot));
+    twins.write_for_others(slot, writes);
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
     auto run = [&] { call_local(call, decision, slots[slot], stack); };
     if (call.op.is_random) {
@@ -147,7 +149,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
 }
 
 // All hosted ranks together, by Rule::along.
-std::vector<Stack> call_jointly(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs) {
+std::vector<Stack> call_jointly(const Call& call, const Decision& decision, Inputs& inputs) {
   auto& op = call.op;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
   JointCall joint{seen, call.mesh, decision.in, decision.out, {inputs.begin(), inputs.end()}, {}};
@@ -194,10 +196,8 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
     body->view_memory_of(shared_body_of(base.tensor));
     return body;
   }
-  for (auto& shard : shards) {  // memory of its own, which writes to the base cannot reach
-    shard = shard.clone();
-    follow_strides(shard, decision.outputs[output].strides);
-  }
+  shards = made_once(shards, [](auto& shard) { return shard.clone(); });  // memory that writes to the base cannot reach
+  follow_strides(shards, decision.outputs[output].strides);
   auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
   // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
   auto viewed_tensor = wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
@@ -212,7 +212,7 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
 }
 
 // What was written into copies is cut as the tensors lie, and copied in.
-void write_back(const Call& call, const Decision& decision, const c10::SmallVector<Shards, 4>& inputs) {
+void write_back(const Call& call, const Decision& decision, const Inputs& inputs) {
   CauseScope cause(call.op.name.c_str(), true);
   for (auto i : decision.copied) {
     auto& operand = call.operands[i];
@@ -222,7 +222,7 @@ void write_back(const Call& call, const Decision& decision, const c10::SmallVect
     auto way = plan(from, operand.body->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
     auto cut = run(way, inputs[i], sizes);
     auto& targets = operand.body->shards();
-    for (size_t slot = 0; slot < targets.size(); ++slot) targets[slot].copy_(cut[slot]);
+    write_once(targets, cut, [&](size_t slot) { targets[slot].copy_(cut[slot]); });
   }
 }
 
@@ -245,9 +245,7 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
     if (form.defined) {
       Shards shards;
       for (auto& tensors : locals) shards.push_back(tensors[output]);
-      for (auto& shard : shards) {
-        if (viewed_arg < 0 && made.known_outputs) follow_strides(shard, form.strides, decision.contiguous[output]);
-      }
+      if (viewed_arg < 0 && made.known_outputs) follow_strides(shards, form.strides, decision.contiguous[output]);
       auto body = viewed_arg >= 0 ? view_body(call, decision, std::move(shards), viewed_arg, output)
                                   : c10::make_intrusive<DTensorBody>(std::move(shards), decision.out[output]);
       result = wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));

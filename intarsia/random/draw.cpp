@@ -8,6 +8,7 @@
 #include <ATen/TensorGeometry.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/random/drawer.h"
@@ -78,7 +79,9 @@ void draw_whole(const DrawPlan& plan, const Stack& stack, const Shards& shards, 
   if (!all.empty()) arguments[1] = all[0];
   plan.op.callBoxed(arguments);
   auto& slots = layout.mesh().slots();
-  for (size_t slot = 0; slot < slots.size(); ++slot) shards[slot].copy_(shard_of(whole, layout, slots[slot].coordinate));
+  Shards parts;
+  for (auto& slot : slots) parts.push_back(shard_of(whole, layout, slot.coordinate));
+  write_once(shards, parts, [&](size_t slot) { shards[slot].copy_(parts[slot]); });
 }
 
 at::Tensor in_order(const DrawPlan& plan, const at::Tensor& shard) {
@@ -88,8 +91,12 @@ at::Tensor in_order(const DrawPlan& plan, const at::Tensor& shard) {
 
 void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& shards, const Shards& others) {
   if (plan.twin[slot] != slot) {
-    shards[slot].copy_(shards[plan.twin[slot]]);
+    if (!are_twins(shards[slot], shards[plan.twin[slot]])) shards[slot].copy_(shards[plan.twin[slot]]);
     return;
+  }
+  WriteForTwins twins(others.empty() ? at::Tensor() : others[slot]);
+  for (size_t other = slot + 1; other < shards.size(); ++other) {
+    if (plan.twin[other] == slot && may_write_once(shards[slot], shards[other])) twins.add(shards[slot], shards[other]);
   }
   auto target = in_order(plan, shards[slot]);
   auto flat = target.is_contiguous() ? target.view(-1) : at::empty({target.numel()}, target.options());

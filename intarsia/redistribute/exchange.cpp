@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/core/twins.h"
+
 namespace intarsia {
 namespace {
 
@@ -13,6 +15,13 @@ namespace {
 using BelowGradients = at::AutoDispatchBelowADInplaceOrView;
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+std::vector<int64_t> counts_of(const std::vector<c10::DimVector>& shapes) {
+  std::vector<int64_t> counts;
+  counts.reserve(shapes.size());
+  for (auto& shape : shapes) counts.push_back(c10::multiply_integers(shape));
+  return counts;
+}
 
 // The memory of the pieces, if they stand there one behind the other; else undefined. Bytes travel, so what memory holds
 // must be the values: it is not where a conjugate or a negative is only noted.
@@ -71,9 +80,9 @@ std::vector<at::Tensor> Exchanged::pieces(size_t slot) const {
   BelowGradients guard;
   auto& flat = received[slot];
   std::vector<at::Tensor> pieces;
-  pieces.reserve(shapes[slot].size());
+  pieces.reserve(shapes[slot]->size());
   int64_t passed = 0;
-  for (auto& shape : shapes[slot]) {
+  for (auto& shape : *shapes[slot]) {
     auto count = c10::multiply_integers(shape);
     pieces.push_back((count == flat.numel() ? flat : flat.narrow(0, passed, count)).view(shape));
     passed += count;
@@ -88,8 +97,8 @@ Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, cons
   Counts given, got;
   for (auto& trade : trades) {
     send.push_back(packed_to_send(trade.given_, trade.options_, later));
-    result.received.push_back(at::empty({sum_of(trade.got_counts_)}, trade.options_));
-    result.shapes.push_back(std::move(trade.shapes_));
+    add_room(result.received, {sum_of(trade.got_counts_)}, trade.options_, trades.size());
+    result.shapes.push_back(std::make_shared<std::vector<c10::DimVector>>(std::move(trade.shapes_)));
     given.push_back(std::move(trade.given_counts_));
     got.push_back(std::move(trade.got_counts_));
   }
@@ -97,17 +106,16 @@ Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, cons
   return result;
 }
 
-Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later) {
+Exchanged gather(const Axis& axis, const Shards& mine, std::vector<PieceShapes> shapes, bool later) {
   BelowGradients guard;
   Exchanged result;
-  Shards send;
+  auto send = made_once(mine, [&](auto& shard) { return packed_to_send(shard, shard.options(), later); });
   Counts counts;
   for (size_t slot = 0; slot < mine.size(); ++slot) {
-    auto& count = counts.emplace_back();
-    count.reserve(shapes[slot].size());
-    for (auto& shape : shapes[slot]) count.push_back(c10::multiply_integers(shape));
-    send.push_back(packed_to_send(mine[slot], mine[slot].options(), later));
-    result.received.push_back(at::empty({sum_of(count)}, mine[slot].options()));
+    bool as_before = slot > 0 && shapes[slot] == shapes[slot - 1];
+    counts.push_back(as_before ? counts.back() : counts_of(*shapes[slot]));
+    auto& count = counts.back();
+    add_room(result.received, {sum_of(count)}, mine[slot].options(), mine.size());
   }
   result.shapes = std::move(shapes);
   axis.all_gather(send, result.received, counts, later ? &result.wait : nullptr);

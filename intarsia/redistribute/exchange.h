@@ -2,6 +2,7 @@
 // Pieces of tensors on their way between ranks: packed into one flat buffer per slot, carried by one collective that moves
 // exactly those, and seen at the other end in their shapes again.
 
+#include <memory>
 #include <vector>
 
 #include <c10/util/DimVector.h>
@@ -30,11 +31,14 @@ class Trade {
   int64_t last_given_ = 0, last_got_ = 0;
 };
 
+// Of the pieces that a slot gets. Slots may have them in common: those of a line, which all get the same, are many.
+using PieceShapes = std::shared_ptr<const std::vector<c10::DimVector>>;
+
 // What every slot got.
 struct Exchanged {
-  Shards received;                                 // all of it, flat, one piece behind the other
-  std::vector<std::vector<c10::DimVector>> shapes;  // of the pieces
-  Wait wait;                                       // empty if nothing has to be waited for
+  Shards received;                  // all of it, flat, one piece behind the other
+  std::vector<PieceShapes> shapes;  // per slot
+  Wait wait;                        // empty if nothing has to be waited for
 
   // Its pieces in the order in which it named them, as views of what it received. May be called before the wait.
   std::vector<at::Tensor> pieces(size_t slot) const;
@@ -44,8 +48,8 @@ struct Exchanged {
 // only begun: the pieces given are copied, and may change before the wait.
 Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false, const char* kind = "all_to_all");
 
-// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of shapes[slot][member] from each. `later` as above.
-Exchanged gather(const Axis& axis, const Shards& mine, std::vector<std::vector<c10::DimVector>> shapes, bool later = false);
+// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of (*shapes[slot])[member] from each. `later` as above.
+Exchanged gather(const Axis& axis, const Shards& mine, std::vector<PieceShapes> shapes, bool later = false);
 
 // The pieces as one flat buffer of values, in order: a view of them where they stand so in memory, else a copy.
 at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options);

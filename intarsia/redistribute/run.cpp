@@ -1,11 +1,14 @@
 #include "intarsia/redistribute/run.h"
 
+#include <map>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
 
@@ -17,11 +20,10 @@ using Finish = std::function<Shards()>;
 Shards pend(const Step& step, const Shards& shards) {
   auto op = *pending_op(step.to->placements()[step.axes[0]]);
   auto& axis = Axis::of(step.from->mesh(), step.axes);
-  Shards result;
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    result.push_back(share_of(shards[slot], op, axis.position(slot)));
-  }
-  return result;
+  auto has = [&](size_t slot) { return holds_value(op, axis.position(slot)); };
+  auto same = [&](size_t i, size_t j) { return has(i) == has(j) && are_twins(shards[i], shards[j]); };
+  auto first = first_alike(shards.size(), [&](size_t i) { return twin_hash(shards[i]) + has(i); }, same);
+  return made_once(first, shards, [&](size_t slot) { return share_of(shards[slot], op, axis.position(slot)); });
 }
 
 Shards narrow(const Step& step, const Shards& shards) {
@@ -37,61 +39,79 @@ Shards narrow(const Step& step, const Shards& shards) {
 struct Target {
   c10::DimVector shape;
   std::vector<std::vector<Runs>> places;
+  bool stands_flat = false;  // the pieces, one behind the other, are the shard
 };
+using TargetPtr = std::shared_ptr<const Target>;
 
-bool stand_flat(const Target& target) {
+TargetPtr finished(Target target) {
   int64_t offset = 0;
+  target.stands_flat = true;
   for (auto& piece : target.places) {
     auto count = count_of(piece);
-    if (count && !stands_flat(piece, target.shape, offset)) return false;
+    target.stands_flat = target.stands_flat && (!count || stands_flat(piece, target.shape, offset));
     offset += count;
   }
-  return true;
+  return std::make_shared<const Target>(std::move(target));
+}
+
+at::Tensor laid_out(const Exchanged& exchanged, size_t slot, const Target& target) {
+  auto& flat = exchanged.received[slot];
+  TORCH_INTERNAL_ASSERT(flat.numel() == c10::multiply_integers(target.shape), "the members do not hold all that is needed");
+  if (target.stands_flat) return flat.view(target.shape);
+  auto shard = at::empty(target.shape, flat.options());
+  auto pieces = exchanged.pieces(slot);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].numel()) place(shard, pieces[i], target.places[i]);
+  }
+  return shard;
 }
 
 // The shards that the pieces make. Where they stand in the shard as they were received, nothing is copied.
-Finish lay_out(Exchanged exchanged, std::vector<Target> targets) {
+Finish lay_out(Exchanged exchanged, std::vector<TargetPtr> targets) {
   return [exchanged = std::move(exchanged), targets = std::move(targets)] {
     if (exchanged.wait) exchanged.wait();
-    Shards result;
-    for (size_t slot = 0; slot < targets.size(); ++slot) {
-      auto& target = targets[slot];
-      auto& flat = exchanged.received[slot];
-      TORCH_INTERNAL_ASSERT(flat.numel() == c10::multiply_integers(target.shape), "the members do not hold all that is needed");
-      if (stand_flat(target)) {
-        result.push_back(flat.view(target.shape));
-        continue;
-      }
-      auto& shard = result.emplace_back(at::empty(target.shape, flat.options()));
-      auto pieces = exchanged.pieces(slot);
-      for (size_t i = 0; i < pieces.size(); ++i) {
-        if (pieces[i].numel()) place(shard, pieces[i], target.places[i]);
-      }
-    }
-    return result;
+    auto& flat = exchanged.received;
+    auto hash = [&](size_t i) { return twin_hash(flat[i]) + reinterpret_cast<uintptr_t>(targets[i].get()); };
+    auto same = [&](size_t i, size_t j) { return targets[i] == targets[j] && are_twins(flat[i], flat[j]); };
+    auto first = first_alike(targets.size(), hash, same);
+    return made_once(first, flat, [&](size_t slot) { return laid_out(exchanged, slot, *targets[slot]); });
   };
 }
 
+// What a line of members gathers is the same for all of them, so it is worked out once.
+struct Gathered {
+  PieceShapes shapes;
+  TargetPtr target;
+};
+
 // Every member's shard, laid into the place where the member's coordinate puts it.
-Finish all_gather(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
-  auto& mesh = step.from->mesh();
-  auto& axis = Axis::of(mesh, step.axes);
+Gathered gathered_at(const Step& step, c10::ArrayRef<int64_t> shape, const Slot& slot) {
   auto dim = cut_dim(step.from->placements()[step.axes[0]]);
-  std::vector<std::vector<c10::DimVector>> shapes;
-  std::vector<Target> targets;
-  for (auto& slot : mesh.slots()) {
-    auto& pieces = shapes.emplace_back();
-    auto& target = targets.emplace_back(Target{local_shape(*step.to, shape, slot.coordinate), {}});
-    pieces.reserve(axis.size());
-    target.places.reserve(axis.size());
-    std::vector<Runs> whole;
-    whole.reserve(shape.size());
-    for (auto extent : target.shape) whole.push_back({{0, 0, extent}});
-    auto mine = intervals_of(*step.to, dim, shape[dim], slot.coordinate);
-    for (auto& held : held_by_members(*step.from, dim, shape[dim], step.axes, slot.coordinate)) {
-      pieces.push_back(with_size(target.shape, dim, extent_of(held)));
-      target.places.emplace_back(whole)[dim] = common_runs(held, mine);
-    }
+  auto pieces = std::make_shared<std::vector<c10::DimVector>>();
+  Target target{local_shape(*step.to, shape, slot.coordinate), {}};
+  std::vector<Runs> whole;
+  whole.reserve(shape.size());
+  for (auto extent : target.shape) whole.push_back({{0, 0, extent}});
+  auto mine = intervals_of(*step.to, dim, shape[dim], slot.coordinate);
+  for (auto& held : held_by_members(*step.from, dim, shape[dim], step.axes, slot.coordinate)) {
+    pieces->push_back(with_size(target.shape, dim, extent_of(held)));
+    target.places.emplace_back(whole)[dim] = common_runs(held, mine);
+  }
+  return {std::move(pieces), finished(std::move(target))};
+}
+
+Finish all_gather(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
+  auto& axis = Axis::of(step.from->mesh(), step.axes);
+  std::vector<PieceShapes> shapes;
+  std::vector<TargetPtr> targets;
+  std::map<std::vector<int64_t>, Gathered> known;  // by the coordinate of the line's first member
+  for (auto& slot : step.from->mesh().slots()) {
+    auto line = slot.coordinate;
+    for (auto a : step.axes) line[a] = 0;
+    auto& gathered = known[line];
+    if (!gathered.target) gathered = gathered_at(step, shape, slot);
+    shapes.push_back(gathered.shapes);
+    targets.push_back(gathered.target);
   }
   return lay_out(gather(axis, shards, std::move(shapes), async), std::move(targets));
 }
@@ -114,11 +134,11 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
     return common_runs(*step.from, source, *step.to, target, shape);
   };
   std::vector<Trade> trades;
-  std::vector<Target> targets;
+  std::vector<TargetPtr> targets;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     auto& me = mesh.slots()[slot].coordinate;
     auto& trade = trades.emplace_back(axis, shards[slot].options());
-    auto& target = targets.emplace_back(Target{local_shape(*step.to, shape, me), {}});
+    Target target{local_shape(*step.to, shape, me), {}};
     for (int64_t member = 0; member < axis.size(); ++member) {
       auto peer = *mesh.coordinate_of(axis.line().ranks[slot][member]);
       if (auto runs = given(me, peer); !runs.empty()) trade.give(member, extract(shards[slot], runs));
@@ -127,8 +147,16 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
         target.places.push_back(std::move(runs));
       }
     }
+    targets.push_back(finished(std::move(target)));
   }
   return lay_out(exchange(axis, std::move(trades), async), std::move(targets));
+}
+
+std::vector<int64_t> counts_of_parts(const at::Tensor& shard, const Placement& cut, int64_t parts) {
+  std::vector<int64_t> counts;
+  auto dim = cut_dim(cut), length = shard.size(dim), others = length ? shard.numel() / length : 0;
+  for (int64_t j = 0; j < parts; ++j) counts.push_back(others * extent_of(cut_once({{0, length}}, cut, parts, j)));
+  return counts;
 }
 
 Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape) {
@@ -136,17 +164,12 @@ Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int6
   auto& axis = Axis::of(mesh, step.axes);
   auto op = *pending_op(step.from->placements()[step.axes[0]]);
   auto& cut = step.to->placements()[step.axes[0]];
-  Shards send;
   Counts counts;
-  for (auto& shard : shards) {
-    std::vector<at::Tensor> pieces;
-    auto& count = counts.emplace_back();
-    for (int64_t j = 0; j < axis.size(); ++j) {
-      pieces.push_back(part_of(shard, cut, axis.size(), j));
-      count.push_back(pieces.back().numel());
-    }
-    send.push_back(packed(pieces, shard.options()));
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    bool as_before = slot > 0 && shards[slot].sizes() == shards[slot - 1].sizes();
+    counts.push_back(as_before ? counts.back() : counts_of_parts(shards[slot], cut, axis.size()));
   }
+  auto send = made_once(shards, [&](auto& shard) { return packed(parts_in_order(shard, cut, axis.size()), shard.options()); });
   auto reduced = axis.reduce_scatter(send, counts, op);
   Shards result;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
@@ -156,9 +179,7 @@ Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int6
 }
 
 Shards apart(const Shards& shards) {
-  Shards result;
-  for (auto& shard : shards) result.push_back(shard.clone(at::MemoryFormat::Contiguous));
-  return result;
+  return made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); });
 }
 
 Finish all_reduce(const Step& step, const Shards& shards, bool async) {
@@ -177,20 +198,16 @@ Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   return [wait, result, divisor = mixed ? averaged : 1] {
     if (wait) wait();
     at::NoGradGuard no_grad;
-    for (auto& sum : result) {
-      if (divisor != 1) sum.div_(divisor);
-    }
+    if (divisor != 1) write_once(result, {}, [&](size_t slot) { result[slot].div_(divisor); });
     return result;
   };
 }
 
 // Bytes travel, so what memory holds must be the values: a lazy conjugate or negative is carried out first.
 Shards as_stored(const Shards& shards) {
-  Shards result = shards;
-  for (auto& shard : result) {
-    if (shard.is_conj() || shard.is_neg()) shard = shard.resolve_conj().resolve_neg();
-  }
-  return result;
+  auto is_lazy = [](auto& shard) { return shard.is_conj() || shard.is_neg(); };
+  if (std::none_of(shards.begin(), shards.end(), is_lazy)) return shards;
+  return made_once(shards, [](auto& shard) { return shard.resolve_conj().resolve_neg(); });
 }
 
 Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {

@@ -68,6 +68,24 @@ at::Tensor part_of(const at::Tensor& tensor, const Placement& placement, int64_t
   return at::cat(pieces, dim);
 }
 
+std::vector<at::Tensor> parts_in_order(const at::Tensor& tensor, const Placement& placement, int64_t parts) {
+  std::vector<at::Tensor> result;
+  auto dim = cut_dim(placement);
+  auto first = part_of(tensor, placement, parts, 0).size(dim);
+  if (is_shard(placement) && first > 0) {  // all parts but the last are as long as the first
+    auto full = tensor.size(dim) / first;
+    auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
+    sizes[dim] = first;
+    sizes.insert(sizes.begin(), full);
+    strides.insert(strides.begin(), first * tensor.stride(dim));
+    result.push_back(tensor.as_strided(sizes, strides));
+    if (full * first < tensor.size(dim)) result.push_back(tensor.narrow(dim, full * first, tensor.size(dim) - full * first));
+    return result;
+  }
+  for (int64_t j = 0; j < parts; ++j) result.push_back(part_of(tensor, placement, parts, j));
+  return result;
+}
+
 at::Tensor shard_of(const at::Tensor& whole, const Layout& layout, c10::ArrayRef<int64_t> coordinate) {
   auto result = whole;
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {

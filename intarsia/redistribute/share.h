@@ -30,6 +30,9 @@ c10::Scalar share_of(const c10::Scalar& value, const Layout& layout, c10::ArrayR
 // Part `index` of `parts` of a local tensor, cut as the placement (Shard or StridedShard) cuts. A view where possible.
 at::Tensor part_of(const at::Tensor& tensor, const Placement& placement, int64_t parts, int64_t index);
 
+// All of them, one behind the other, in few tensors: parts of equal size are one.
+std::vector<at::Tensor> parts_in_order(const at::Tensor& tensor, const Placement& placement, int64_t parts);
+
 // The shard at `coordinate` of a whole tensor: its part on cut axes, its share on pending ones. A view where possible.
 at::Tensor shard_of(const at::Tensor& whole, const Layout& layout, c10::ArrayRef<int64_t> coordinate);
 

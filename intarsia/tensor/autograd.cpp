@@ -1,11 +1,14 @@
 #include "intarsia/tensor/autograd.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/body.h"
@@ -24,6 +27,16 @@ const Layout* layout_from(const c10::IValue& value) { return reinterpret_cast<co
 
 const Layout* settled(const Layout* layout) { return layout->with(settled(layout->placements())); }
 
+// Contiguous shards that share no memory with the given ones, slot by slot.
+Shards own_memory(const Shards& shards, const Shards& given) {
+  auto shares = [&](size_t slot) { return shards[slot].is_alias_of(given[slot]); };
+  auto same = [&](size_t i, size_t j) { return shares(i) == shares(j) && are_twins(shards[i], shards[j]); };
+  auto first = first_alike(shards.size(), [&](size_t i) { return twin_hash(shards[i]); }, same);
+  return made_once(first, shards, [&](size_t slot) {
+    return shares(slot) ? shards[slot].clone(at::MemoryFormat::Contiguous) : shards[slot].contiguous();
+  });
+}
+
 at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto& from = body_of(tensor);
   auto sizes = tensor.sizes();
@@ -34,19 +47,14 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
   if (!async_op) {
     auto result = run(steps, shards, sizes);
-    for (size_t slot = 0; slot < result.size(); ++slot) {  // the caller may write to the result: it has memory of its own
-      bool shared = result[slot].is_alias_of(shards[slot]);
-      result[slot] = shared ? result[slot].clone(at::MemoryFormat::Contiguous) : result[slot].contiguous();
-    }
+    result = own_memory(result, shards);  // the caller may write to it
     return wrap(std::move(result), to, sizes, strides, tensor.dtype());
   }
   auto body = c10::make_intrusive<DTensorBody>(Shards(), to);
   auto finish = run_async(steps, shards, sizes);
   auto result = wrap(body, sizes, strides, tensor.dtype());
   body->arrive_later([finish] {
-    auto result = finish();
-    for (auto& shard : result) shard = shard.contiguous();
-    return result;
+    return made_once(finish(), [](auto& shard) { return shard.contiguous(); });
   });
   return result;
 }
@@ -69,6 +77,8 @@ at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::In
                       ". Pass grad_placements that fit.");
     shards.push_back(value.contiguous());
   }
+  // One plain gradient for all simulated ranks is one for each from here on.
+  if (slots.size() > 1 && !is_per_rank(grad)) shards = made_once(shards, [](auto& value) { return value.clone(); });
   auto strides = c10::contiguous_strides(sizes);
   return wrap(std::move(shards), layout, sizes, strides, grad.dtype());
 }
@@ -131,11 +141,11 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     ctx->saved_data["layout"] = layout_value;
     auto slots = layout->mesh().slots().size();
     Shards shards;
-    for (size_t slot = 0; slot < slots; ++slot) {
-      auto value = value_at(local, slot);
-      // A plain tensor given to many simulated ranks is one copy for each.
-      shards.push_back(slots > 1 && !is_per_rank(local) ? value.clone() : value.alias());
-    }
+    for (size_t slot = 0; slot < slots; ++slot) shards.push_back(value_at(local, slot));
+    // A plain tensor given to many simulated ranks is one copy for each.
+    bool is_copied = slots > 1 && !is_per_rank(local);
+    if (is_copied) shards = made_once(shards, [](auto& value) { return value.clone(); });
+    if (!is_copied) std::transform(shards.begin(), shards.end(), shards.begin(), [](auto& value) { return value.alias(); });
     return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), shape, stride, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

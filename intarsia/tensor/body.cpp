@@ -10,6 +10,7 @@
 
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/core/version_counter.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -160,7 +161,7 @@ void DTensorBody::refresh() {
     ReplayScope replaying;
     values = shards_in(replay(*recipe_, recipe_->base), layout);
   }
-  for (size_t slot = 0; slot < shards_.size(); ++slot) shards_[slot].copy_(values[slot]);
+  write_once(shards_, values, [&](size_t slot) { shards_[slot].copy_(values[slot]); });
   count_write();
   base.renew_lent(*this);
 }
@@ -199,7 +200,7 @@ void DTensorBody::settle_in_place() {
     return Settled{done, owner.version(), run(steps, targets, {})};
   });
   if (reduced.layout != done) reduced.shards = run(plan(owner.layout, done, {}, 1), targets, {});
-  for (size_t slot = 0; slot < targets.size(); ++slot) write_into(targets[slot], reduced.shards[slot]);
+  write_once(targets, reduced.shards, [&](size_t slot) { write_into(targets[slot], reduced.shards[slot]); });
   owner.settled_ = nullptr;
   owner.layout = done;
   if (owner.has_lent_.load(std::memory_order_acquire)) owner.lent_->settle();
@@ -237,7 +238,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> siz
 
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype) {
-  for (auto& shard : shards) follow_strides(shard, strides);
+  follow_strides(shards, strides);
   return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), sizes, strides, dtype);
 }
 
@@ -253,7 +254,7 @@ void attach_note(const at::Tensor& tensor, NotePtr note) {
 // A slice of a local tensor is a view of it; what comes of a move has the order of the whole, too.
 static Shards moved(const at::Tensor& tensor, const Plan& plan, const Shards& shards) {
   auto result = run(plan, shards, tensor.sizes());
-  for (auto& shard : result) follow_strides(shard, tensor.strides());
+  follow_strides(result, tensor.strides());
   return result;
 }
 

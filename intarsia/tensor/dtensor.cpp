@@ -7,6 +7,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/pending.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/exchange.h"
 #include "intarsia/redistribute/run.h"
@@ -71,6 +72,7 @@ void check_same_form(const Shards& tensors, bool requires_grad, const DeviceMesh
   if (tensors.empty() || everyone.size() == 1) return;
   if (mesh.world().simulated()) {
     for (size_t slot = 1; slot < tensors.size(); ++slot) {
+      if (tensors[slot].is_same(tensors[0])) continue;
       auto first = form_text(tensors[0], requires_grad), other = form_text(tensors[slot], requires_grad);
       auto rank = [&](size_t i) { return c10::str("rank ", mesh.slots()[i].rank, " "); };
       if (first != other) refuse_forms(mesh, rank(0) + first + ", " + rank(slot) + other);
@@ -93,7 +95,15 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
     TORCH_CHECK_VALUE(0 <= source && source < axis.size(), "[distribute_tensor] src_data_rank ", source,
                       " is not on axis \"", axis.name(), "\" of ", mesh.text(), ". It must be below ", axis.size(), ".");
     if (cut_dim(placement) < 0) {
-      for (auto& t : tensors) t = t.clone(at::MemoryFormat::Contiguous);
+      auto gives = [&](size_t slot) { return axis.position(slot) == source; };
+      auto first = first_alike(tensors.size(), [&](size_t i) { return twin_hash(tensors[i]) + gives(i); },
+                               [&](size_t i, size_t j) { return gives(i) == gives(j) && are_twins(tensors[i], tensors[j]); });
+      tensors = made_once(first, tensors, [&](size_t slot) {
+        auto& t = tensors[slot];
+        auto fresh = at::empty_like(t, at::MemoryFormat::Contiguous);
+        if (gives(slot)) fresh.copy_(t);
+        return tensors.size() > 1 ? shareable(fresh) : fresh;
+      });
       axis.broadcast(tensors, source);
       continue;
     }
@@ -126,8 +136,24 @@ at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Place
   auto* layout = checked_layout(mesh, placements, size.size(), where);
   bool requires_grad = options.requires_grad();
   options = options.requires_grad(false).device(options.has_device() ? options.device() : mesh.device_type());
-  Shards shards;
-  for (auto& slot : mesh.slots()) shards.push_back(make(local_shape(*layout, size, slot.coordinate), options, slot));
+  auto& slots = mesh.slots();
+  auto same = [&](size_t i, size_t j) {  // where they differ, everything is replicated
+    for (size_t axis = 0; axis < placements.size(); ++axis) {
+      bool differ = slots[i].coordinate[axis] != slots[j].coordinate[axis];
+      if (differ && !is_replicate(layout->placements()[axis])) return false;
+    }
+    return true;
+  };
+  auto hash = [&](size_t i) {
+    uint64_t sum = 0;
+    for (size_t axis = 0; axis < placements.size(); ++axis) {
+      sum = 31 * sum + (is_replicate(layout->placements()[axis]) ? 0 : slots[i].coordinate[axis]);
+    }
+    return sum;
+  };
+  auto shards = made_once(first_alike(slots.size(), hash, same), Shards(slots.size()), [&](size_t slot) {
+    return make(local_shape(*layout, size, slots[slot].coordinate), options, slots[slot]);
+  });
   auto dtype = options.dtype();
   auto result = wrap(std::move(shards), layout, size, c10::contiguous_strides(size), dtype);
   return requires_grad ? result.set_requires_grad(true) : result;
@@ -162,8 +188,9 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
     shards = deal(std::move(shards), *layout, *src_data_rank);
   } else {
     for (size_t slot = 0; slot < shards.size(); ++slot) {
-      shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate).clone(at::MemoryFormat::Contiguous);
+      shards[slot] = shard_of(shards[slot], *layout, mesh.slots()[slot].coordinate);
     }
+    shards = made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); });
   }
   auto result = wrap(std::move(shards), layout, data.sizes(), strides_like(value_at(data, 0)), data.dtype());
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/twins.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/body.h"
 
@@ -12,9 +13,19 @@ namespace {
 
 // The copy has the elements of the base's shard, in order.
 void write_local(const Shards& targets, const Shards& values) {
-  for (size_t slot = 0; slot < targets.size(); ++slot) {
-    write_into(targets[slot], values[slot].reshape(targets[slot].sizes()));
-  }
+  write_once(targets, values, [&](size_t slot) { write_into(targets[slot], values[slot].reshape(targets[slot].sizes())); });
+}
+
+// What the base is as a whole, per slot, with the values of the view written into it.
+Shards rewritten(const Recipe& recipe, const Shards& wholes, const Shards& values) {
+  auto same = [&](size_t i, size_t j) { return are_twins(wholes[i], wholes[j]) && are_twins(values[i], values[j]); };
+  auto first = first_alike(wholes.size(), [&](size_t i) { return twin_hash(wholes[i]) + 3 * twin_hash(values[i]); }, same);
+  return made_once(first, wholes, [&](size_t slot) {
+    auto whole = at::empty_strided(recipe.base.sizes(), recipe.base.strides(), wholes[slot].options());
+    write_into(whole, wholes[slot]);
+    write_into(replay(recipe, whole), values[slot]);
+    return whole;
+  });
 }
 
 }  // namespace
@@ -47,12 +58,11 @@ void write_through(const Recipe& recipe, const Shards& values, const Layout* lay
   auto gathered = run(plan(layout, replicated, recipe.sizes, element_size), values, recipe.sizes);
   auto wholes = shards_in(recipe.base, replicated);
   auto& targets = base.shards();
-  for (size_t slot = 0; slot < targets.size(); ++slot) {
-    auto whole = at::empty_strided(recipe.base.sizes(), recipe.base.strides(), wholes[slot].options());
-    write_into(whole, wholes[slot]);
-    write_into(replay(recipe, whole), gathered[slot]);
-    write_into(targets[slot], shard_of(whole, *base.layout, layout->mesh().slots()[slot].coordinate));
+  auto shards = rewritten(recipe, wholes, gathered);
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    shards[slot] = shard_of(shards[slot], *base.layout, layout->mesh().slots()[slot].coordinate);
   }
+  write_once(targets, shards, [&](size_t slot) { write_into(targets[slot], shards[slot]); });
 }
 
 bool overlap(const Recipe& a, const Recipe& b) {

@@ -1,7 +1,11 @@
 #include "intarsia/tensor/strides.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
+
+#include "intarsia/core/twins.h"
 
 namespace intarsia {
 
@@ -18,6 +22,16 @@ void follow_strides(at::Tensor& shard, at::IntArrayRef strides) {
   bool follows = true;
   for (int64_t d = 0; d < shard.dim(); ++d) follows = follows && (shard.size(d) == 1 || shard.stride(d) == wanted[d]);
   if (!follows) shard = at::empty_strided(shard.sizes(), wanted, shard.options()).copy_(shard);
+}
+
+void follow_strides(Shards& shards, at::IntArrayRef strides, bool contiguous) {
+  if (shards.size() == 1) return follow_strides(shards[0], strides, contiguous);
+  bool follow = contiguous && std::all_of(shards.begin(), shards.end(), [](auto& s) { return !s.defined() || s.is_contiguous(); });
+  if (follow) return;
+  shards = made_once(shards, [&](auto shard) {
+    follow_strides(shard, strides);
+    return shard;
+  });
 }
 
 }  // namespace intarsia

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "intarsia/core/shards.h"
+
 namespace intarsia {
 
 // Copies a local tensor, if it must be, into the order of `strides`, which are those of the whole.
@@ -17,5 +19,8 @@ inline void follow_strides(at::Tensor& shard, at::IntArrayRef strides, bool cont
   if (contiguous && shard.defined() && shard.is_contiguous()) return;
   follow_strides(shard, strides);
 }
+
+// The same for the local tensors of all hosted ranks; those that are twins stay twins.
+void follow_strides(Shards& shards, at::IntArrayRef strides, bool contiguous = false);
 
 }  // namespace intarsia

@@ -86,7 +86,8 @@ TEST(Gather, BringsThePieceOfEveryMember) {
     for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
       mine.push_back(at::full({3, axis.position(slot)}, axis.position(slot), at::kDouble).t());
     }
-    auto gathered = gather(axis, mine, {mine.size(), shapes});
+    auto known = std::make_shared<const std::vector<c10::DimVector>>(shapes);
+    auto gathered = gather(axis, mine, std::vector<PieceShapes>(mine.size(), known));
     for (size_t slot = 0; slot < mine.size(); ++slot) {
       auto pieces = gathered.pieces(slot);
       for (int64_t member = 0; member < n; ++member) {

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/core/twins.h"
 #include "intarsia/redistribute/exchange.h"
 #include "intarsia/tensor/body.h"
 
@@ -218,15 +219,18 @@ at::Tensor recut(const std::vector<at::Tensor>& tensors, int64_t dim, const std:
 
 Shards gather_along(const Axis& axis, const Shards& pieces, int64_t dim, const std::vector<int64_t>& extents) {
   if (pieces.empty()) return {};
-  std::vector<std::vector<c10::DimVector>> shapes;
+  std::vector<PieceShapes> shapes;
   for (auto& piece : pieces) {
-    auto& of_slot = shapes.emplace_back();
-    for (auto extent : extents) of_slot.emplace_back(piece.sizes())[dim] = extent;
+    auto of_slot = std::make_shared<std::vector<c10::DimVector>>();
+    for (auto extent : extents) of_slot->emplace_back(piece.sizes())[dim] = extent;
+    bool as_before = !shapes.empty() && *shapes.back() == *of_slot;
+    shapes.push_back(as_before ? shapes.back() : of_slot);
   }
   auto gathered = gather(axis, pieces, std::move(shapes));
-  Shards joined;
-  for (size_t slot = 0; slot < pieces.size(); ++slot) joined.push_back(at::cat(gathered.pieces(slot), dim));
-  return joined;
+  auto& flat = gathered.received;
+  auto same = [&](size_t i, size_t j) { return are_twins(flat[i], flat[j]) && *gathered.shapes[i] == *gathered.shapes[j]; };
+  auto first = first_alike(flat.size(), [&](size_t i) { return twin_hash(flat[i]); }, same);
+  return made_once(first, flat, [&](size_t slot) { return at::cat(gathered.pieces(slot), dim); });
 }
 
 const Layout* without_cut(const Layout& layout, int64_t dim, bool removed) {

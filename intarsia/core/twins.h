@@ -1,0 +1,135 @@
+#pragma once
+// Local tensors of simulated ranks that hold one value in one memory, as long as none of them is written to.
+//
+// Note [Twins]
+// Where a simulation comes by one value on several ranks (a gather, a broadcast, an op on arguments that are twins themselves),
+// it is made once, and the ranks' tensors are twins: each has a storage of its own, and the storages hold one memory together.
+// Before LibTorch gives out a pointer to write to (StorageImpl::mutable_data), it calls a function that the storage may carry;
+// ours gives that storage memory of its own, a copy unless it is the last holder. So whoever writes to one rank's tensor, by an
+// op, through a view, through from_local or with a pointer, reaches that rank alone, as in a job of processes, and nothing above
+// has to know of twins in order to be right.
+//
+// What ranks with twins would all do alike is done once, and its results are twins: made_once, write_once, and call_on_all_slots
+// of dispatch. That saves work and can be left out anywhere.
+//
+// Memory comes to be shared only while nobody can have a pointer to write to it: when it has just been made here (twin_of,
+// shareable). A pointer that is taken later parts the storage from its twins first.
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include "intarsia/core/shards.h"
+
+namespace intarsia {
+
+// Whether both show the same memory alike, and so the same values, to the bit. True of a tensor and itself.
+bool are_twins(const at::Tensor& a, const at::Tensor& b);
+
+// Whether what is written to the one, and to the other alike, may be written once: their storages hold one memory together,
+// or are one storage.
+bool may_write_once(const at::Tensor& a, const at::Tensor& b);
+
+// A number that is the same for twins.
+uint64_t twin_hash(const at::Tensor& tensor);
+
+// A twin of a tensor that has just been made.
+at::Tensor twin_of(const at::Tensor& value);
+
+// Marks a tensor that has just been made: until it is written to, it may become a twin of others.
+at::Tensor shareable(at::Tensor tensor);
+bool may_become_twins(const at::Tensor& a, const at::Tensor& b);
+
+// Adds a tensor for what a collective brings to the next of `slots`. Of several, it may become a twin of others, and takes no
+// memory of its own before it is written to, if it has the size of the last one.
+void add_room(Shards& rooms, at::IntArrayRef sizes, const at::TensorOptions& options, size_t slots);
+
+// Gives `target` the values of `value`: as its twin if they may become twins, else by a copy. All that view it see them.
+void become_twin(const at::Tensor& target, const at::Tensor& value);
+
+// What `result`, which was made from the tensors `from`, is where it is made from their twins `to`: itself or a view where it is
+// one of `from` or views it, else a twin of it.
+at::Tensor made_from(const at::Tensor& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to);
+
+// While it lives, tensors are written to on behalf of their twins, or of tensors that may become so. Those follow when it goes.
+// They let go of their memory meanwhile, so that it need not be copied; but not of that which the write reads.
+class WriteForTwins {
+ public:
+  explicit WriteForTwins(c10::ArrayRef<at::Tensor> read = {});
+  ~WriteForTwins();
+  WriteForTwins(const WriteForTwins&) = delete;
+  WriteForTwins& operator=(const WriteForTwins&) = delete;
+
+  void add(const at::Tensor& first, const at::Tensor& twin);
+
+ private:
+  std::vector<c10::StorageImpl*> read_;                          // in ascending order
+  std::vector<std::pair<c10::Storage, c10::Storage>> follow_;  // first, twin
+};
+
+// For each of `count`, the first one that is the same; hash(i) is equal where same(i, j).
+template <class Hash, class Same>
+std::vector<size_t> first_alike(size_t count, Hash hash, Same same) {
+  if (count <= 1) return std::vector<size_t>(count, 0);
+  size_t room = 2;
+  while (room < 2 * count) room *= 2;
+  std::vector<size_t> firsts(room, count), first(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t place = hash(i) * 0x9E3779B97F4A7C15;
+    place ^= place >> 32;
+    for (;; ++place) {
+      auto& known = firsts[place % room];
+      if (known == count) known = i;
+      if (known != i && !same(i, known)) continue;
+      first[i] = known;
+      break;
+    }
+  }
+  return first;
+}
+
+inline std::vector<size_t> first_twins(const Shards& tensors) {
+  return first_alike(tensors.size(), [&](size_t i) { return twin_hash(tensors[i]); },
+                     [&](size_t i, size_t j) { return are_twins(tensors[i], tensors[j]); });
+}
+
+// make(slot) for every slot, where `first` has the first slots that are alike: what is made of one of them counts for all. A
+// result is new or made of `from`.
+template <class Make>
+Shards made_once(const std::vector<size_t>& first, const Shards& from, Make make) {
+  Shards result;
+  for (size_t slot = 0; slot < first.size(); ++slot) {
+    auto leader = first[slot];
+    result.push_back(leader == slot ? make(slot) : made_from(result[leader], from[leader], from[slot]));
+  }
+  return result;
+}
+
+// make(tensor) of every tensor; twins get twins of one result.
+template <class Make>
+Shards made_once(const Shards& from, Make make) {
+  if (from.size() == 1) return {make(from[0])};
+  return made_once(first_twins(from), from, [&](size_t slot) { return make(from[slot]); });
+}
+
+// write(slot), which writes to targets[slot] what it reads from beside[slot], if there is one: once for twins.
+template <class Write>
+void write_once(const Shards& targets, const Shards& beside, Write write) {
+  auto hash = [&](size_t i) { return twin_hash(targets[i]) + 3 * (beside.empty() ? 0 : twin_hash(beside[i])); };
+  auto same = [&](size_t i, size_t j) {
+    return may_write_once(targets[i], targets[j]) && (beside.empty() || are_twins(beside[i], beside[j]));
+  };
+  auto first = first_alike(targets.size(), hash, same);
+  for (size_t slot = 0; slot < targets.size(); ++slot) {
+    if (first[slot] != slot) continue;
+    WriteForTwins twins(beside.empty() ? at::Tensor() : beside[slot]);
+    for (size_t other = slot + 1; other < targets.size(); ++other) {
+      if (first[other] == slot) twins.add(targets[slot], targets[other]);
+    }
+    write(slot);
+  }
+}
+
+}  // namespace intarsia

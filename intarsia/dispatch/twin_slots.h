@@ -1,0 +1,38 @@
+#pragma once
+// Simulated ranks that do the same in one call of an op, for their arguments are twins: see Note [Twins] in core/twins.h.
+
+#include <vector>
+
+#include "intarsia/core/twins.h"
+#include "intarsia/dispatch/cache.h"
+#include "intarsia/dispatch/call.h"
+
+namespace intarsia {
+
+using Inputs = c10::SmallVector<Shards, 4>;  // per operand; empty where it is plain or undefined
+
+// Of a tensor or a list of them, as made_from of core/twins.h; any other value is the same for all.
+c10::IValue made_from(const c10::IValue& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to);
+
+class TwinSlots {
+ public:
+  TwinSlots(const Call& call, const Decision& decision, const Inputs& inputs);
+
+  // The first slot that does the same as this one.
+  size_t first(size_t slot) const { return first_.empty() ? slot : first_[slot]; }
+
+  // The tensors that a slot gets where there are several, and those to which the first of several writes for the others, too.
+  std::vector<at::Tensor> tensors_at(size_t slot) const;
+  void write_for_others(size_t slot, WriteForTwins& writes) const;
+
+  // The results of the first slot as those of another that does the same.
+  std::vector<c10::IValue> results(const std::vector<c10::IValue>& of_first, size_t slot) const;
+
+ private:
+  const Call& call_;
+  const Inputs& inputs_;
+  std::vector<size_t> first_;  // empty if there is one slot
+  std::vector<char> written_;  // per operand
+};
+
+}  // namespace intarsia
