@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/mpi/load.h"
 #include "intarsia/comm/mpi/mpi.h"
 
 namespace intarsia {
@@ -16,14 +17,12 @@ namespace {
 constexpr auto kAuto = "auto";
 
 std::vector<EngineKind> kinds() {
-  return {{kAuto, &make_auto_engine}, {"gloo", &make_gloo_engine}, {"mpi", mpi_maker()}, {"shm", &make_shm_engine}};
+  return {{kAuto, &make_auto_engine}, {"gloo", &make_gloo_engine}, {"mpi", &make_mpi_engine}, {"shm", &make_shm_engine}};
 }
 
-std::string names(bool built_in) {
+std::string names() {
   std::string text;
-  for (auto& kind : kinds()) {
-    if ((kind.make != nullptr) == built_in) text.append(text.empty() ? "" : ", ").append(kind.name);
-  }
+  for (auto& kind : kinds()) text.append(text.empty() ? "" : ", ").append(kind.name);
   return text;
 }
 
@@ -36,13 +35,10 @@ EngineKind choose_engine(const std::string& name) {
   auto* source = read ? " (INTARSIA_ENGINE)" : "";
   for (auto& kind : kinds()) {
     if (wanted != kind.name) continue;
-    TORCH_CHECK_NOT_IMPLEMENTED(kind.make, "[init] the engine \"", wanted, "\"", source,
-                                " is not built into this library. Built in: ", names(true), ".");
+    if (kind.make == &make_mpi_engine) mpi_plugin();
     return kind;
   }
-  auto missing = names(false);
-  TORCH_CHECK_VALUE(false, "[init] there is no engine \"", wanted, "\"", source, ". Known: ", names(true),
-                    missing.empty() ? "" : "; not built in: " + missing, ".");
+  TORCH_CHECK_VALUE(false, "[init] there is no engine \"", wanted, "\"", source, ". Known: ", names(), ".");
 }
 
 }  // namespace intarsia

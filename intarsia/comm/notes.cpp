@@ -69,6 +69,8 @@ Notes::~Notes() = default;
 
 std::string Notes::key(int64_t rank) const { return c10::str("waits/", line_, "/", rank); }
 
+std::string Notes::farewell_key(int64_t rank) const { return c10::str("left/", line_, "/", rank); }
+
 std::string Notes::read(int64_t member, const History& history, const Collective& call) const {
   auto me = ranks_[position_], other = ranks_[member];
   if (!store_->check({key(other)})) return "";
@@ -100,6 +102,21 @@ std::string Notes::compare_with(int64_t member, const History& history, const Co
     return store_ ? read(member, history, call) : "";
   } catch (const std::exception&) {
     return "";
+  }
+}
+
+void Notes::leave() const {
+  try {
+    if (store_) store_->set(farewell_key(ranks_[position_]), std::string("1"));
+  } catch (const std::exception&) {
+  }
+}
+
+bool Notes::has_left(int64_t member) const {
+  try {
+    return store_ && store_->check({farewell_key(ranks_[member])});
+  } catch (const std::exception&) {
+    return false;
   }
 }
 

@@ -30,8 +30,13 @@ class Notes {
   // The same with the note of one member, who may have left because of us; tells the others nothing.
   std::string compare_with(int64_t member, const History& history, const Collective& call) const;
 
+  // Tells the others that we take no part any more, where nothing else does.
+  void leave() const;
+  bool has_left(int64_t member) const;
+
  private:
   std::string key(int64_t rank) const;
+  std::string farewell_key(int64_t rank) const;
   std::string read(int64_t member, const History& history, const Collective& call) const;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string line_;

@@ -31,19 +31,24 @@ SIDES = {
 }
 
 
+def check_sides(test, engine, lines):
+    """`lines` have what all ranks were told."""
+    for name, (number, most, one) in SIDES.items():
+        for rank in range(3):
+            with test.subTest(engine=engine, mismatch=name, rank=rank):
+                line = next((line for line in lines if re.match(rf"(\[\d+\] )?{name}: rank {rank}: ", line)), "")
+                mine, other = (one, most) if rank == 1 else (most, one)
+                side = lambda text: text if ".*" in text else re.escape(text)
+                others = "[02]" if rank == 1 else "1"
+                test.assertRegex(line, rf'collective {number or ".*"} on axis "tp": rank {rank} is in {side(mine)}, '
+                                       rf"rank {others} in {side(other)}")
+
+
 class AMismatch(unittest.TestCase):
     def check(self, engine):
         ended = play(3, "mismatches", "--engine", engine, "--timeout", 40)
         self.assertEqual(ended.status, 0, ended)
-        for name, (number, most, one) in SIDES.items():
-            for rank in range(3):
-                with self.subTest(engine=engine, mismatch=name, rank=rank):
-                    line = next((line for line in ended.lines if f"] {name}: rank {rank}: " in line), "")
-                    mine, other = (one, most) if rank == 1 else (most, one)
-                    side = lambda text: text if ".*" in text else re.escape(text)
-                    others = "[02]" if rank == 1 else "1"
-                    self.assertRegex(line, rf'collective {number or ".*"} on axis "tp": rank {rank} is in {side(mine)}, '
-                                           rf"rank {others} in {side(other)}")
+        check_sides(self, engine, ended.lines)
 
     def test_is_named_by_all_ranks_over_shared_memory(self):
         self.check("shm")

@@ -11,7 +11,7 @@ CLI = os.environ["INTARSIA_CLI"]
 PLAYER = os.environ["INTARSIA_PROCESS_TESTS"]
 
 # Variables of launchers that may be around this test, and ours.
-LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TORCHELASTIC_|OMPI_|PMIX_|SLURM_|INTARSIA_|GLOO_)")
+LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TORCHELASTIC_|OMPI_|PMIX_|PMI_|SLURM_|INTARSIA_|GLOO_)")
 
 
 def environment(**variables):

@@ -107,7 +107,7 @@ TEST_F(Init, WrongOptionsAreNamed) {
 }
 
 TEST_F(Init, AnEngineThatDoesNotExistIsNamedBeforeAnyoneWaits) {
-  auto text = "[init] there is no engine \"shmm\". Known: auto, gloo, shm; not built in: mpi.";
+  auto text = "[init] there is no engine \"shmm\". Known: auto, gloo, mpi, shm.";
   InitOptions alone, of_two;
   alone.engine = of_two.engine = "shmm";
   of_two.rank = 0;
@@ -125,7 +125,7 @@ TEST_F(Init, AnEngineThatDoesNotExistIsNamedBeforeAnyoneWaits) {
 TEST_F(Init, TheEnvironmentMayNameTheEngine) {
   auto group = group_of_two();
   setenv("INTARSIA_ENGINE", "shmm", 1);
-  auto text = "[init] there is no engine \"shmm\" (INTARSIA_ENGINE). Known: auto, gloo, shm; not built in: mpi.";
+  auto text = "[init] there is no engine \"shmm\" (INTARSIA_ENGINE). Known: auto, gloo, mpi, shm.";
   EXPECT_EQ(error_text<c10::ValueError>([] { init(); }), text);
   EXPECT_EQ(error_text<c10::ValueError>([&] { mesh_from_group(group, c10::DeviceType::CPU); }), text);
   InitOptions options;
@@ -133,14 +133,17 @@ TEST_F(Init, TheEnvironmentMayNameTheEngine) {
   EXPECT_EQ(init(options).size(), 1);
 }
 
-TEST_F(Init, AnEngineThatIsNotBuiltInIsAnErrorOfItsOwn) {
+TEST_F(Init, AnEngineWhosePluginIsNotThereIsAnErrorOfItsOwn) {
+  setenv("INTARSIA_MPI_PLUGIN", "/not/there.so", 1);
   InitOptions options;
   options.engine = "mpi";
-  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { init(options); }),
-            "[init] the engine \"mpi\" is not built into this library. Built in: auto, gloo, shm.");
+  auto text = "[init] the engine \"mpi\" needs the plugin /not/there.so, which cannot be loaded: /not/there.so: cannot open shared object file: "
+              "No such file or directory. Build Intarsia where an MPI is installed (Debian: libopenmpi-dev), or name the plugin in "
+              "INTARSIA_MPI_PLUGIN.";
+  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { init(options); }), text);
   setenv("INTARSIA_ENGINE", "mpi", 1);
-  EXPECT_EQ(error_text<c10::NotImplementedError>([] { init(); }),
-            "[init] the engine \"mpi\" (INTARSIA_ENGINE) is not built into this library. Built in: auto, gloo, shm.");
+  EXPECT_EQ(error_text<c10::NotImplementedError>([] { init(); }), text);
+  unsetenv("INTARSIA_MPI_PLUGIN");
 }
 
 TEST_F(Init, TheEngineIsTheOneNamedElseThatOfTheEnvironmentElseAuto) {

@@ -41,6 +41,8 @@ const Variables kSrun = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {
                          {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "3"},
                          {"SLURM_STEP_NUM_NODES", "1"}};
 
+const Variables kMpiexec = {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "6"}};
+
 Variables with(Variables variables, const Variables& more) {
   for (auto& [name, value] : more) variables[name] = value;
   return variables;
@@ -51,7 +53,35 @@ TEST(Launch, WithoutALauncherThereIsNone) {
   EXPECT_EQ(launch_text({{"SLURM_NTASKS", "8"}}), "none");
 }
 
+// For `auto`: variables that another program has left are no launcher.
+TEST(Launch, OnlyALauncherOfMpiThatIsThereServesMpi) {
+  auto serves = [](const Variables& variables) {
+    auto environment = environment_of(variables);
+    return serves_mpi(environment, read_launch(environment).value());
+  };
+  EXPECT_FALSE(serves(kMpirun));
+  EXPECT_TRUE(serves(with(kMpirun, {{"PMIX_SERVER_URI4", "x"}})));
+  EXPECT_TRUE(serves(kMpiexec));
+  EXPECT_FALSE(serves(with(kTorchrun, {{"PMIX_SERVER_URI4", "x"}})));
+}
+
+TEST(Launch, APlaceToMeetIsKnownOrNot) {
+  auto knows = [](const Variables& variables) {
+    auto environment = environment_of(variables);
+    return knows_meeting(environment, read_launch(environment).value());
+  };
+  EXPECT_TRUE(knows(kTorchrun));
+  EXPECT_TRUE(knows(kSrun));
+  EXPECT_FALSE(knows(kMpirun));
+  EXPECT_FALSE(knows(with(kMpirun, {{"MASTER_ADDR", "node1"}})));
+  EXPECT_TRUE(knows(with(kMpirun, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}})));
+  EXPECT_TRUE(knows(with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_NAMESPACE", "prte@1"}})));
+  EXPECT_TRUE(knows(with(kMpiexec, {{"INTARSIA_RENDEZVOUS", "file:///x"}})));
+  EXPECT_FALSE(knows(kMpiexec));
+}
+
 TEST(Launch, ReadsWhatEachLauncherSets) {
+  EXPECT_EQ(launch_text(kMpiexec), "mpiexec 1/3 local 0");
   EXPECT_EQ(launch_text(kTorchrun), "torchrun 0/4 local 0");
   EXPECT_EQ(launch_text(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"TORCHELASTIC_RUN_ID", "a"},
                                          {"TORCHELASTIC_RESTART_COUNT", "2"}})),

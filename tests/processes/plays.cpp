@@ -72,6 +72,12 @@ void rank_one_uses_other_code() {
   sleep(60);
 }
 
+// Rank 1 ends well, while the others go on.
+void an_early_end() {
+  init();
+  for (int step = 0; step < (rank() == 1 ? 3 : 4); ++step) whole_axis().all_reduce({at::ones({4})}, ReduceOp::sum);
+}
+
 void a_group_without_rank_zero() {
   init();
   if (rank() == 0) return;  // it may serve the store, which the others still need
@@ -130,7 +136,16 @@ void over_a_group() {
   if (!pair.slots().empty()) print_sum(pair);
 }
 
+// What carries the bytes, as the trace and errors tell it.
+void name_the_carrier() {
+  init();
+  auto& axis = whole_axis();
+  axis.all_reduce({at::ones({1})}, ReduceOp::sum);
+  std::printf("rank %d: %s, over %s\n", int(rank()), current_world().text().c_str(), engine_of(current_world()).carrier(axis.line()).c_str());
+}
+
 const std::map<std::string, std::function<void()>> kPlays = {
+    {"carrier", name_the_carrier},
     {"sum", sum_of_ranks},
     {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
     {"kill_large", [] { reduce_until([] { raise(SIGKILL); }, 3000000); }},
@@ -140,6 +155,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"exit", [] { reduce_until([] { exit(7); }, 1000); }},
     {"uncaught", [] { reduce_until([] { abort(); }, 1000); }},
     {"kill_then_wait", kill_then_wait},
+    {"early_end", an_early_end},
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},

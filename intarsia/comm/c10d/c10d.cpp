@@ -13,6 +13,7 @@
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/mpi/mpi_group.h"
 #include "intarsia/comm/shm/meet.h"
 #include "intarsia/comm/shm/shm_group.h"
 
@@ -33,7 +34,13 @@ std::vector<Number> count_up(size_t n) {
 }
 
 const char* name_of(Lines lines) {
-  return lines == Lines::gloo ? "gloo" : lines == Lines::shm ? "shm" : "shm and gloo";
+  switch (lines) {
+    case Lines::gloo: return "gloo";
+    case Lines::shm: return "shm";
+    case Lines::mpi: return "mpi";
+    case Lines::either: break;
+  }
+  return "shm and gloo";
 }
 
 std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
@@ -137,15 +144,18 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
 std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks) const {
   if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
   c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<MpiTraffic> mpi;
   {
     std::lock_guard lock(mutex_);
     store = store_;
+    mpi = options_.mpi;
   }
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
   auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks));
   auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
   meeting->setTimeout(options_.timeout);
+  if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks);
   if (auto shared = shared_group(meeting, ranks)) return shared;
   std::shared_ptr<GlooMaker> gloo;
   {
@@ -171,6 +181,15 @@ std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
                          alarm_of(key_of(ranks)), notes_of(ranks, "shm")});
+}
+
+// Who makes a line of MPI's waits without end, so all meet before.
+std::shared_ptr<const Group> C10dEngine::group_over_mpi(std::shared_ptr<MpiTraffic> mpi, c10d::Store& meeting,
+                                                        const std::vector<int64_t>& ranks) const {
+  arrive("make_group", meeting, hosted()[0], ranks, options_.timeout);
+  int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
+  auto side = std::make_shared<MpiSide>(ranks, position, options_.timeout, alarm_of(key_of(ranks)), notes_of(ranks, "mpi"));
+  return make_mpi_group(std::move(mpi), std::move(side));
 }
 
 std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
@@ -228,6 +247,7 @@ void C10dEngine::close() const {
   groups.swap(groups_);
   store_.reset();
   gloo_.reset();
+  options_.mpi.reset();
   std::lock_guard alarms(alarm_mutex_);
   alarm_store_.reset();
 }

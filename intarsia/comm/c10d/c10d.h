@@ -22,6 +22,7 @@ namespace intarsia {
 class Alarm;
 class GlooMaker;
 class Group;
+class MpiTraffic;
 class Notes;
 
 // What carries the lines of a job that no adopted group carries.
@@ -29,6 +30,7 @@ enum class Lines {
   gloo,
   shm,     // an error where the ranks do not share memory
   either,  // shared memory where they do
+  mpi,
 };
 
 struct C10dOptions {
@@ -36,6 +38,7 @@ struct C10dOptions {
   std::chrono::milliseconds timeout;  // of every wait
   bool direct = true;                 // false: the backend's own collectives also where direct messages are faster
   Lines lines = Lines::gloo;
+  std::shared_ptr<MpiTraffic> mpi = nullptr;  // where that carries the lines
 };
 
 // Groups are made once per list of ranks, when a line first needs one: its members meet in the store, nobody else takes
@@ -70,13 +73,15 @@ class C10dEngine final : public Engine {
   std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks) const;
   std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
                                             const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> group_over_mpi(std::shared_ptr<MpiTraffic> mpi, c10d::Store& meeting,
+                                              const std::vector<int64_t>& ranks) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;
   std::shared_ptr<Notes> notes_of(const std::vector<int64_t>& ranks, const std::string& group) const;
   std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;
 
-  C10dOptions options_;
+  mutable C10dOptions options_;
   mutable std::mutex mutex_;  // guards what follows; an entry has its own lock
   mutable bool closed_ = false;
   mutable c10::intrusive_ptr<c10d::Store> store_;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -18,7 +19,9 @@
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engines.h"
 #include "intarsia/comm/launch/launch.h"
+#include "intarsia/comm/launch/mpi_meeting.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/mpi/load.h"
 
 namespace intarsia {
 namespace {
@@ -124,8 +127,12 @@ void leave_store() {
   if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), state().timeout);
 }
 
+// mpirun stops all ranks when one has failed: they get half a second to say what they were doing, as `intarsia run` gives them.
+constexpr milliseconds kTimeToSpeak{500};
+
 // A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
 void leave_at_exit(int status, void*) {
+  if (status != 0 && started_mpi()) std::this_thread::sleep_for(kTimeToSpeak);
   if (status != 0 || !state().engine) return;
   try {
     state().engine->close();
@@ -133,6 +140,12 @@ void leave_at_exit(int status, void*) {
   } catch (const std::exception&) {
     // The store has gone before us: there is nobody left to tell.
   }
+  end_mpi();
+}
+
+void leave_when_the_process_ends() {
+  static int registered = on_exit(leave_at_exit, nullptr);
+  (void)registered;
 }
 
 Launch launch_of(const InitOptions& options) {
@@ -144,24 +157,48 @@ Launch launch_of(const InitOptions& options) {
   return Launch{"init", *options.rank, *options.world_size};
 }
 
+// Under mpirun MPI carries the bytes, where there is a plugin for that MPI.
+EngineKind engine_for(const InitOptions& options, const Launch& launch) {
+  auto engine = choose_engine(options.engine);
+  bool may_choose = std::string(engine.name) == "auto";
+  return may_choose && serves_mpi(environment, launch) && mpi_plugin_serves(launch.by) ? choose_engine("mpi") : engine;
+}
+
+// Over ranks that MPI connects: nothing has to say where they meet.
+const World& join_over_mpi(const EngineKind& engine, const std::shared_ptr<MpiPort>& port, const std::string& job,
+                           const InitOptions& options) {
+  auto timeout = timeout_of(options);
+  Launch launch{"mpi", port->rank, port->size};
+  launch.one_host = port->on_this_host == port->size;
+  auto interface = options.interface.empty() ? read_interface(environment, {}, launch) : options.interface;
+  auto met = meet_over_mpi(*port, interface, timeout);
+  state().opened = OpenStore{met.meeting, met.store};
+  auto& world = join_store(engine, {port->rank, port->size, own_keys(met.store, job), interface, timeout, port});
+  leave_when_the_process_ends();
+  return world;
+}
+
 }  // namespace
 
 const World& init(const InitOptions& options) {
   std::lock_guard lock(state().mutex);
   if (auto* world = process_world()) return *world;
-  auto engine = choose_engine(options.engine);
   auto launch = launch_of(options);
-  if (launch.size == 1) {
+  auto engine = engine_for(options, launch);
+  bool over_mpi = std::string(engine.name) == "mpi", asks_mpi = over_mpi && launch.by.empty();
+  if (launch.size == 1 && !(asks_mpi && open_mpi_world()->size > 1)) {
     set_process_world(&world_of_one());
     return world_of_one();
+  }
+  if (over_mpi && !knows_meeting(environment, launch, options.rendezvous)) {
+    return join_over_mpi(engine, open_mpi_world(), launch.job, options);
   }
   auto timeout = timeout_of(options);
   auto meeting = read_meeting(environment, launch, options.rendezvous);
   auto interface = options.interface.empty() ? read_interface(environment, meeting, launch) : options.interface;
   auto store = own_keys(store_at(meeting, launch, timeout), launch.job);
   auto& world = join_store(engine, {launch.rank, launch.size, store, interface, timeout});
-  static int registered = on_exit(leave_at_exit, nullptr);
-  (void)registered;
+  leave_when_the_process_ends();
   return world;
 }
 
@@ -192,6 +229,19 @@ const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, con
   if (auto* world = process_world()) return *world;
   auto engine = choose_engine(options.engine);
   return join_group(engine, {group->getRank(), group->getSize(), nullptr, "", timeout_of(options)}, group);
+}
+
+const World& init_from_communicator(int communicator, const std::string& library, const InitOptions& options) {
+  std::lock_guard lock(state().mutex);
+  if (auto* world = process_world()) return *world;
+  auto given = options;
+  auto* named = environment("INTARSIA_ENGINE");
+  if (given.engine.empty() && !(named && *named)) given.engine = "mpi";
+  auto engine = choose_engine(given.engine);
+  auto port = open_mpi(communicator, library);
+  if (port->size > 1) return join_over_mpi(engine, port, "", given);
+  set_process_world(&world_of_one());
+  return world_of_one();
 }
 
 void finalize() {

@@ -25,10 +25,10 @@ struct InitOptions {
   std::string rendezvous;                           // tcp://host:port or file:///path
   std::string interface;                            // network interface or address for the ranks' connections
   std::optional<std::chrono::milliseconds> timeout;  // of every wait; else INTARSIA_TIMEOUT (seconds), else 5 minutes
-  std::string engine;                                // auto, gloo, shm; else INTARSIA_ENGINE, else auto: see engines.h
+  std::string engine;                                // auto, gloo, shm, mpi; else INTARSIA_ENGINE, else auto: see engines.h
 };
 
-// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI) or srun have set, and returns when
+// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI), srun or mpiexec (MPICH) have set, and returns when
 // all ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second call returns the
 // same world.
 const World& init(const InitOptions& options = {});
@@ -40,6 +40,10 @@ const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int6
 // The same over an existing process group: its ranks are the world. Nothing moves; the group must outlive its use.
 const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options = {});
 const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options = {});
+
+// The same over a communicator of MPI, for init_from_mpi.h, which knows mpi.h: its handle as Fortran has it, and what the
+// program's MPI says of itself.
+const World& init_from_communicator(int communicator, const std::string& library, const InitOptions& options = {});
 
 // Leaves the job: closes the connections. The process may join again, if the others do too. A program that ends need not
 // call it: when it ends well, the rank that serves the store stays until the others have ended too.

@@ -24,6 +24,7 @@ const Launcher kLaunchers[] = {
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
     {"srun", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_LOCALID",
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"mpiexec", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", {"PMI_JOBID"}},
 };
 
 std::string text_of(const Environment& environment, const char* name) {
@@ -37,6 +38,7 @@ bool on_one_host(const Environment& environment, const Launch& launch) {
     auto nodes = read_number(environment, "SLURM_STEP_NUM_NODES");
     return (nodes ? nodes : read_number(environment, "SLURM_NNODES")) == 1;
   }
+  if (launch.by == "mpiexec") return read_number(environment, "MPI_LOCALNRANKS") == launch.size;
   return read_number(environment, "LOCAL_WORLD_SIZE") == launch.size;
 }
 
@@ -106,6 +108,21 @@ Meeting read_meeting(const Environment& environment, const Launch& launch, const
   meeting.port = *port;
   meeting.rank_zero_serves = !launcher_serves(environment, launch);
   return meeting;
+}
+
+bool knows_meeting(const Environment& environment, const Launch& launch, const std::string& given) {
+  bool somewhere = !given.empty() || !text_of(environment, "INTARSIA_RENDEZVOUS").empty();
+  bool host = !text_of(environment, "MASTER_ADDR").empty() || launch.one_host;
+  bool port = !text_of(environment, "MASTER_PORT").empty() || !launch.job.empty();
+  return somewhere || (host && port);
+}
+
+bool serves_mpi(const Environment& environment, const Launch& launch) {
+  if (launch.by != "mpirun" && launch.by != "mpiexec") return false;
+  for (auto* name : {"PMIX_SERVER_URI2", "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMI_FD", "PMI_PORT"}) {
+    if (environment(name)) return true;
+  }
+  return false;
 }
 
 std::string read_interface(const Environment& environment, const Meeting& meeting, const Launch& launch) {

@@ -1,11 +1,13 @@
 #pragma once
 // The engine over MPI.
 
+#include <memory>
+
 #include "intarsia/comm/engines.h"
 
 namespace intarsia {
 
-// Null where the engine is not built in.
-MakeEngine mpi_maker();
+// Over job.mpi, else over MPI_COMM_WORLD, whose ranks have to be those of the job. Needs the plugin: see load.h.
+std::unique_ptr<Engine> make_mpi_engine(const Job& job);
 
 }  // namespace intarsia

@@ -2,26 +2,12 @@
 // The two ends of a lane. See Note [Lanes].
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "intarsia/comm/collective.h"
+#include "intarsia/comm/message_header.h"
 #include "intarsia/comm/shm/segment.h"
 
 namespace intarsia {
-
-// What stands before the bytes of a collective in a lane. A reader takes only what it expects.
-struct MessageHeader {
-  uint64_t number = 0;       // of the collective on its line
-  uint64_t fingerprint = 0;  // see Collective
-  uint64_t bytes = 0;
-  uint64_t what = 0;         // kind, op and dtype, for the error of a rank that expects another
-  bool operator==(const MessageHeader&) const = default;
-
-  void describe(const Collective& call);
-  std::string text() const;  // all_reduce(sum) of 64 floats
-};
-static_assert(sizeof(MessageHeader) == 32);
 
 // Messages begin at multiples of this. So a header lies in one piece, as does every element of a dtype, whose sizes
 // divide what is left of the first line behind a header.

@@ -1,0 +1,172 @@
+// What a wait over MPI does when nothing comes: it finds out why, and gives up its line.
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/mpi/mpi_traffic.h"
+
+namespace intarsia {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTimeToExplain{2000};  // for a rank to write down what it does
+constexpr size_t kComparedLast = 64;          // collectives
+
+std::string names_of_ranks(const MpiSide& side, std::vector<int64_t> members) {
+  for (auto& member : members) member = side.ranks[member];
+  std::sort(members.begin(), members.end());
+  members.erase(std::unique(members.begin(), members.end()), members.end());
+  std::string text = members.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < members.size(); ++i) text += (i ? ", " : "") + std::to_string(members[i]);
+  return text;
+}
+
+// Another thread of ours may have found out more.
+void check_side(const MpiSide& side) {
+  TORCH_CHECK_WITH(DistBackendError, !side.failed, side.why);
+}
+
+}  // namespace
+
+void MpiTraffic::look_around(MpiTask& task, Watch& watch, Lock& lock) {
+  auto& side = *task.side;
+  lock.unlock();
+  struct Relock {
+    Lock& lock;
+    ~Relock() { lock.lock(); }
+  };
+  {
+    Relock relock{lock};
+    check_interrupts();
+  }
+  check_side(side);
+  bury_abandoned();
+  bool due = watch.notes.due();
+  if (due) compare_notes(side, task.call, {}, lock);
+  side.read_farewells();
+  for (size_t j = 0; j < side.ranks.size(); ++j) {
+    if (side.farewells[j] != MpiFarewell::interrupted) continue;
+    fail(side, c10::str("rank ", side.ranks[j], " was interrupted while it waited. Start the job again."));
+  }
+  if (task.finished()) return;
+  auto missing = task.missing();
+  look_for_gone(side, missing, lock);
+  for (auto j : missing) {
+    if (!due || !side.notes || !side.notes->has_left(j) || move_all()) continue;
+    fail(side, c10::str("rank ", side.ranks[j], " is gone (it left the line). See why it ended."));
+  }
+  watch.next_look = Clock::now() + Watch::kPause;
+  if (Clock::now() < watch.begin + side.timeout || missing.empty()) return;
+  fail(side, c10::str(names_of_ranks(side, missing), " did not take part within ", std::chrono::duration<double>(side.timeout).count(),
+                      " s. Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
+}
+
+// Those who failed may have done so because of us.
+void MpiTraffic::look_for_gone(MpiSide& side, const std::vector<int64_t>& missing, Lock& lock) {
+  for (auto j : missing) {
+    if (side.farewells[j] != MpiFarewell::failed) continue;
+    if (move_all()) return;  // what it did last
+    Collective call;
+    for (auto& task : under_way_) {
+      if (task->side.get() == &side) call = task->call;
+    }
+    compare_notes(side, call, {}, lock);
+    auto rank = side.ranks[j];
+    lock.unlock();  // the store may take its time
+    auto first = side.alarm ? side.alarm->first_gone(rank) : rank;
+    lock.lock();
+    check_side(side);
+    if (first == side.rank()) first = rank;
+    auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
+    fail(side, c10::str("rank ", first, " is gone (", others, "it failed). See why it ended."));
+  }
+}
+
+// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
+void MpiTraffic::compare_notes(MpiSide& side, Collective call, milliseconds patience, Lock& lock) {
+  if (!side.notes) return;
+  auto history = side.history.tail(kComparedLast);
+  lock.unlock();  // the store may take its time
+  auto text = side.notes->compare(history, call);
+  for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
+    std::this_thread::sleep_for(Watch::kPause);
+    text = side.notes->compare(history, call);
+  }
+  lock.lock();
+  check_side(side);
+  if (!text.empty()) fail(side, text);
+}
+
+// The head says what the other did, its note also why.
+void MpiTraffic::explain(MpiSide& side, Lock& lock) {
+  auto message = *side.unexpected;
+  auto call = side.confused;
+  compare_notes(side, call, kTimeToExplain, lock);
+  auto other = message.found ? message.found->text() : "another collective, of more bytes";
+  fail(side, mismatch_text(call, side.rank(), side.ranks[message.member], other));
+}
+
+void MpiTraffic::fail(MpiSide& side, const std::string& text) {
+  give_up(side, text, MpiFarewell::failed);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+void MpiTraffic::give_up(MpiSide& side, const std::string& text, MpiFarewell farewell) {
+  side.why = text;
+  side.failed = true;
+  Tasks kept;
+  for (auto& task : std::exchange(under_way_, {})) {
+    if (task->side.get() == &side) {
+      abandon(std::move(task));
+    } else {
+      kept.push_back(std::move(task));
+    }
+  }
+  under_way_ = std::move(kept);
+  static const MpiFarewell words[] = {MpiFarewell::none, MpiFarewell::failed, MpiFarewell::interrupted};
+  auto* word = &words[static_cast<size_t>(farewell)];
+  for (size_t j = 0; j < side.ranks.size() && farewell != MpiFarewell::none; ++j) {
+    try {
+      if (static_cast<int64_t>(j) == side.position) continue;
+      last_words_.add(side.line->send(word, sizeof *word, static_cast<int>(j), static_cast<int>(MpiStream::farewells)), j);
+    } catch (const MpiError&) {
+      // Others find out by their own waits.
+    }
+  }
+}
+
+void MpiTraffic::abandon(std::shared_ptr<MpiTask> task) {
+  task->side->forget(*task);
+  task->abandoned = true;
+  if (port_->ended() || !port_->may_call()) return void(abandoned_.push_back(std::move(task)));
+  for (auto request : task->arriving.requests) port_->cancel(request);
+  for (auto& piece : task->pieces) {
+    for (auto request : piece.coming.requests) port_->cancel(request);
+  }
+  abandoned_.push_back(std::move(task));
+  bury_abandoned();
+}
+
+void MpiTraffic::bury_abandoned() {
+  auto over = [&](MpiMessages& messages) {
+    try {
+      messages.test(*port_);
+    } catch (...) {
+      // The line has failed already.
+    }
+    return !messages.open;
+  };
+  if (last_words_.open && over(last_words_)) last_words_.clear();
+  std::erase_if(abandoned_, [&](auto& task) {
+    bool all = over(task->arriving) && over(task->leaving);
+    for (auto& piece : task->pieces) all = over(piece.coming) && over(piece.going) && all;
+    if (all) over_.push_back(std::move(task));
+    return all;
+  });
+}
+
+}  // namespace intarsia

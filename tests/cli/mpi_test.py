@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Jobs over MPI, started by its own launcher. ctest runs it where an MPI was found."""
+
+import os
+import signal
+import unittest
+
+from mismatch_test import check_sides
+from support import PLAYER, Ended, environment
+
+MPIEXEC = os.environ["INTARSIA_MPIEXEC"]
+
+
+def mpirun(*commands, **variables):
+    """Each command is (ranks, program, arguments...) with variables of its own in front, as NAME=value."""
+    line = [MPIEXEC]
+    for ranks, *command in commands:
+        line += [":"] * (len(line) > 1) + ["-n", str(ranks), "env", *command]
+    return Ended(line, env=environment(**{name: value for name, value in os.environ.items() if name.startswith(("OMPI_", "PRTE_"))}) |
+                 {name: str(value) for name, value in variables.items()})
+
+
+def scene(ranks, name, **variables):
+    return mpirun((ranks, PLAYER, "--play", name), **variables)
+
+
+class AJob(unittest.TestCase):
+    def test_is_carried_by_mpi_if_asked_and_if_nobody_says_otherwise(self):
+        for variables in ({}, {"INTARSIA_ENGINE": "auto"}, {"INTARSIA_ENGINE": "mpi"}):
+            ended = scene(3, "carrier", **variables)
+            self.assertEqual(ended.lines, [f"rank {rank}: a job of 3 ranks over mpi, over mpi" for rank in range(3)], ended)
+            self.assertEqual(ended.status, 0, ended)
+
+    def test_may_use_other_engines(self):
+        for engine in ("gloo", "shm"):
+            ended = scene(2, "carrier", INTARSIA_ENGINE=engine)
+            self.assertEqual(ended.lines, [f"rank {rank}: a job of 2 ranks over {engine}, over {engine}" for rank in range(2)], ended)
+
+    def test_meets_without_an_address_where_hosts_are_unknown(self):
+        """As over several hosts: nothing says where the ranks meet, so rank 0 tells it over MPI."""
+        ended = mpirun((3, "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", PLAYER, "--play", "sum"), INTARSIA_ENGINE="mpi")
+        self.assertEqual([line.split(": ")[1] for line in ended.lines], ["the sum is 6"] * 3, ended)
+
+    def test_may_be_left_and_joined_again(self):
+        ended = scene(2, "twice", INTARSIA_ENGINE="mpi")
+        self.assertEqual(ended.status, 0, ended)
+        self.assertEqual(ended.lines, sorted(2 * [f"rank {rank} of 2, local {rank}: the sum is 3" for rank in range(2)]), ended)
+
+    def test_of_ranks_that_ask_for_different_engines_is_an_error_on_every_rank(self):
+        ended = mpirun((1, "INTARSIA_ENGINE=mpi", PLAYER, "--play", "sum"), (2, "INTARSIA_ENGINE=gloo", PLAYER, "--play", "sum"),
+                       OMPI_MCA_orte_abort_on_non_zero_status=0)
+        self.assertEqual(ended.err.count("[init] the ranks ask for different engines: gloo on ranks [1, 2], mpi on ranks [0]. "), 3, ended)
+
+
+class AMismatchOverMpi(unittest.TestCase):
+    def test_is_named_by_all_ranks(self):
+        ended = scene(3, "mismatches", INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=40)
+        self.assertEqual(ended.status, 0, ended)
+        check_sides(self, "mpi", ended.lines)
+
+    def test_that_a_rank_ends_with_is_told_too(self):
+        ended = scene(3, "early_end", INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=60)
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("rank 1 is gone (it left the line). See why it ended.", ended.err)
+
+
+class AFault(unittest.TestCase):
+    def test_of_a_rank_that_is_killed_ends_the_job(self):
+        ended = scene(3, "kill", INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=60)
+        self.assertNotEqual(ended.status, 0)
+        self.assertLess(ended.seconds, 60)
+        self.assertIn(f"signal {signal.SIGKILL.value}", ended.err + ended.out)
+
+    def test_of_a_rank_that_stops_is_named_when_the_time_is_over(self):
+        for name in ("stop", "stop_large"):
+            ended = scene(3, name, INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=3)
+            self.assertNotEqual(ended.status, 0)
+            self.assertRegex(ended.err, r'error: \[all_reduce\(sum\)\] failed on rank [02] along axis "tp" \(ranks \[0, 1, 2\], over mpi\) for aten::mm: '
+                                        r"rank 1 did not take part within 3 s\. ")
+
+
+if __name__ == "__main__":
+    unittest.main()
