@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -37,5 +38,9 @@ struct EngineKind {
 // INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an
 // engine that is not built in, is an error on every rank at once.
 EngineKind choose_engine(const std::string& name);
+
+// The engine of `job` when all `ranks`, which call this together, have said that they ask for the same; else an error of `where`
+// on every rank.
+std::unique_ptr<Engine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks);
 
 }  // namespace intarsia

@@ -12,6 +12,7 @@
 #include "intarsia/comm/c10d/collective_group.h"
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/c10d/own_backend.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/shm/meet.h"
 #include "intarsia/comm/shm/shm_group.h"
@@ -48,7 +49,8 @@ std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
 struct C10dEngine::Entry {
   std::mutex making;
   std::shared_ptr<const Group> group;
-  c10::intrusive_ptr<c10d::Backend> adopted;  // given by the user; other lines may travel inside it
+  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may travel inside it
+  c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that turn out not to share memory
 };
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
@@ -127,14 +129,15 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   // Making a group waits for its members, so only this line is locked.
   std::lock_guard lock(entry->making);
   if (!entry->group) {
-    entry->group = make_group(ranks);
+    entry->group = make_group(ranks, entry->fallback);
     std::lock_guard table(mutex_);
     carriers_[ranks] = entry->group->carrier();
   }
   return entry->group;
 }
 
-std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks) const {
+std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks,
+                                                    const c10::intrusive_ptr<c10d::Backend>& fallback) const {
   if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
   c10::intrusive_ptr<c10d::Store> store;
   {
@@ -147,6 +150,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
   meeting->setTimeout(options_.timeout);
   if (auto shared = shared_group(meeting, ranks)) return shared;
+  if (fallback) return group_over(fallback, ranks, count_up<int>(ranks.size()));
   std::shared_ptr<GlooMaker> gloo;
   {
     std::lock_guard lock(mutex_);
@@ -212,12 +216,26 @@ std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<
               "mesh_from_group.");
 }
 
+bool C10dEngine::reduces_in_place(const std::vector<int64_t>& ranks) const { return group_of(ranks)->reduces_in_place(); }
+
 void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
   auto entry = std::make_shared<Entry>();
-  entry->adopted = backend;
-  entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
+  auto name = backend->getBackendName();
+  // Lines of CPU tensors: memory is faster than a group over gloo, and our own backend is an engine as this one is.
+  bool ours = ranks.size() > 1 && (name == kOwnBackend || (name == "gloo" && options_.lines != Lines::gloo));
+  {
+    std::lock_guard lock(mutex_);
+    ours = ours && store_;
+    if (ours && groups_.count(ranks)) return;
+  }
+  if (ours) {
+    if (name == "gloo") entry->fallback = std::move(backend);
+  } else {
+    entry->adopted = backend;
+    entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
+  }
   std::lock_guard lock(mutex_);
-  carriers_[ranks] = entry->group->carrier();
+  if (entry->group) carriers_[ranks] = entry->group->carrier();
   groups_[ranks] = std::move(entry);
 }
 
