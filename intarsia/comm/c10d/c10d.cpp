@@ -51,6 +51,7 @@ struct C10dEngine::Entry {
   std::shared_ptr<const Group> group;
   c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may travel inside it
   c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that turn out not to share memory
+  std::string uid;                             // of the group in whose place the line is made; empty: none
 };
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
@@ -129,15 +130,14 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   // Making a group waits for its members, so only this line is locked.
   std::lock_guard lock(entry->making);
   if (!entry->group) {
-    entry->group = make_group(ranks, entry->fallback);
+    entry->group = make_group(ranks, *entry);
     std::lock_guard table(mutex_);
     carriers_[ranks] = entry->group->carrier();
   }
   return entry->group;
 }
 
-std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks,
-                                                    const c10::intrusive_ptr<c10d::Backend>& fallback) const {
+std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks, const Entry& entry) const {
   if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
   c10::intrusive_ptr<c10d::Store> store;
   {
@@ -146,11 +146,11 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   }
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
-  auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks));
+  auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks), entry.uid.empty() ? "" : "/of/" + entry.uid);
   auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
   meeting->setTimeout(options_.timeout);
-  if (auto shared = shared_group(meeting, ranks)) return shared;
-  if (fallback) return group_over(fallback, ranks, count_up<int>(ranks.size()));
+  if (auto shared = shared_group(meeting, ranks, entry.uid)) return shared;
+  if (entry.fallback) return group_over(entry.fallback, ranks, count_up<int>(ranks.size()));
   std::shared_ptr<GlooMaker> gloo;
   {
     std::lock_guard lock(mutex_);
@@ -164,7 +164,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
 
 // Null: this line is for gloo.
 std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                                      const std::vector<int64_t>& ranks) const {
+                                                      const std::vector<int64_t>& ranks, const std::string& uid) const {
   if (options_.lines == Lines::gloo) return nullptr;
   auto own = c10::make_intrusive<c10d::PrefixStore>("shm", meeting);
   auto trial = try_to_share(own, hosted()[0], ranks, options_.timeout);
@@ -174,7 +174,7 @@ std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c
   if (!trial.segment) return nullptr;
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
-                         alarm_of(key_of(ranks)), notes_of(ranks, "shm")});
+                         alarm_of(key_of(ranks) + "/" + uid), notes_of(ranks, "shm/" + uid)});
 }
 
 std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
@@ -222,13 +222,16 @@ void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10
   auto entry = std::make_shared<Entry>();
   auto name = backend->getBackendName();
   // Lines of CPU tensors: memory is faster than a group over gloo, and our own backend is an engine as this one is.
+  // Another group of the same ranks is another line: the one before may have failed.
   bool ours = ranks.size() > 1 && (name == kOwnBackend || (name == "gloo" && options_.lines != Lines::gloo));
   {
     std::lock_guard lock(mutex_);
     ours = ours && store_;
-    if (ours && groups_.count(ranks)) return;
+    auto known = groups_.find(ranks);
+    if (ours && known != groups_.end() && known->second->uid == backend->getGroupUid()) return;
   }
   if (ours) {
+    entry->uid = backend->getGroupUid();
     if (name == "gloo") entry->fallback = std::move(backend);
   } else {
     entry->adopted = backend;

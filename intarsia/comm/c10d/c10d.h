@@ -71,10 +71,9 @@ class C10dEngine final : public Engine {
  private:
   struct Entry;
   std::shared_ptr<const Group> group_of(const std::vector<int64_t>& ranks) const;
-  std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks,
-                                          const c10::intrusive_ptr<c10d::Backend>& fallback) const;
+  std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                            const std::vector<int64_t>& ranks) const;
+                                            const std::vector<int64_t>& ranks, const std::string& uid) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;
