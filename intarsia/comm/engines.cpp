@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 
+#include <map>
 #include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "intarsia/comm/c10d/c10d.h"
+#include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/mpi/load.h"
 #include "intarsia/comm/mpi/mpi.h"
 
@@ -26,6 +28,8 @@ std::string names() {
   return text;
 }
 
+std::string engine_key(int64_t rank) { return "engine/" + std::to_string(rank); }
+
 }  // namespace
 
 EngineKind choose_engine(const std::string& name) {
@@ -39,6 +43,21 @@ EngineKind choose_engine(const std::string& name) {
     return kind;
   }
   TORCH_CHECK_VALUE(false, "[init] there is no engine \"", wanted, "\"", source, ". Known: ", names(), ".");
+}
+
+// Ranks that ask for different engines would wait for each other in different places.
+std::unique_ptr<Engine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks) {
+  job.store->set(engine_key(job.rank), kind.name);
+  arrive(where, *job.store, job.rank, ranks, job.timeout);
+  std::map<std::string, std::vector<int64_t>> asking;
+  for (auto rank : ranks) asking[rank == job.rank ? kind.name : job.store->get_to_str(engine_key(rank))].push_back(rank);
+  std::string text;
+  for (auto& [engine, askers] : asking) {
+    text += c10::str(text.empty() ? "" : ", ", engine, " on ranks ", c10::ArrayRef<int64_t>(askers));
+  }
+  TORCH_CHECK_VALUE(asking.size() == 1, "[", where, "] the ranks ask for different engines: ", text,
+                    ". Set INTARSIA_ENGINE or InitOptions::engine to the same on all.");
+  return kind(job);
 }
 
 }  // namespace intarsia

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -40,5 +41,9 @@ struct EngineKind {
 // INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an
 // engine whose plugin is not there, is an error on every rank at once.
 EngineKind choose_engine(const std::string& name);
+
+// The engine of `job` when all `ranks`, which call this together, have said that they ask for the same; else an error of `where`
+// on every rank.
+std::unique_ptr<Engine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks);
 
 }  // namespace intarsia

@@ -26,6 +26,7 @@ class Group {
   virtual Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const = 0;
   virtual Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const = 0;
   virtual const char* carrier() const = 0;  // gloo, shm, ...: for traces and errors
+  virtual bool reduces_in_place() const { return false; }  // whether the result of an all_reduce may be `mine`
 };
 
 }  // namespace intarsia

@@ -29,6 +29,7 @@ void bind_pictures(py::module_& module);
 void bind_rules(py::module_& module);
 void bind_data_parallel(py::module_& module);
 void bind_checkpoints(py::module_& module);
+void bind_backends(py::module_& module);
 
 }  // namespace intarsia::python
 

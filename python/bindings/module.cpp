@@ -27,4 +27,5 @@ PYBIND11_MODULE(_core, module) {
   python::bind_rules(module);
   python::bind_data_parallel(module);
   python::bind_checkpoints(module);
+  python::bind_backends(module);
 }

@@ -46,6 +46,7 @@ void bind_recorder(py::module_& module) {
       .def_readonly("op", &CommEvent::op)
       .def_readonly("implicit", &CommEvent::implicit)
       .def_readonly("seconds", &CommEvent::seconds)
+      .def_readonly("engine", &CommEvent::engine, "What carried it: shm, gloo, ...")
       .def("__repr__", [](const CommEvent& event) { return str(event); });
   py::class_<CallbackRecorder>(module, "Recorder", "Calls a function for every collective of this process.")
       .def(py::init<py::object>(), py::arg("callback"))

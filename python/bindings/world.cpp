@@ -30,8 +30,10 @@ const World* joined_world(const StorePtr& store, int64_t rank, int64_t size, int
   return choose_engine("")({rank, size, own, "", std::chrono::milliseconds(milliseconds)}).release();
 }
 
+// Engines that have no use for groups connect the ranks themselves.
 void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr& group, const at::Device& device) {
-  engine_with_groups("adopt", world).adopt(ranks, group->getBackend(device.type()));
+  auto* engine = dynamic_cast<const C10dEngine*>(&engine_of(world));
+  if (engine) engine->adopt(ranks, group->getBackend(device.type()));
 }
 
 // Most of PyTorch's functions let go of the GIL before they call an op; indexing does not.

@@ -29,11 +29,11 @@ def whole_values(tensor: torch.Tensor) -> list:
     return list(tensor._local_tensors.values()) if hasattr(tensor, "_local_tensors") else [tensor]
 
 
-def _child(rank: int, size: int, folder: str, functions: list, args: tuple) -> None:
+def _child(rank: int, size: int, folder: str, functions: list, args: tuple, backend: str) -> None:
     torch.set_num_threads(1)
     faulthandler.enable()
     store = dist.FileStore(os.path.join(folder, "store"), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     for function in functions:
         try:
             function(*args)
@@ -45,10 +45,10 @@ def _child(rank: int, size: int, folder: str, functions: list, args: tuple) -> N
     dist.destroy_process_group()
 
 
-def run_ranks(size: int, functions: list, *args) -> None:
-    """Runs the functions in order on `size` processes over gloo. The first failure of any rank is raised here."""
+def run_ranks(size: int, functions: list, *args, backend: str = "gloo") -> None:
+    """Runs the functions in order on `size` processes. The first failure of any rank is raised here."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = mp.start_processes(_child, (size, folder, functions, args), size, join=False, start_method="spawn")
+        processes = mp.start_processes(_child, (size, folder, functions, args, backend), size, join=False, start_method="spawn")
         try:
             while not processes.join():
                 pass

@@ -12,6 +12,7 @@
 #include "intarsia/comm/c10d/collective_group.h"
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/c10d/own_backend.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/mpi/mpi_group.h"
 #include "intarsia/comm/shm/meet.h"
@@ -55,7 +56,9 @@ std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
 struct C10dEngine::Entry {
   std::mutex making;
   std::shared_ptr<const Group> group;
-  c10::intrusive_ptr<c10d::Backend> adopted;  // given by the user; other lines may travel inside it
+  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may travel inside it
+  c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that turn out not to share memory
+  std::string uid;                             // of the group in whose place the line is made; empty: none
 };
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
@@ -134,14 +137,14 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   // Making a group waits for its members, so only this line is locked.
   std::lock_guard lock(entry->making);
   if (!entry->group) {
-    entry->group = make_group(ranks);
+    entry->group = make_group(ranks, *entry);
     std::lock_guard table(mutex_);
     carriers_[ranks] = entry->group->carrier();
   }
   return entry->group;
 }
 
-std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks) const {
+std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks, const Entry& entry) const {
   if (ranks.size() == 1) return group_over(nullptr, ranks, {0});
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<MpiTraffic> mpi;
@@ -152,11 +155,12 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   }
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
-  auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks));
+  auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks), entry.uid.empty() ? "" : "/of/" + entry.uid);
   auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
   meeting->setTimeout(options_.timeout);
-  if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks);
-  if (auto shared = shared_group(meeting, ranks)) return shared;
+  if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks, entry.uid);
+  if (auto shared = shared_group(meeting, ranks, entry.uid)) return shared;
+  if (entry.fallback) return group_over(entry.fallback, ranks, count_up<int>(ranks.size()));
   std::shared_ptr<GlooMaker> gloo;
   {
     std::lock_guard lock(mutex_);
@@ -170,7 +174,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
 
 // Null: this line is for gloo.
 std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                                      const std::vector<int64_t>& ranks) const {
+                                                      const std::vector<int64_t>& ranks, const std::string& uid) const {
   if (options_.lines == Lines::gloo) return nullptr;
   auto own = c10::make_intrusive<c10d::PrefixStore>("shm", meeting);
   auto trial = try_to_share(own, hosted()[0], ranks, options_.timeout);
@@ -180,15 +184,16 @@ std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c
   if (!trial.segment) return nullptr;
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
-                         alarm_of(key_of(ranks)), notes_of(ranks, "shm")});
+                         alarm_of(key_of(ranks) + "/" + uid), notes_of(ranks, "shm/" + uid)});
 }
 
 // Who makes a line of MPI's waits without end, so all meet before.
 std::shared_ptr<const Group> C10dEngine::group_over_mpi(std::shared_ptr<MpiTraffic> mpi, c10d::Store& meeting,
-                                                        const std::vector<int64_t>& ranks) const {
+                                                        const std::vector<int64_t>& ranks, const std::string& uid) const {
   arrive("make_group", meeting, hosted()[0], ranks, options_.timeout);
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
-  auto side = std::make_shared<MpiSide>(ranks, position, options_.timeout, alarm_of(key_of(ranks)), notes_of(ranks, "mpi"));
+  auto side = std::make_shared<MpiSide>(ranks, position, options_.timeout, alarm_of(key_of(ranks) + "/" + uid),
+                                        notes_of(ranks, "mpi/" + uid));
   return make_mpi_group(std::move(mpi), std::move(side));
 }
 
@@ -231,12 +236,29 @@ std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<
               "mesh_from_group.");
 }
 
+bool C10dEngine::reduces_in_place(const std::vector<int64_t>& ranks) const { return group_of(ranks)->reduces_in_place(); }
+
 void C10dEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
   auto entry = std::make_shared<Entry>();
-  entry->adopted = backend;
-  entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
+  auto name = backend->getBackendName();
+  // Lines of CPU tensors: memory is faster than a group over gloo, and our own backend is an engine as this one is.
+  // Another group of the same ranks is another line: the one before may have failed.
+  bool ours = ranks.size() > 1 && (name == kOwnBackend || (name == "gloo" && options_.lines != Lines::gloo));
+  {
+    std::lock_guard lock(mutex_);
+    ours = ours && store_;
+    auto known = groups_.find(ranks);
+    if (ours && known != groups_.end() && known->second->uid == backend->getGroupUid()) return;
+  }
+  if (ours) {
+    entry->uid = backend->getGroupUid();
+    if (name == "gloo") entry->fallback = std::move(backend);
+  } else {
+    entry->adopted = backend;
+    entry->group = group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
+  }
   std::lock_guard lock(mutex_);
-  carriers_[ranks] = entry->group->carrier();
+  if (entry->group) carriers_[ranks] = entry->group->carrier();
   groups_[ranks] = std::move(entry);
 }
 

@@ -64,17 +64,21 @@ class C10dEngine final : public Engine {
   void barrier() const override;
   void close() const override;
 
-  // Uses `backend` for the line of these ranks, whose order is the backend's.
+  // Whether the result of an all_reduce along this line may be what each brings.
+  bool reduces_in_place(const std::vector<int64_t>& ranks) const;
+
+  // Uses `backend` for the line of these ranks, whose order is the backend's. Where this engine may share memory, the ranks of a
+  // group over gloo try that first.
   void adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const;
 
  private:
   struct Entry;
   std::shared_ptr<const Group> group_of(const std::vector<int64_t>& ranks) const;
-  std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                            const std::vector<int64_t>& ranks) const;
+                                            const std::vector<int64_t>& ranks, const std::string& uid) const;
   std::shared_ptr<const Group> group_over_mpi(std::shared_ptr<MpiTraffic> mpi, c10d::Store& meeting,
-                                              const std::vector<int64_t>& ranks) const;
+                                              const std::vector<int64_t>& ranks, const std::string& uid) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;

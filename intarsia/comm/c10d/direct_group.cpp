@@ -93,7 +93,9 @@ void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room
   Messages incoming(line, call), outgoing(line, call);
   auto taken = room.take((n - 1) * counts[me], mine);
   auto values = taken.view({n - 1, counts[me]});
-  auto value = [&](int64_t j) { return j == me ? from[j] : values[j - (j > me)]; };
+  auto own = from[me];
+  if (me > 1 && own.data_ptr() == to[me].data_ptr()) own = own.clone();  // in place: others are added up there first
+  auto value = [&](int64_t j) { return j == me ? own : values[j - (j > me)]; };
   each_peer(line->members, -1, [&](int64_t j) {
     if (counts[me]) incoming.receive(value(j), j);
   });
@@ -122,6 +124,7 @@ class DirectGroup final : public Group {
   }
 
   const char* carrier() const override { return carrier_.c_str(); }
+  bool reduces_in_place() const override { return true; }
 
   Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
     check(mine);

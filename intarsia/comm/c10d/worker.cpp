@@ -81,6 +81,8 @@ Wait Worker::run(std::function<void()> work, std::function<void()> give_up) {
   return [job] { job->wait(); };
 }
 
+bool Worker::runs_here() const { return thread_ && thread_->get_id() == std::this_thread::get_id(); }
+
 void Worker::serve() {
   std::unique_lock lock(mutex_);
   while (true) {

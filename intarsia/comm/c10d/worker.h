@@ -21,6 +21,7 @@ class Worker {
 
   // The wait throws what `work` throws. It can be interrupted: `give_up` is called, and has to make `work` end.
   Wait run(std::function<void()> work, std::function<void()> give_up);
+  bool runs_here() const;  // whether this is its thread, which cannot wait for itself
 
  private:
   struct Job;

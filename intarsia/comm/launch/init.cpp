@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -63,8 +62,6 @@ std::vector<int64_t> count_up(int64_t n) {
   return numbers;
 }
 
-std::string engine_key(int64_t rank) { return "engine/" + std::to_string(rank); }
-
 // Worlds live until the process ends, so engines are never freed.
 const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   auto* engine = made.release();
@@ -75,26 +72,8 @@ const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   return *engine;
 }
 
-// Ranks that ask for different engines would wait for each other in different places.
-void check_same_engine(const Job& job, const std::string& mine) {
-  std::map<std::string, std::vector<int64_t>> asking;
-  for (int64_t rank = 0; rank < job.size; ++rank) {
-    asking[rank == job.rank ? mine : job.store->get_to_str(engine_key(rank))].push_back(rank);
-  }
-  if (asking.size() == 1) return;
-  std::string text;
-  for (auto& [engine, ranks] : asking) {
-    text += c10::str(text.empty() ? "" : ", ", engine, " on ranks ", c10::ArrayRef<int64_t>(ranks));
-  }
-  TORCH_CHECK_VALUE(false, "[init] the ranks ask for different engines: ", text,
-                    ". Set INTARSIA_ENGINE or InitOptions::engine to the same on all.");
-}
-
 const World& join_store(const EngineKind& engine, const Job& job) {
-  job.store->set(engine_key(job.rank), engine.name);
-  arrive("init", *job.store, job.rank, count_up(job.size), job.timeout);
-  check_same_engine(job, engine.name);
-  return join(engine(job), job.timeout);
+  return join(make_together("init", engine, job, count_up(job.size)), job.timeout);
 }
 
 // Over a group that carries the line of all ranks.

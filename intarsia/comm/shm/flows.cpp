@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "intarsia/comm/shm/copy_past_caches.h"
 #include "intarsia/comm/shm/reduce_memory.h"
 
 namespace intarsia {
@@ -43,6 +44,11 @@ void end_reading(LaneReader& lane, bool last) {
   lane.release();
 }
 
+// A piece of a message of `whole` bytes to where the caller wants it.
+void copy_out(char* to, const char* from, uint64_t bytes, uint64_t whole) {
+  whole < kPastCachesBytes ? (void)std::memcpy(to, from, bytes) : copy_past_caches(to, from, bytes);
+}
+
 template <class Flow>
 bool all_finished(const Flow& flows) {
   return std::all_of(flows.begin(), flows.end(), [](auto& flow) { return flow.finished(); });
@@ -75,7 +81,7 @@ bool Pull::move() {
     auto left = header.bytes - done;
     auto bytes = whole_lines(lane->position(), lane->available(std::min(left, kPiece)), left);
     if (!bytes) break;
-    std::memcpy(to + done, lane->here(), bytes);
+    copy_out(to + done, lane->here(), bytes, header.bytes);
     lane->advance(bytes);
     done += bytes;
     end_reading(*lane, finished());
@@ -107,20 +113,21 @@ uint64_t Reducing::next_piece() {
   return onward ? whole_lines(onward->position(), onward->room(bytes), left) : bytes;
 }
 
+// Not where it goes: that is past the caches, or, in place, where our own values are needed behind those of two others.
+bool Reducing::added_up_apart() const { return header.bytes >= kPastCachesBytes || (to == mine && from[0] && from[1]); }
+
 bool Reducing::move() {
   if (finished()) return false;
   bool moved = !begun && begin();
   while (begun && done < header.bytes) {
     auto bytes = next_piece();
     if (!bytes) break;
+    alignas(kLineBytes) char near[kPiece];
+    auto* sum = onward ? onward->here() : added_up_apart() ? near : to + done;
     auto value = [&](size_t member) { return from[member] ? from[member]->here() : mine + done; };
-    for (size_t j = 1; j < from.size(); ++j) {
-      reduce_memory(to + done, j == 1 ? value(0) : to + done, value(j), bytes, type, op);
-    }
-    if (onward) {
-      std::memcpy(onward->here(), to + done, bytes);
-      onward->advance(bytes);
-    }
+    for (size_t j = 1; j < from.size(); ++j) reduce_memory(sum, j == 1 ? value(0) : sum, value(j), bytes, type, op);
+    if (sum != to + done) copy_out(to + done, sum, bytes, header.bytes);
+    if (onward) onward->advance(bytes);
     done += bytes;
     if (onward) end_writing(*onward, finished());
     for (auto* lane : from) {

@@ -46,7 +46,7 @@ struct Pull {
 struct Reducing {
   c10::SmallVector<LaneReader*, 4> from;  // per member of the line; null: ours
   const char* mine = nullptr;
-  char* to = nullptr;
+  char* to = nullptr;  // may be `mine`
   LaneWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
   MessageHeader header;          // of what comes, and of what goes on
   c10::ScalarType type = c10::ScalarType::Undefined;
@@ -58,6 +58,7 @@ struct Reducing {
 
  private:
   bool begin();
+  bool added_up_apart() const;
   uint64_t next_piece();
 };
 

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/shm/copy_past_caches.h"
+
 namespace intarsia {
 namespace {
 
@@ -28,13 +30,16 @@ class ShmGroup final : public Group {
   ~ShmGroup() override { traffic_->close(); }
 
   const char* carrier() const override { return "shm"; }
+  bool reduces_in_place() const override { return true; }
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
     if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(std::move(call), mine, result, later);
-    return run(std::move(call), later, {mine, result}, [&](Task& task) {
-      push(task, to_all_, data(mine), bytes);
-      reduce(task, from_all_, data(mine), data(result), bytes);
+    // In place, what others have not read yet would be overwritten; what is sent in parts has been read before it comes back.
+    auto from = bytes && data(mine) == data(result) ? mine.clone() : mine;
+    return run(std::move(call), later, {from, result}, [&](Task& task) {
+      push(task, to_all_, data(from), bytes);
+      reduce(task, from_all_, data(from), data(result), bytes);
     });
   }
 
@@ -46,7 +51,7 @@ class ShmGroup final : public Group {
       for (int64_t j = 0; j < size_; ++j) {
         auto bytes = counts[j] * width;
         if (j != me_) pull(task, from_all_[j], to, bytes);
-        if (j == me_ && bytes) std::memcpy(to, data(mine), bytes);
+        if (j == me_ && bytes && to != data(mine)) copy_own(to, data(mine), bytes);
         to += bytes;
       }
     });
@@ -60,7 +65,7 @@ class ShmGroup final : public Group {
       auto* to = data(receive);
       for (int64_t j = 0; j < size_; ++j) {
         if (j != me_) pull(task, from_[j], to, receive_counts[j] * width);
-        if (j == me_ && send_counts[j]) std::memcpy(to, part_of(send, send_counts, j), send_counts[j] * width);
+        if (j == me_ && send_counts[j]) copy_own(to, part_of(send, send_counts, j), send_counts[j] * width);
         to += receive_counts[j] * width;
       }
     });
@@ -95,6 +100,10 @@ class ShmGroup final : public Group {
   static char* data(const at::Tensor& t) { return static_cast<char*>(t.data_ptr()); }
   static char* part_of(const at::Tensor& t, const MemberCounts& counts, int64_t member) {
     return data(t) + std::accumulate(counts.begin(), counts.begin() + member, int64_t{0}) * t.element_size();
+  }
+
+  static void copy_own(char* to, const char* from, uint64_t bytes) {
+    bytes < kPastCachesBytes ? (void)std::memcpy(to, from, bytes) : copy_past_caches(to, from, bytes);
   }
 
   // A count of zero is no message.
