@@ -47,56 +47,109 @@ double seconds_of(const bench::Call& call) {
   return (bench::wall_us() - start) / 1e6;
 }
 
-double best_of(int rounds, const bench::Call& call) {
-  double best = 1e30;
-  for (int i = 0; i < rounds; ++i) best = std::min(best, seconds_of(call));
+// The best of several rounds, in which the calls take turns, so that noise falls on all alike.
+std::vector<double> best_of(int rounds, const std::vector<bench::Call>& calls) {
+  std::vector<double> best(calls.size(), 1e30);
+  for (int i = 0; i < rounds; ++i) {
+    for (size_t j = 0; j < calls.size(); ++j) best[j] = std::min(best[j], seconds_of(calls[j]));
+  }
   return best;
 }
 
 void say(const char* what, double seconds, double reference, const char* beside) {
-  if (rank() == 0)
-    std::printf("%-40s %8.3f s   %.2fx of %s (%.3f s)\n", what, seconds, seconds / reference, beside, reference),
-        std::fflush(stdout);
+  if (rank()) return;
+  std::printf("%-44s %8.3f s   %.2fx of %s (%.3f s)\n", what, seconds, seconds / reference, beside, reference);
+  std::fflush(stdout);
 }
 
-void save_and_load(const std::string& folder, int64_t megabytes) {
-  auto ranks = world_size();
-  auto mesh = init_device_mesh(torch::kCPU, {ranks});
-  auto rows = megabytes * 64;  // of 4096 floats, 16 kB
-  auto x = full({rows * ranks, 4096}, 1, mesh, {Shard(0)}, torch::kFloat);
-  auto dd_file = quoted(folder + "/dd-" + std::to_string(rank()));
-  auto count = std::to_string(megabytes);
-  auto quiet = " 2>/dev/null";
-  auto dd_write = best_of(3, [&] { shell("dd if=/dev/zero of=" + dd_file + " bs=1M conv=fsync count=" + count + quiet); });
-  auto write = best_of(3, [&] { checkpoint::save(folder + "/c", {{"x", x}}, {.quiet = true}); });
-  say("save", write, dd_write, "dd");
-  auto dd_read = best_of(3, [&] { shell("dd if=" + dd_file + " of=/dev/null bs=1M" + quiet); });
+// The most of all ranks.
+void say_memory(const char* what, double mb, double shard) {
+  auto& everyone = Axis::whole(init_device_mesh(torch::kCPU, {world_size()}));
+  auto most = everyone.highest(static_cast<int64_t>(mb * 1000)) / 1e3;
+  if (rank() == 0) std::printf("%-44s %8.1f MB beside the shard of %.1f MB\n", what, most, shard), std::fflush(stdout);
+}
+
+// The files, the tensor and the sizes that all figures are about.
+struct Case {
+  std::string folder;
+  int64_t megabytes;  // of each rank
+  at::Tensor x;
+  double shard() const { return megabytes * 1.048576; }
+};
+
+struct Times {
+  double save, load;
+};
+
+Times beside_dd(const Case& c) {
+  auto file = quoted(c.folder + "/dd-" + std::to_string(rank()));
+  auto dd = [&](const std::string& words) { shell("dd " + words + " bs=1M 2>/dev/null"); };
+  auto count = " count=" + std::to_string(c.megabytes);
+  auto save = [&] { checkpoint::save(c.folder + "/c", {{"x", c.x}}, {.quiet = true}); };
+  auto written = best_of(4, {[&] { dd("if=/dev/zero of=" + file + " conv=fsync" + count); }, save});
+  say("save", written[1], written[0], "dd");
   reset_peak();
   auto before = status_mb("VmRSS");
-  auto read = best_of(3, [&] { checkpoint::load(folder + "/c", {{"x", x}}, {.quiet = true}); });
-  say("load", read, dd_read, "dd");
-  if (rank() == 0) std::printf("%-40s %8.1f MB beside the shard\n", "memory of a load", status_mb("VmHWM") - before);
+  auto load = [&] { checkpoint::load(c.folder + "/c", {{"x", c.x}}, {.quiet = true}); };
+  auto shard = to_local(c.x);
+  // What has to be done at the least: the bytes get to where they are wanted, and nobody looks at them.
+  auto only_read = [&] {
+    std::ifstream in(c.folder + "/dd-" + std::to_string(rank()), std::ios::binary);
+    in.rdbuf()->pubsetbuf(nullptr, 0);
+    auto* to = static_cast<char*>(shard.data_ptr());
+    for (int64_t i = 0; i < c.megabytes; ++i) in.read(to + (i << 20), 1 << 20);
+  };
+  auto read = best_of(6, {[&] { dd("if=" + file + " of=/dev/null"); }, only_read, load});
+  say("load", read[2], read[0], "dd to /dev/null");
+  say("load", read[2], read[1], "read(2) into the shard, unchecked");
+  say_memory("memory of a load", status_mb("VmHWM") - before, c.shard());
+  return {written[1], read[2]};
+}
+
+// From rows to columns: every block of a file has something for every rank.
+void beside_other_layouts(const Case& c, double load) {
+  auto columns = empty(c.x.sizes(), mesh_of(c.x), {Shard(1)}, torch::kFloat);
+  columns.fill_(0);
+  reset_peak();
+  auto before = status_mb("VmRSS");
+  auto times = best_of(3, {[&] { checkpoint::load(c.folder + "/c", {{"x", columns}}, {.quiet = true}); }});
+  say("load as [S(1)] what was saved as [S(0)]", times[0], load, "load as [S(0)]");
+  say_memory("its memory", status_mb("VmHWM") - before, c.shard());
+}
+
+void beside_torch(const Case& c, Times ours) {
   auto peer = rank() ? std::map<std::string, double>()
                      : bench::read_values(
                            "env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} benchmarks/peer_checkpoint.py " +
-                           quoted(folder) + " " + std::to_string(ranks) + " " + std::to_string(megabytes) + " 2>/dev/null");
+                           quoted(c.folder) + " " + std::to_string(world_size()) + " " + std::to_string(c.megabytes) +
+                           " 2>/dev/null");
   barrier();
-  if (peer["save"] > 0) {
-    say("save", write, peer["save"] / 1e6, "torch.distributed.checkpoint");
-    say("load", read, peer["load"] / 1e6, "torch.distributed.checkpoint");
-  }
+  if (peer["save"] <= 0) return;
+  say("save", ours.save, peer["save"] / 1e6, "torch.distributed.checkpoint");
+  say("load", ours.load, peer["load"] / 1e6, "torch.distributed.checkpoint");
+}
 
-  auto shard = to_local(x), copy = torch::empty_like(shard);
-  copy.copy_(shard);
-  auto memcpy_s = best_of(3, [&] { std::memcpy(copy.data_ptr(), shard.data_ptr(), shard.nbytes()); });
-  checkpoint::save_async(folder + "/a", {{"x", x}}, {.quiet = true}).wait();  // has its memory from now on
-  double stall = 1e30;
-  for (int i = 0; i < 3; ++i) {
-    std::optional<checkpoint::PendingSave> pending;
-    stall = std::min(stall, seconds_of([&] { pending = checkpoint::save_async(folder + "/a", {{"x", x}}, {.quiet = true}); }));
+void stall(const Case& c) {
+  auto shard = to_local(c.x);
+  double memcpy_s = 0;
+  {
+    auto copy = shard.clone();
+    memcpy_s = best_of(4, {[&] { std::memcpy(copy.data_ptr(), shard.data_ptr(), shard.nbytes()); }})[0];
+  }
+  auto save = [&] { return checkpoint::save_async(c.folder + "/a", {{"x", c.x}}, {.quiet = true}); };
+  reset_peak();
+  auto before = status_mb("VmRSS");
+  std::optional<checkpoint::PendingSave> pending;
+  auto first = seconds_of([&] { pending = save(); });
+  pending->wait();
+  double best = 1e30;
+  for (int i = 0; i < 4; ++i) {
+    best = std::min(best, seconds_of([&] { pending = save(); }));
     pending->wait();
   }
-  say("stall of an asynchronous save", stall, memcpy_s, "memcpy");
+  say("stall of the first asynchronous save", first, memcpy_s, "memcpy");
+  say("stall of every other one", best, memcpy_s, "memcpy");
+  say_memory("memory of asynchronous saves", status_mb("VmHWM") - before, c.shard());
 }
 
 void mesh_to_mesh() {
@@ -114,6 +167,12 @@ void mesh_to_mesh() {
   auto times = bench::medians_us(
       {[&] { redistribute(x, four, {Shard(0)}); }, [&] { axis.all_to_all({send}, {sends[rank()]}, {receive}, {receives}); }}, 15);
   bench::print_ratio("64 MB from 2 to 4 ranks", times[0], times[1], "all_to_all of the same bytes");
+  CommDebugMode trace;
+  redistribute(x, four, {Shard(0)});
+  auto sent = torch::zeros({1}, torch::kLong);
+  for (auto& event : trace.events()) sent += event.sent;
+  auto all = axis.all_reduce({sent}, ReduceOp::sum)[0].item<int64_t>();
+  if (rank() == 0) std::printf("%-44s %8.1f MB, of which %.1f MB must\n", "of these travel", all / 1e6, 3 * quarter * 4 / 1e6);
 }
 
 }  // namespace
@@ -124,7 +183,16 @@ int main(int argc, char** argv) {
   torch::set_num_threads(1);
   auto folder = (std::filesystem::temp_directory_path() / "intarsia-bench-checkpoint").string();
   std::filesystem::create_directories(folder);
-  save_and_load(folder, argc > 1 ? std::atoll(argv[1]) : 512);
+  auto megabytes = argc > 1 ? std::atoll(argv[1]) : 512;
+  auto mesh = init_device_mesh(torch::kCPU, {world_size()});
+  {
+    // Rows of 4096 floats: 16 kB.
+    Case c{folder, megabytes, full({megabytes * 64 * world_size(), 4096}, 1, mesh, {Shard(0)}, torch::kFloat)};
+    auto times = beside_dd(c);
+    beside_other_layouts(c, times.load);
+    beside_torch(c, times);
+    stall(c);
+  }
   barrier();
   if (rank() == 0) std::filesystem::remove_all(folder);
   if (world_size() == 4) mesh_to_mesh();

@@ -24,6 +24,16 @@ bool is_fresh(const std::string& path) {
   return error || std::filesystem::file_time_type::clock::now() - changed < std::chrono::minutes(1);
 }
 
+// A file that goes while we look belongs to somebody who is at work.
+bool is_in_use(const std::string& path, const std::string& lock) {
+  if (!path_exists(lock)) return is_fresh(path);
+  try {
+    return !OpenFile::changing(lock).try_lock();
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
 std::vector<Found> find_complete(const std::string& folder) {
   std::vector<Found> found;
   for (auto& name : names_in(folder)) {
@@ -66,14 +76,29 @@ std::string latest(const std::string& folder) {
   return found.back().path;
 }
 
-void keep(const std::string& folder, int64_t count) {
+std::vector<std::string> retire(const std::string& folder, int64_t count) {
   TORCH_CHECK_VALUE(count > 0, "[checkpoint::keep] cannot keep ", count, " checkpoints. Keep one at least.");
   auto found = find_complete(folder);
+  std::vector<std::string> retired;
   for (size_t i = 0; i + count < found.size(); ++i) {
-    // Under another name it is no checkpoint any more: one that is half removed is not found, and goes with the next save.
     auto gone = found[i].path + kSavingMark + new_id();
-    std::filesystem::rename(found[i].path, gone);
-    remove_all(gone);
+    std::error_code error;
+    std::filesystem::rename(found[i].path, gone, error);
+    if (error == std::errc::no_such_file_or_directory) continue;  // somebody else keeps order here, too
+    TORCH_CHECK(!error, "could not remove ", found[i].path, ": ", error.message());
+    retired.push_back(gone);
+  }
+  return retired;
+}
+
+void keep(const std::string& folder, int64_t count) {
+  for (auto& path : retire(folder, count)) remove_all(path);
+}
+
+void try_to_remove(const std::string& path) {
+  try {
+    remove_all(path);
+  } catch (const c10::Error&) {
   }
 }
 
@@ -81,8 +106,7 @@ void remove_abandoned(const std::string& folder) {
   for (auto& name : names_in(folder)) {
     if (!is_being_written(name)) continue;
     auto path = folder + "/" + name, lock = path + "/" + kLockName;
-    bool in_use = path_exists(lock) ? !OpenFile::reading(lock).try_lock() : is_fresh(path);
-    if (!in_use) remove_all(path);
+    if (!is_in_use(path, lock)) try_to_remove(path);
   }
 }
 
@@ -100,17 +124,27 @@ OpenFile begin_folder(const std::string& path, const std::string& id) {
   make_folders(folder_of(path));
   auto folder = path + kSavingMark + id;
   make_folders(folder);
-  auto lock = OpenFile::writing(folder + "/" + kLockName);
-  lock.try_lock();  // a file system without locks: then nobody removes it but by its age
+  // It gets its name when it is locked: one that is there and not locked was left by somebody who is gone.
+  auto name = folder + "/" + kLockName;
+  auto lock = OpenFile::writing(name + ".new");
+  lock.try_lock();
+  put_in_place(name + ".new", name);
   return lock;
+}
+
+std::string checked_place(const std::string& path, const char* where) {
+  auto name = name_of(path);
+  bool fits = !name.empty() && name != "." && name != ".." && !is_being_written(name) && path.find('\0') == std::string::npos;
+  TORCH_CHECK_VALUE(fits, "[checkpoint::", where, "] \"", path, "\" is no name for a checkpoint. Name a folder, ",
+                    "such as runs/7/step-100.");
+  return path.substr(0, path.find_last_not_of('/') + 1);
 }
 
 void complete_folder(const std::string& folder, const std::string& path) {
   remove_all(folder + "/" + kLockName);
   sync_folder(folder);
-  bool replaced = put_in_place(folder, path);
+  put_in_place(folder, path);
   sync_folder(folder_of(path));
-  if (replaced) remove_all(folder);
 }
 
 void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index) {

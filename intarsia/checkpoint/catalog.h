@@ -19,6 +19,8 @@ bool has_latest(const std::string& folder);
 
 // Removes the oldest ones until `count` are left. Folders that are not checkpoints are left alone.
 void keep(const std::string& folder, int64_t count);
+// The first half of it: those that go get names under which they are no checkpoints any more. Returns these.
+std::vector<std::string> retire(const std::string& folder, int64_t count);
 
 // In the name of a checkpoint that is being written, and the file in it that the writer holds locked meanwhile.
 constexpr const char* kSavingMark = ".saving-";
@@ -36,11 +38,18 @@ void check_files(const std::string& path, const CheckpointIndex& index);
 // A new name for what is being written.
 std::string new_id();
 
+// `path` without slashes at its end; an error of `where` if it is no name for a checkpoint.
+std::string checked_place(const std::string& path, const char* where);
+
 // Makes the folder in which `path` is written, and holds its lock.
 OpenFile begin_folder(const std::string& path, const std::string& id);
 
 // See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the index before.
+// What stood there before, if anything, has the name `folder` then, and is to be removed.
 void complete_folder(const std::string& folder, const std::string& path);
 void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index);
+
+// Removes what is no checkpoint any more. What cannot be removed now goes with the next save.
+void try_to_remove(const std::string& path);
 
 }  // namespace intarsia::checkpoint

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -89,47 +90,52 @@ void write_pieces(const std::string& folder, const std::vector<PlannedFile>& fil
   }
 }
 
-std::string attempt(const std::function<void()>& step) {
-  try {
-    step();
-    return "";
-  } catch (const std::exception& error) {
-    return words_of(error);
+Tensors exported_tensors(const Items& items, const Rename& rename) {
+  auto contents = contents_of(items);
+  TORCH_CHECK_VALUE(contents.values.empty(), "[checkpoint::export_full] \"", contents.values.begin()->first,
+                    "\" is no tensor, and files for others hold tensors only. Leave it out.");
+  std::set<std::string> names;
+  for (auto& [name, tensor] : contents.tensors) {
+    if (rename) name = rename(name);
+    TORCH_CHECK_VALUE(names.insert(name).second, "[checkpoint::export_full] two tensors get the name \"", name,
+                      "\". Give each a name of its own.");
   }
+  return std::move(contents.tensors);
 }
 
 }  // namespace
 
-void export_full(const std::string& path, const Items& items, const ExportOptions& options) {
+void export_full(const std::string& place, const Items& items, const ExportOptions& options) {
   auto& world = current_world();
-  auto contents = contents_of(items);
-  TORCH_CHECK_VALUE(contents.values.empty(), "[checkpoint::export_full] \"", contents.values.begin()->first,
-                    "\" is no tensor, and files for others hold tensors only. Leave it out.");
-  std::map<std::string, IndexedTensor> forms;
-  if (options.rename) {
-    for (auto& tensor : contents.tensors) tensor.first = options.rename(tensor.first);
-  }
-  auto parts = owned_parts(world, contents.tensors, forms);
-  TORCH_CHECK_VALUE(forms.size() == contents.tensors.size(), "[checkpoint::export_full] two tensors get one name.");
-  auto files = plan_files(forms, options.file_bytes);
   bool leads = world.hosted()[0] == 0;
-  auto to_all = [&](const std::string& text) { return std::vector<std::string>(world.hosted().size(), text); };
-  auto folder = path + kSavingMark + told_by_all(world, to_all(new_id()))[0];
+  auto together = [&](const std::function<void()>& step) { do_together(world, "checkpoint::export_full", step); };
+  std::string path;
+  std::map<std::string, IndexedTensor> forms;
+  std::vector<OwnedPart> parts;
+  std::vector<PlannedFile> files;
+  together([&] {
+    path = checked_place(place, "export_full");
+    auto tensors = exported_tensors(items, options.rename);
+    parts = owned_parts(world, tensors, forms);
+    files = plan_files(forms, options.file_bytes);
+  });
+  auto id = told_by_all(world, std::vector<std::string>(world.hosted().size(), new_id()))[0];
+  auto folder = path + kSavingMark + id;
   std::optional<OpenFile> lock;
-  auto error = leads ? attempt([&] {
-    lock.emplace(begin_folder(path, folder.substr(path.size() + std::string(kSavingMark).size())));
+  together([&] {
+    if (!leads) return;
+    lock.emplace(begin_folder(path, id));
     remove_abandoned(folder_of(path));
     make_files(folder, files);
-  })
-                     : "";
-  raise_together(world, "checkpoint::export_full", to_all(error));
+  });
   int64_t total = 0;
   for (auto& part : parts) total += bytes_of(part);
   Progress progress("exporting " + path, total, options.progress, leads && !options.quiet);
-  error = attempt([&] { write_pieces(folder, files, parts, progress); });
-  raise_together(world, "checkpoint::export_full", to_all(error));
-  error = leads ? attempt([&] { complete_folder(folder, path); }) : "";
-  raise_together(world, "checkpoint::export_full", to_all(error));
+  together([&] { write_pieces(folder, files, parts, progress); });
+  together([&] {
+    if (leads) complete_folder(folder, path);
+  });
+  if (leads) try_to_remove(folder);  // what stood in its place
 }
 
 }  // namespace intarsia::checkpoint

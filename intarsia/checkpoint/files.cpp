@@ -87,11 +87,18 @@ void OpenFile::write(const void* from, int64_t bytes, int64_t offset) const {
   }
 }
 
+void OpenFile::begin_sync([[maybe_unused]] int64_t bytes, [[maybe_unused]] int64_t offset) const {
+#ifdef SYNC_FILE_RANGE_WRITE
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);  // what fails here fails again in sync()
+#endif
+}
+
 void OpenFile::sync() const {
   if (::fsync(descriptor_) != 0) fail_with(errno, "sync", path_);
 }
 
 bool OpenFile::try_lock() const { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0; }
+void OpenFile::unlock() const { ::flock(descriptor_, LOCK_UN); }
 
 std::string read_text(const std::string& path, int64_t limit) {
   auto file = OpenFile::reading(path);
@@ -138,19 +145,31 @@ void sync_folder(const std::string& path) {
 }
 
 void remove_all(const std::string& path) {
-  with_errors("remove", path, [&] { fs::remove_all(path); });
+  with_errors("remove", path, [&] {
+    try {
+      fs::remove_all(path);
+    } catch (const fs::filesystem_error& error) {  // somebody else removes it, too
+      if (error.code() != std::errc::no_such_file_or_directory) throw;
+      fs::remove_all(path);
+    }
+  });
 }
 
 bool put_in_place(const std::string& from, const std::string& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return false;
-  if (errno == EEXIST) {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
-    fail_with(errno, "replace", to);
+  auto renamed = [&](unsigned flags) { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0; };
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    if (renamed(RENAME_NOREPLACE)) return false;
+    // A file system without these flags: a plain rename, which fails if a folder that is not empty is there.
+    if (errno == EINVAL || errno == ENOSYS) {
+      if (renamed(0)) return false;
+      fail_with(errno, "rename to", to);
+    }
+    if (errno != EEXIST) fail_with(errno, "rename to", to);
+    if (renamed(RENAME_EXCHANGE)) return true;
+    if (errno != ENOENT || !path_exists(from)) fail_with(errno, "replace", to);
+    // Somebody took it away between the two calls: once more.
   }
-  // A file system without these flags: a plain rename, which fails if a folder that is not empty is there.
-  if (errno != EINVAL && errno != ENOSYS) fail_with(errno, "rename to", to);
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_with(errno, "rename to", to);
-  return false;
+  fail_with(EBUSY, "replace", to);
 }
 
 std::string folder_of(const std::string& path) {

@@ -22,8 +22,12 @@ class OpenFile {
   int64_t size() const;
   void read(void* to, int64_t bytes, int64_t offset) const;  // all of them: a file that ends before is an error
   void write(const void* from, int64_t bytes, int64_t offset) const;
-  void sync() const;      // returns when it is on the disk; not called in the destructor
-  bool try_lock() const;  // for this process alone, until it closes the file or ends; false if another one has it
+  void begin_sync(int64_t bytes, int64_t offset) const;  // the disk may begin with these; nothing is promised
+  void sync() const;                                     // returns when it is on the disk; not called in the destructor
+
+  // For this file handle alone, until it is closed or the process ends, however it ends. False if another one has it.
+  bool try_lock() const;
+  void unlock() const;
 
  private:
   OpenFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
@@ -44,6 +48,7 @@ void sync_folder(const std::string& path);
 void remove_all(const std::string& path);
 
 // `from` becomes `to` in one step. If `to` is there, the two change places, so that there is one at every moment. True if they did.
+// A file system that cannot exchange them: an error if `to` is there.
 bool put_in_place(const std::string& from, const std::string& to);
 
 // The folder that holds `path`, and the last part of it; a slash at the end does not count.

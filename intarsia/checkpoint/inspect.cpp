@@ -143,7 +143,8 @@ std::vector<std::string> problems_of(const std::string& path) {
   return problems;
 }
 
-void convert(const std::string& from, const std::string& to, int64_t files) {
+void convert(const std::string& from, const std::string& place, int64_t files) {
+  auto to = checked_place(place, "convert");
   TORCH_CHECK_VALUE(files > 0, "[checkpoint::convert] cannot write ", files, " files. Give one at least.");
   auto [source, folder, foreign] = open_any(from);
   if (!foreign) check_files(folder, source);
@@ -179,6 +180,7 @@ void convert(const std::string& from, const std::string& to, int64_t files) {
   }
   index.sequence = next_sequence(folder_of(to));
   complete_checkpoint(target, to, index);
+  try_to_remove(target);
 }
 
 }  // namespace intarsia::checkpoint

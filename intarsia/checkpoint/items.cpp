@@ -52,6 +52,12 @@ Contents contents_of(const Items& items) {
   check_distinct("save", items);
   auto names = parameter_names(items);
   Contents contents;
+  auto add_values = [&](const ValueMap& values) {
+    for (auto& [name, value] : values) {
+      TORCH_CHECK_VALUE(contents.values.emplace(name, value).second, "[checkpoint::save] \"", name,
+                        "\" is there twice. Give each item a name of its own.");
+    }
+  };
   for (auto& [scope, item] : items) {
     std::visit(overloaded{[&](torch::nn::Module* module) {
                             for (auto& tensor : tensors_in(*module, scope)) contents.tensors.push_back(std::move(tensor));
@@ -59,7 +65,7 @@ Contents contents_of(const Items& items) {
                           [&](torch::optim::Optimizer* optimizer) {
                             auto state = optimizer_contents(*optimizer, scope, names);
                             for (auto& tensor : state.tensors) contents.tensors.push_back(std::move(tensor));
-                            contents.values.merge(state.values);
+                            add_values(state.values);
                           },
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", scope,
@@ -67,10 +73,13 @@ Contents contents_of(const Items& items) {
                             contents.tensors.emplace_back(scope, tensor);
                           },
                           [&](const NamedState& state) {
-                            for (auto& [name, tensor] : state.tensors)
+                            for (auto& [name, tensor] : state.tensors) {
+                              TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", joined_name(scope, name),
+                                                "\" is an undefined tensor. Leave it out.");
                               contents.tensors.emplace_back(joined_name(scope, name), tensor);
+                            }
                           },
-                          [&](const Value& value) { contents.values[scope] = value; }},
+                          [&](const Value& value) { add_values({{scope, value}}); }},
                item.content());
   }
   check_distinct("save", contents.tensors);

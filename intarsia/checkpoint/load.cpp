@@ -8,13 +8,15 @@
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
 #include "intarsia/checkpoint/foreign.h"
-#include "intarsia/checkpoint/reader.h"
+#include "intarsia/checkpoint/shared_reading.h"
 #include "intarsia/checkpoint/tell.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia::checkpoint {
 namespace {
+
+constexpr size_t kMostNamed = 20;
 
 // How many letters have to change to make one name of another, up to a limit.
 int64_t distance(const std::string& a, const std::string& b) {
@@ -48,8 +50,6 @@ bool in_scopes(const std::string& name, const std::vector<std::string>& scopes) 
   return std::any_of(scopes.begin(), scopes.end(), [&](auto& scope) { return name.compare(0, scope.size(), scope) == 0; });
 }
 
-constexpr size_t kMostNamed = 20;
-
 std::string listed(const char* title, const std::vector<std::string>& lines) {
   std::string text;
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -81,7 +81,8 @@ Match match(const Wanted& wanted, const CheckpointIndex& index, const Rename& re
     auto found = index.tensors.find(stored);
     if (found == index.tensors.end()) {
       result.missing.push_back(name);
-      result.missing_lines.push_back(name + (stored == name ? "" : " (as \"" + stored + "\")") + near_miss(stored, left));
+      auto near = result.missing_lines.size() < kMostNamed ? near_miss(stored, left) : "";  // the others are only counted
+      result.missing_lines.push_back(name + (stored == name ? "" : " (as \"" + stored + "\")") + near);
     } else if (target.sizes() != at::IntArrayRef(found->second.shape)) {
       result.mismatched.push_back(
           c10::str(name, ": ", at::IntArrayRef(found->second.shape), " in the checkpoint, ", target.sizes(), " here"));
@@ -129,31 +130,82 @@ void add_destinations(const IndexedTensor& stored, const std::string& name, cons
   }
 }
 
-void read_all(const std::string& folder, const CheckpointIndex& index, const Match& match, const std::string& path,
-              const LoadOptions& options, bool speaks) {
-  std::vector<Destination> destinations;
+// Everything that is read: by each rank for itself, or by the ranks of a mesh for each other.
+struct ReadingPlan {
+  std::vector<Destination> alone;
+  std::vector<std::pair<DeviceMesh, std::vector<SharedTarget>>> joint;
   std::vector<std::pair<at::Tensor, at::Tensor>> settled_copies;  // what is pending is read into a settled one
+
+  int64_t bytes = 0;  // that the hosted ranks get
+
+  void add_joint(const SharedTarget& target) {
+    auto& mesh = mesh_of(target.tensor);
+    auto found = std::find_if(joint.begin(), joint.end(), [&](auto& entry) { return entry.first == mesh; });
+    if (found == joint.end()) found = joint.insert(joint.end(), {mesh, {}});
+    found->second.push_back(target);
+  }
+  // Per mesh, what its ranks have to agree on.
+  std::vector<std::string> joint_texts() const {
+    std::vector<std::string> texts;
+    for (auto& [mesh, targets] : joint) {
+      auto& text = texts.emplace_back();
+      for (auto& target : targets) text += joint_text(target) + "\n";
+    }
+    return texts;
+  }
+};
+
+ReadingPlan plan_reading(const Match& match) {
+  ReadingPlan plan;
   for (auto& [stored, named] : match.tensors) {
     auto target = named.second.detach();
     if (is_dtensor(target) && layout_of(target).has_partial()) {
       auto copy = empty(target.sizes(), mesh_of(target), settled(placements_of(target)), target.options());
-      settled_copies.emplace_back(target, copy);
+      plan.settled_copies.emplace_back(target, copy);
       target = copy;
     }
-    add_destinations(*stored, named.first, target, destinations);
+    std::vector<Destination> alone;
+    add_destinations(*stored, named.first, target, alone);
+    for (auto& d : alone) plan.bytes += d.box.count() * static_cast<int64_t>(c10::elementSize(stored->dtype));
+    if (is_dtensor(target) && is_read_jointly(*stored, layout_of(target))) {
+      plan.add_joint({stored, named.first, target});
+    } else {
+      plan.alone.insert(plan.alone.end(), alone.begin(), alone.end());
+    }
   }
-  int64_t total = 0;
-  for (auto& d : destinations) total += d.box.count() * c10::elementSize(d.stored->dtype);
-  Progress progress("loading " + path, total, options.progress, speaks && !options.quiet);
+  return plan;
+}
+
+// Ranks that read together what others of their mesh do not would wait for them for ever.
+void check_joint(const World& world, const ReadingPlan& plan) {
+  std::string words;
+  auto texts = plan.joint_texts();
+  for (auto& text : texts) words += checksum_text(checksum_of(text.data(), text.size()));
+  auto all = told_by_all(world, std::vector<std::string>(world.hosted().size(), words));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    for (auto rank : plan.joint[i].first.ranks()) {
+      TORCH_CHECK_VALUE(all[rank].find(words.substr(16 * i, 16)) != std::string::npos,
+                        "rank ", world.hosted()[0], " and rank ", rank, " load different things onto ", plan.joint[i].first.text(),
+                        ". All ranks of a mesh have to load the same tensors in the same layouts");
+    }
+  }
+}
+
+void read_all(const std::string& folder, const CheckpointIndex& index, const Match& match, const ReadingPlan& plan,
+              const std::string& path, const LoadOptions& options, bool speaks) {
+  Progress progress("loading " + path, plan.bytes, options.progress, speaks && !options.quiet);
   PieceReader reader(folder, index);
-  for (auto& d : destinations) {
+  std::string error;  // of what is read jointly, which goes on
+  for (auto& [mesh, targets] : plan.joint) read_jointly(mesh, targets, reader, progress, error);
+  TORCH_CHECK(error.empty(), error);
+  for (auto& d : plan.alone) {
     try {
       reader.read(*d.stored, d.box, d.target, progress);
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, "tensor \"", d.name, "\": ", error.what_without_backtrace());
     }
   }
-  for (auto& [target, copy] : settled_copies) target.copy_(copy);
+  for (auto& [target, copy] : plan.settled_copies) target.copy_(copy);
   for (auto& [stored, named] : match.tensors) {
     if (is_dtensor(named.second)) body_of(named.second).written();
     if (!named.second.is_inference()) named.second.unsafeGetTensorImpl()->bump_version();
@@ -205,28 +257,29 @@ Loaded load(const std::string& path, const Items& items, const LoadOptions& opti
   at::NoGradGuard no_grad;
   auto& world = current_world();
   auto rename = options.rename ? options.rename : [](const std::string& name) { return name; };
-  Loaded loaded;
-  std::string error;
-  std::vector<std::function<void()>> finish;
-  try {
+  auto folder = path;
+  CheckpointIndex index;
+  Wanted wanted;
+  Match found;
+  ReadingPlan plan;
+  do_together(world, "checkpoint::load", [&] {
     bool foreign = !path_exists(path + "/" + kIndexName) && is_foreign(path);
-    auto folder = path;
-    auto index = foreign ? read_foreign(path, &folder) : read_index(path);
+    index = foreign ? read_foreign(path, &folder) : read_index(path);
     if (!foreign) check_headers(folder, index);
-    auto wanted = wanted_by(items, index, rename);
-    auto found = match(wanted, index, rename);
+    wanted = wanted_by(items, index, rename);
+    found = match(wanted, index, rename);
     if (options.strict) refuse_mismatch(path, found);
-    read_all(folder, index, found, path, options, world.hosted()[0] == 0);
-    loaded.values_ = std::move(index.values);
-    loaded.missing_ = std::move(found.missing);
-    loaded.unexpected_ = std::move(found.unexpected);
-    loaded.mismatched_ = std::move(found.mismatched);
-    finish = std::move(wanted.finish);
-  } catch (const std::exception& failure) {
-    error = words_of(failure);
-  }
-  raise_together(world, "checkpoint::load", std::vector<std::string>(world.hosted().size(), error));
-  for (auto& step : finish) step();
+    plan = plan_reading(found);
+  });
+  do_together(world, "checkpoint::load", [&] { check_joint(world, plan); });
+  do_together(world, "checkpoint::load",
+              [&] { read_all(folder, index, found, plan, path, options, world.hosted()[0] == 0); });
+  for (auto& step : wanted.finish) step();
+  Loaded loaded;
+  loaded.values_ = std::move(index.values);
+  loaded.missing_ = std::move(found.missing);
+  loaded.unexpected_ = std::move(found.unexpected);
+  loaded.mismatched_ = std::move(found.mismatched);
   return loaded;
 }
 

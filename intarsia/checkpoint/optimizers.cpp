@@ -81,22 +81,36 @@ void visit_fields(LBFGSOptions& o, V&& v) {
   v("tolerance_change", o.tolerance_change()), v("history_size", o.history_size()), v("line_search_fn", o.line_search_fn());
 }
 
-// Calls `body` with the types of state and options of this optimizer.
+// Calls `body` with the types of state and options of this optimizer, and its name.
 template <class State, class Options>
 struct Kind {
   using StateType = State;
   using OptionsType = Options;
+  std::string name;
 };
 template <class Body>
 void for_kind_of(const Optimizer& optimizer, const char* where, Body body) {
-  if (dynamic_cast<const SGD*>(&optimizer)) return body(Kind<SGDParamState, SGDOptions>());
-  if (dynamic_cast<const Adam*>(&optimizer)) return body(Kind<AdamParamState, AdamOptions>());
-  if (dynamic_cast<const AdamW*>(&optimizer)) return body(Kind<AdamWParamState, AdamWOptions>());
-  if (dynamic_cast<const Adagrad*>(&optimizer)) return body(Kind<AdagradParamState, AdagradOptions>());
-  if (dynamic_cast<const RMSprop*>(&optimizer)) return body(Kind<RMSpropParamState, RMSpropOptions>());
-  if (dynamic_cast<const LBFGS*>(&optimizer)) return body(Kind<LBFGSParamState, LBFGSOptions>());
+  if (dynamic_cast<const SGD*>(&optimizer)) return body(Kind<SGDParamState, SGDOptions>{"SGD"});
+  if (dynamic_cast<const Adam*>(&optimizer)) return body(Kind<AdamParamState, AdamOptions>{"Adam"});
+  if (dynamic_cast<const AdamW*>(&optimizer)) return body(Kind<AdamWParamState, AdamWOptions>{"AdamW"});
+  if (dynamic_cast<const Adagrad*>(&optimizer)) return body(Kind<AdagradParamState, AdagradOptions>{"Adagrad"});
+  if (dynamic_cast<const RMSprop*>(&optimizer)) return body(Kind<RMSpropParamState, RMSpropOptions>{"RMSprop"});
+  if (dynamic_cast<const LBFGS*>(&optimizer)) return body(Kind<LBFGSParamState, LBFGSOptions>{"LBFGS"});
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[checkpoint::", where, "] does not know the state of ",
                               c10::demangle(typeid(optimizer).name()), ". Give its tensors and numbers as items of their own.");
+}
+
+// Options that the same optimizers have in Python only. Some say how a step is computed, and do not matter here; those with a value
+// say what is computed, and ours computes just that.
+struct PythonOption {
+  const char* name;
+  std::optional<bool> ours;
+};
+std::vector<PythonOption> python_options(const std::string& kind) {
+  return {{"maximize", false},  {"decoupled_weight_decay", kind == "AdamW"},
+          {"capturable", {}},   {"differentiable", {}},
+          {"foreach", {}},      {"fused", {}},
+          {"initial_lr", {}}};
 }
 
 // Notes every field in a Contents.
@@ -159,8 +173,14 @@ struct FillFields {
                                       std::conditional_t<std::integral<N>, int64_t, double>>;
     auto* value = find(name);
     auto* fits = value ? std::get_if<Stored>(value) : nullptr;
-    if (fits) target = static_cast<N>(*fits);
-    if (!fits) wanted.values.push_back(scope + name);  // told as missing
+    auto* whole = value ? std::get_if<int64_t>(value) : nullptr;  // in Python, a rate may be 1
+    if (fits) {
+      target = static_cast<N>(*fits);
+    } else if (std::floating_point<N> && whole) {
+      if constexpr (std::floating_point<N>) target = static_cast<N>(*whole);
+    } else {
+      wanted.values.push_back(scope + name);  // told as missing
+    }
   }
   template <class T>
   void operator()(const char* name, std::optional<T>& value) const {
@@ -197,6 +217,20 @@ struct FindFields {
   }
 };
 
+void check_kind(const std::string& kind, const std::string& scope, const FillFields& fields) {
+  auto* stored = fields.find("kind");
+  TORCH_CHECK_VALUE(!stored || *stored == Value(kind), "[checkpoint::load] the optimizer \"", scope, "\" is of the kind ", kind,
+                    ", but ", str(*stored), " in the checkpoint. Make it of that kind.");
+}
+
+void check_python_options(const std::string& kind, const FillFields& fields) {
+  for (auto& [name, ours] : python_options(kind)) {
+    auto* value = fields.find(name);
+    TORCH_CHECK_VALUE(!value || !ours || *value == Value(*ours), "[checkpoint::load] \"", fields.scope, name, "\" is ", str(*value),
+                      ", and torch::optim::", kind, " computes its steps as if it were ", str(Value(*ours)), ".");
+  }
+}
+
 // Calls `body(name, parameter)` for all parameters.
 template <class Body>
 void for_each_parameter(Optimizer& optimizer, const ParameterNames& names, Body body) {
@@ -219,6 +253,7 @@ Contents optimizer_contents(Optimizer& optimizer, const std::string& scope, cons
       auto& options = static_cast<typename OfKind::OptionsType&>(optimizer.param_groups()[group].options());
       visit_fields(options, NoteFields{contents, joined_name(scope, c10::str("groups.", group, "."))});
     }
+    contents.values[joined_name(scope, "kind")] = kind.name;
     contents.values[joined_name(scope, "groups.size")] = static_cast<int64_t>(optimizer.param_groups().size());
     for_each_parameter(optimizer, names, [&](const std::string& name, const at::Tensor& parameter) {
       auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
@@ -240,12 +275,15 @@ void want_optimizer(Optimizer& optimizer, const std::string& scope, const Parame
   wanted.used_values.insert(groups->first);
   for_kind_of(optimizer, "load", [&](auto kind) {
     using OfKind = decltype(kind);
+    check_kind(kind.name, scope, FillFields{index, rename, wanted, joined_name(scope, ""), {}});
     using State = typename OfKind::StateType;
     using Options = typename OfKind::OptionsType;
     for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
       auto& options = static_cast<Options&>(optimizer.param_groups()[group].options());
       auto filled = std::make_shared<Options>(options);
-      visit_fields(*filled, FillFields{index, rename, wanted, joined_name(scope, c10::str("groups.", group, ".")), {}});
+      FillFields fields{index, rename, wanted, joined_name(scope, c10::str("groups.", group, ".")), {}};
+      check_python_options(kind.name, fields);
+      visit_fields(*filled, fields);
       wanted.finish.push_back([&options, filled] { options = *filled; });
     }
     for_each_parameter(optimizer, names, [&](const std::string& name, const at::Tensor& parameter) {

@@ -2,33 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include <ATen/ATen.h>
 
 #include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/slabs.h"
 
 namespace intarsia::checkpoint {
 namespace {
 
 constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
-constexpr int64_t kMostRead = 8 << 20;     // bytes of one read
 constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
-
-// Calls `body` for parts of a box that have at most `most` elements each.
-void for_each_slab(const Box& box, int64_t most, const std::function<void(const Box&)>& body) {
-  if (box.count() <= most) return body(box);
-  size_t dim = 0;
-  while (box.shape[dim] == 1) ++dim;
-  auto rows = std::max<int64_t>(1, most / (box.count() / box.shape[dim]));
-  for (int64_t begin = 0; begin < box.shape[dim]; begin += rows) {
-    auto slab = box;
-    slab.begin[dim] += begin;
-    slab.shape[dim] = std::min(rows, box.shape[dim] - begin);
-    for_each_slab(slab, most, body);
-  }
-}
 
 }  // namespace
 
@@ -54,10 +39,9 @@ struct PieceReader::Source {
            block_end = std::min(bytes, block_begin + kChecksumBlock);
       int64_t done;
       if (begin == block_begin && end >= block_end) {
-        auto last = std::min(end == bytes ? end : end / kChecksumBlock * kChecksumBlock, begin + kMostRead);
-        done = last - begin;
+        done = block_end - begin;
         file.read(to, done, piece.offset + begin);
-        for (int64_t at = 0; at < done; at += kChecksumBlock, ++number) check(to + at, std::min(kChecksumBlock, done - at), number);
+        check(to, done, number);  // while it is in the cache
       } else {
         if (block_number != number) {
           block.resize(block_end - block_begin);
@@ -117,18 +101,16 @@ void PieceReader::read_part(const IndexedTensor& tensor, const StoredPiece& piec
   for_each_slab(part, kMostStaged / element, [&](const Box& slab) {
     auto staged = at::empty(slab.shape, tensor.dtype);
     source.read(static_cast<char*>(staged.mutable_data_ptr()), slab, element);
-    auto begin = slab.begin;
-    for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] -= part.begin[dim];
-    view_of_box(target, begin, slab.shape).copy_(staged);
+    view_in_box(target, part, slab).copy_(staged);
   });
 }
 
 void PieceReader::check(const IndexedTensor& tensor, const StoredPiece& piece, Progress& progress) {
   auto bytes = piece.box.count() * static_cast<int64_t>(c10::elementSize(tensor.dtype));
   Source source{file(piece.file), piece, bytes, progress};
-  std::string buffer(std::min(bytes, kMostRead), '\0');
-  for (int64_t begin = 0; begin < bytes; begin += kMostRead) {
-    auto length = std::min(kMostRead, bytes - begin);
+  std::string buffer(std::min(bytes, kChecksumBlock), '\0');
+  for (int64_t begin = 0; begin < bytes; begin += kChecksumBlock) {
+    auto length = std::min(kChecksumBlock, bytes - begin);
     if (piece.checksums.empty()) {
       source.file.read(buffer.data(), length, piece.offset + begin);
     } else {
@@ -141,9 +123,7 @@ void PieceReader::read(const IndexedTensor& tensor, const Box& wanted, const at:
   for (auto& piece : tensor.pieces) {
     auto part = overlap(piece.box, wanted);
     if (!part) continue;
-    auto begin = part->begin;
-    for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] -= wanted.begin[dim];
-    read_part(tensor, piece, *part, view_of_box(target, begin, part->shape), progress);
+    read_part(tensor, piece, *part, view_in_box(target, wanted, *part), progress);
   }
 }
 

@@ -15,6 +15,7 @@ using c10::ScalarType;
 using nlohmann::json;
 
 constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kPage = 4096, kPaged = 1 << 20;
 constexpr int64_t kMostHeader = 100'000'000;  // the limit of the format
 
 struct DtypeName {
@@ -125,7 +126,7 @@ StoredHeader parse_header(std::string_view bytes, int64_t file_size) {
   auto entries = json::parse(bytes.begin() + kLengthBytes, bytes.end(), nullptr, false);
   TORCH_CHECK(entries.is_object(), "its header is not JSON of the format safetensors");
   for (auto& [name, entry] : entries.items()) {
-    if (name == "__metadata__") {
+    if (name == kMetadataName) {
       TORCH_CHECK(entry.is_object(), "its metadata is not a dict");
       for (auto& [key, value] : entry.items()) {
         TORCH_CHECK(value.is_string(), "its metadata is not a dict of texts");
@@ -157,9 +158,11 @@ StoredHeader read_header(const OpenFile& file) {
 
 std::string header_for(std::vector<StoredTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json entries = nlohmann::ordered_json::object();
-  if (!metadata.empty()) entries["__metadata__"] = metadata;
+  if (!metadata.empty()) entries[kMetadataName] = metadata;
   int64_t offset = 0;
   for (auto& tensor : tensors) {
+    TORCH_CHECK_VALUE(!entries.contains(tensor.name) && tensor.name != kMetadataName, "a file cannot hold a tensor called \"",
+                      tensor.name, "\"", tensor.name == kMetadataName ? ": the format safetensors keeps this name" : " twice");
     tensor.bytes = checked_bytes(tensor.shape, tensor.dtype);
     tensor.offset = offset;
     entries[tensor.name] = {{"dtype", dtype_name(tensor.dtype)},
@@ -167,12 +170,19 @@ std::string header_for(std::vector<StoredTensor>& tensors, const std::map<std::s
                             {"data_offsets", {offset, offset + tensor.bytes}}};
     offset += tensor.bytes;
   }
-  auto text = entries.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that tensors begin at a multiple of 8
+  std::string text;
+  try {
+    text = entries.dump();
+  } catch (const json::exception&) {
+    TORCH_CHECK_VALUE(false, "a name is not UTF-8");
+  }
+  // Tensors begin at a multiple of 8; those of a large file with a page, which is faster to read.
+  int64_t alignment = offset >= kPaged ? kPage : kLengthBytes, length = kLengthBytes + text.size();
+  text.resize((length + alignment - 1) / alignment * alignment - kLengthBytes, ' ');
   TORCH_CHECK(static_cast<int64_t>(text.size()) <= kMostHeader, "a header of ", text.size(),
               " bytes is more than the format allows");
-  uint64_t length = text.size();
-  std::string bytes(reinterpret_cast<const char*>(&length), kLengthBytes);
+  uint64_t text_bytes = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&text_bytes), kLengthBytes);
   bytes += text;
   for (auto& tensor : tensors) tensor.offset += bytes.size();
   return bytes;

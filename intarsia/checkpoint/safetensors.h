@@ -15,6 +15,8 @@
 
 namespace intarsia::checkpoint {
 
+constexpr const char* kMetadataName = "__metadata__";  // in a header; no tensor can be called so
+
 // Where a tensor stands in a file.
 struct StoredTensor {
   std::string name;

@@ -49,6 +49,7 @@ void save(const std::string& path, const Items& items, const SaveOptions& option
 PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options) {
   wait_for_last();
   auto saving = std::make_shared<Saving>(current_world(), path, items, options);
+  saving->take_part();
   saving->copy_to_memory();
   auto state = std::make_shared<PendingSave::State>();
   state->thread = std::thread([saving, state = state.get()]() mutable {

@@ -1,6 +1,10 @@
 #include "intarsia/checkpoint/saving.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -15,7 +19,7 @@ namespace {
 
 // What ranks tell each other begins with one of these.
 constexpr char kWritten = 'W', kFailed = 'E';
-constexpr const char* kFailedName = "failed";
+constexpr std::chrono::milliseconds kLookAgain(5);
 
 std::string file_name(int64_t rank, int64_t ranks) { return c10::str("rank-", rank, "-of-", ranks, ".safetensors"); }
 std::string part_name(int64_t rank) { return c10::str("part-", rank); }
@@ -81,6 +85,37 @@ CheckpointIndex merged(const std::vector<std::string>& parts) {
   return index;
 }
 
+// The outcome of a save: what went wrong, or the folders that are to be removed now.
+std::string outcome_text(const std::vector<std::string>& retired) {
+  std::string text(1, kWritten);
+  for (auto& path : retired) text += path + '\0';
+  return text;
+}
+
+std::vector<std::string> retired_in(const std::string& outcome) {
+  std::vector<std::string> retired;
+  if (outcome[0] != kWritten) return retired;
+  std::istringstream rest(outcome.substr(1));
+  for (std::string path; std::getline(rest, path, '\0');) retired.push_back(path);
+  return retired;
+}
+
+// A checkpoint that goes: every rank removes the files that a rank of its number wrote, and the first one the rest.
+void remove_share(const std::string& folder, const World& world) {
+  constexpr const char* kBegin = "rank-";
+  std::vector<std::string> names;
+  try {
+    names = names_in(folder);
+  } catch (const c10::Error&) {  // gone already
+  }
+  for (auto& name : names) {
+    bool data = name.compare(0, std::strlen(kBegin), kBegin) == 0;
+    auto rank = data ? std::atoll(name.c_str() + std::strlen(kBegin)) % world.size() : 0;
+    if (std::count(world.hosted().begin(), world.hosted().end(), rank)) try_to_remove(folder + "/" + name);
+  }
+  if (world.hosted()[0] == 0) try_to_remove(folder);
+}
+
 // One buffer for all copies, kept for the next save: memory that is new to the process costs more than the copy.
 at::Tensor& copies() {
   static auto* buffer = new at::Tensor;
@@ -89,38 +124,38 @@ at::Tensor& copies() {
 
 }  // namespace
 
-Saving::Saving(const World& world, std::string path, const Items& items, SaveOptions options)
-    : world_(world), path_(std::move(path)), options_(std::move(options)) {
-  TORCH_CHECK_VALUE(!name_of(path_).empty() && path_.find(kSavingMark) == std::string::npos, "[checkpoint::save] \"", path_,
-                    "\" is no name for a checkpoint. Name a folder, such as runs/7/step-100.");
-  while (path_.back() == '/') path_.pop_back();
-  auto contents = contents_of(items);
-  values_ = std::move(contents.values);
-  parts_ = owned_parts(world_, contents.tensors, forms_);
-  auto id = new_id();
-  std::string error = leads() ? prepare_folder(id) : "";
-  std::vector<std::string> mine(world_.hosted().size(), error.empty() ? kWritten + path_ + "\n" + id : kFailed + error);
-  auto all = told_by_all(world_, mine);
-  TORCH_CHECK(all[0][0] != kFailed, "[checkpoint::save] rank 0: ", all[0].substr(1));
-  auto line = all[0].find('\n');
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    TORCH_CHECK_VALUE(all[rank].substr(1, all[rank].find('\n') - 1) == all[0].substr(1, line - 1),
-                      "[checkpoint::save] rank 0 saves to ", all[0].substr(1, line - 1), ", but rank ", rank, " to ",
-                      all[rank].substr(1, all[rank].find('\n') - 1), ". All ranks have to name one folder.");
+Saving::Saving(const World& world, const std::string& path, const Items& items, SaveOptions options)
+    : world_(world), options_(std::move(options)) {
+  Contents contents;
+  try {
+    do_together(world_, "checkpoint::save", [&] {
+      path_ = checked_place(path, "save");
+      contents = contents_of(items);
+      if (leads()) lock_.emplace(begin_folder(path_, id_ = new_id()));
+    });
+    agree();
+    parts_ = owned_parts(world_, contents.tensors, forms_);
+    values_ = std::move(contents.values);
+  } catch (...) {
+    if (lock_) try_to_remove(path_ + kSavingMark + id_);
+    throw;
   }
-  id_ = all[0].substr(line + 1);
-  folder_ = path_ + kSavingMark + id_;
   // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
   if (leads()) remove_abandoned(folder_of(path_));
 }
 
-std::string Saving::prepare_folder(const std::string& id) {
-  try {
-    lock_.emplace(begin_folder(path_, id));
-    return "";
-  } catch (const std::exception& error) {
-    return words_of(error);
+// All ranks name one place, and write where the first one says.
+void Saving::agree() {
+  if (id_.empty()) id_ = new_id();  // nobody reads it but that of rank 0
+  auto all = told_by_all(world_, std::vector<std::string>(world_.hosted().size(), id_ + path_));
+  auto length = id_.size();
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    TORCH_CHECK_VALUE(all[rank].substr(length) == all[0].substr(length), "[checkpoint::save] rank 0 saves to ",
+                      all[0].substr(length), ", but rank ", rank, " to ", all[rank].substr(length),
+                      ". All ranks have to name one folder.");
   }
+  id_ = all[0].substr(0, length);
+  folder_ = path_ + kSavingMark + id_;
 }
 
 void Saving::copy_to_memory() {
@@ -169,86 +204,115 @@ void Saving::remove_data() {
   }
 }
 
-// Returns what went wrong, or nothing.
+// The outcome.
 std::string Saving::commit(const std::vector<std::string>& parts) {
   try {
     auto index = merged(parts);
     index.id = id_;
     index.sequence = next_sequence(folder_of(path_));
-    for (int64_t rank = 0; rank < world_.size(); ++rank) remove_all(folder_ + "/" + part_name(rank));
+    for (int64_t rank = 0; rank < world_.size(); ++rank) {
+      for (auto& name : {part_name(rank), Presence::file_name(rank)}) remove_all(folder_ + "/" + name);
+    }
     complete_checkpoint(folder_, path_, index);
   } catch (const std::exception& error) {
-    return words_of(error);
+    return kFailed + words_of(error);
   }
+  std::vector<std::string> retired;
+  if (path_exists(folder_)) retired.push_back(folder_);  // what stood in its place
   try {
-    if (options_.keep > 0) keep(folder_of(path_), options_.keep);
+    if (options_.keep > 0) {
+      for (auto& old : retire(folder_of(path_), options_.keep)) retired.push_back(old);
+    }
   } catch (const std::exception& error) {
     TORCH_WARN("[checkpoint::save] ", path_, " is complete, but an old one stays: ", words_of(error));
   }
-  return "";
+  return outcome_text(retired);
 }
 
 void Saving::finish_together() {
   auto parts = told_by_all(world_, told_);
-  auto error = leads() ? commit(parts) : "";
-  std::vector<std::string> outcome(world_.hosted().size(), error);
+  std::vector<std::string> outcome(world_.hosted().size(), leads() ? commit(parts) : "");
   auto all = told_by_all(world_, outcome);
-  if (all[0].empty()) return;
-  if (leads()) {
-    try {
-      remove_all(folder_);
-    } catch (const std::exception&) {  // the next save tries again
-    }
+  if (all[0][0] == kWritten) {
+    for (auto& folder : retired_in(all[0])) remove_share(folder, world_);
+    return;
   }
-  TORCH_CHECK(false, "[checkpoint::save] ", path_, " was not written. ", all[0]);
+  if (leads()) try_to_remove(folder_);
+  TORCH_CHECK(false, "[checkpoint::save] ", path_, " was not written. ", all[0].substr(1));
+}
+
+void Saving::take_part() {
+  if (static_cast<int64_t>(world_.hosted().size()) == world_.size()) return;
+  auto rank = world_.hosted()[0];
+  do_together(world_, "checkpoint::save", [&] { mine_.emplace(Presence::of_mine(folder_, rank)); });
+  do_together(world_, "checkpoint::save", [&] {  // everybody's is there now
+    for (int64_t other = 0; other < world_.size(); ++other) {
+      if (other != rank && (leads() || other == 0)) others_.push_back(Presence::of_another(folder_, other));
+    }
+  });
 }
 
 void Saving::finish_alone() {
   if (static_cast<int64_t>(told_.size()) == world_.size()) return finish_together();  // nobody to wait for
-  auto rank = world_.hosted()[0];
-  auto name = folder_ + "/" + part_name(rank);
+  auto name = folder_ + "/" + part_name(world_.hosted()[0]);
   write_text(name + ".new", told_[0]);
   put_in_place(name + ".new", name);
-  if (!leads()) return wait_for_leader();
-  std::string error;
-  try {
-    error = commit(wait_for_parts());
-  } catch (const std::exception& failure) {
-    error = words_of(failure);
+  std::string outcome;
+  if (leads()) {
+    outcome = commit(wait_for_parts());
+    mine_->tell(outcome[0] == kWritten ? std::string(1, kWritten) : outcome);
+    for (auto& folder : retired_in(outcome)) try_to_remove(folder);
+  } else {
+    outcome = wait_for_leader();
   }
-  if (error.empty()) return;
+  if (outcome[0] == kWritten) return;
   remove_data();
-  write_text(folder_ + "/" + kFailedName + ".new", error);
-  put_in_place(folder_ + "/" + kFailedName + ".new", folder_ + "/" + kFailedName);
-  TORCH_CHECK(false, "[checkpoint::save] ", path_, " was not written. ", error);
+  TORCH_CHECK(false, "[checkpoint::save] ", path_, " was not written. ", outcome.substr(1));
 }
 
 std::vector<std::string> Saving::wait_for_parts() const {
-  std::vector<std::string> parts(world_.size());
+  std::vector<std::string> parts;
   auto end = std::chrono::steady_clock::now() + options_.timeout;
-  for (int64_t rank = 0; rank < world_.size(); ++rank) {
-    auto name = folder_ + "/" + part_name(rank);
-    while (!path_exists(name)) {
-      if (std::chrono::steady_clock::now() > end) {
-        parts[rank] = kFailed + c10::str("has not written its part in ", options_.timeout.count(), " s");
-        break;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    if (parts[rank].empty()) parts[rank] = read_text(name, INT64_MAX);
-  }
+  for (int64_t rank = 0; rank < world_.size(); ++rank) parts.push_back(part_of(rank, end));
   return parts;
 }
 
-// The folder gets its name, or a note that says why not.
-void Saving::wait_for_leader() const {
+// What a rank has written, or what became of it.
+std::string Saving::part_of(int64_t rank, std::chrono::steady_clock::time_point end) const {
+  auto name = folder_ + "/" + part_name(rank);
+  while (true) {
+    bool gone = rank > 0 && others_[rank - 1].is_gone();  // asked before: a rank that writes its part and goes has written it
+    try {
+      if (path_exists(name)) return read_text(name, INT64_MAX);
+    } catch (const std::exception& error) {
+      return kFailed + words_of(error);
+    }
+    if (gone) return kFailed + std::string("was gone before it had written its part");
+    if (std::chrono::steady_clock::now() > end)
+      return kFailed + c10::str("has not written its part in ", options_.timeout.count(), " s");
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+std::string Saving::wait_for_leader() const {
   auto end = std::chrono::steady_clock::now() + options_.timeout;
-  auto failed = folder_ + "/" + kFailedName;
-  while (path_exists(folder_)) {
-    TORCH_CHECK(!path_exists(failed), "[checkpoint::save] ", path_, " was not written. ", read_text(failed, INT64_MAX));
-    TORCH_CHECK(std::chrono::steady_clock::now() < end, "[checkpoint::save] rank 0 has not completed ", path_, " in ",
-                options_.timeout.count(), " s");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (true) {
+    bool gone = others_[0].is_gone();  // asked before, as above
+    if (auto outcome = others_[0].told()) return *outcome;
+    if (gone && is_in_place()) return std::string(1, kWritten);
+    if (gone) return kFailed + std::string("rank 0: was gone before it was complete");
+    if (std::chrono::steady_clock::now() > end)
+      return kFailed + c10::str("rank 0: has not completed it in ", options_.timeout.count(), " s");
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+// Whether rank 0 had put it into its place before it ended.
+bool Saving::is_in_place() const {
+  try {
+    return read_index(path_).id == id_;
+  } catch (const std::exception&) {
+    return false;
   }
 }
 

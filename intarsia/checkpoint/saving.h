@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "intarsia/checkpoint/pieces.h"
+#include "intarsia/checkpoint/presence.h"
 #include "intarsia/checkpoint/save.h"
 
 namespace intarsia::checkpoint {
 
-// One save, from the beginning to the end. Of its steps, only the first and `finish_together` communicate.
+// One save, from the beginning to the end. Of its steps, `write` and `finish_alone` do not communicate.
 class Saving {
  public:
   // All ranks agree on the folder to write to.
-  Saving(const World& world, std::string path, const Items& items, SaveOptions options);
+  Saving(const World& world, const std::string& path, const Items& items, SaveOptions options);
 
+  void take_part();       // before finish_alone: each rank shows that it lives, where the others can see it
   void copy_to_memory();  // so that what is saved may change
   void write();           // what the hosted ranks own; errors are noted, and told by what follows
 
@@ -27,10 +29,12 @@ class Saving {
 
  private:
   bool leads() const { return world_.hosted()[0] == 0; }
-  std::string prepare_folder(const std::string& id);
+  void agree();
   std::string commit(const std::vector<std::string>& parts);
   std::vector<std::string> wait_for_parts() const;
-  void wait_for_leader() const;
+  std::string part_of(int64_t rank, std::chrono::steady_clock::time_point end) const;
+  std::string wait_for_leader() const;
+  bool is_in_place() const;
   void remove_data();
 
   const World& world_;
@@ -41,6 +45,8 @@ class Saving {
   std::vector<OwnedPart> parts_;
   std::vector<std::string> told_;  // per hosted rank: what it wrote, or what went wrong
   std::optional<OpenFile> lock_;
+  std::optional<Presence> mine_;
+  std::vector<Presence> others_;  // that this rank waits for: of rank 0 all, of any other rank 0
 };
 
 }  // namespace intarsia::checkpoint

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include <ATen/ATen.h>
 
@@ -41,6 +42,24 @@ void raise_together(const World& world, const std::string& where, const std::vec
     if (!all[rank].empty()) text += c10::str(text.empty() ? "" : "; ", "rank ", rank, ": ", all[rank]);
   }
   TORCH_CHECK(text.empty(), "[", where, "] ", text);
+}
+
+void do_together(const World& world, const std::string& where, const std::function<void()>& step) {
+  std::exception_ptr named;
+  std::string words;
+  try {
+    step();
+  } catch (const std::exception& error) {
+    words = words_of(error);
+    auto begin = "[" + where + "] ";
+    if (words.compare(0, begin.size(), begin) == 0) named = std::current_exception(), words = words.substr(begin.size());
+  }
+  try {
+    raise_together(world, where, std::vector<std::string>(world.hosted().size(), words));
+  } catch (const c10::Error&) {
+    if (named) std::rethrow_exception(named);
+    throw;
+  }
 }
 
 std::string words_of(const std::exception& error) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <ATen/ATen.h>
 
@@ -13,16 +14,48 @@ namespace {
 // Values as they stand in a file: dense, on the CPU, with nothing only noted.
 at::Tensor as_stored(const at::Tensor& values) { return values.cpu().resolve_conj().resolve_neg().contiguous(); }
 
+constexpr int64_t kSyncedAtOnce = 16 << 20;
+
+// A file of a rank, written from its beginning to its end: the disk begins with what is there while the rest is copied.
+class PartFile {
+ public:
+  explicit PartFile(OpenFile file) : file_(std::move(file)) {}
+  void write(const char* data, int64_t bytes) {
+    file_.write(data, bytes, end_);
+    end_ += bytes;
+    if (end_ - synced_ < kSyncedAtOnce) return;
+    file_.begin_sync(end_ - synced_, synced_);
+    synced_ = end_;
+  }
+  void sync() { file_.sync(); }
+  int64_t end() const { return end_; }
+
+ private:
+  OpenFile file_;
+  int64_t end_ = 0, synced_ = 0;
+};
+
 // A block is counted and written while it is in the cache.
-std::vector<uint64_t> write_counted(const OpenFile& file, const char* data, int64_t bytes, int64_t offset, Progress& progress) {
+std::vector<uint64_t> write_counted(PartFile& file, const char* data, int64_t bytes, Progress& progress) {
   std::vector<uint64_t> checksums;
   for (int64_t done = 0; done < bytes; done += kChecksumBlock) {
     auto length = std::min(kChecksumBlock, bytes - done);
     checksums.push_back(checksum_of(data + done, length));
-    file.write(data + done, length, offset + done);
+    file.write(data + done, length);
     progress.add(length);
   }
   return checksums;
+}
+
+// Where a piece is in a file is found by the index; names only have to differ. Two do not where a tensor is called as a box of
+// another.
+void make_distinct(std::vector<StoredTensor>& tensors) {
+  std::set<std::string> seen;
+  for (auto& tensor : tensors) {
+    auto name = tensor.name;
+    for (int copy = 2; tensor.name == kMetadataName || !seen.insert(tensor.name).second; ++copy)
+      tensor.name = c10::str(name, " (", copy, ")");
+  }
 }
 
 }  // namespace
@@ -47,23 +80,21 @@ CheckpointIndex write_part(const std::string& folder, const std::string& name, c
   CheckpointIndex result;
   result.tensors = forms;
   if (order.empty()) return result;
+  make_distinct(stored);
   auto header = header_for(stored, {{"format", "pt"}});
-  auto file = OpenFile::writing(folder + "/" + name);
-  file.write(header.data(), header.size(), 0);
-  int64_t end = header.size();
+  PartFile file(OpenFile::writing(folder + "/" + name));
+  file.write(header.data(), header.size());
   for (size_t i = 0; i < order.size(); ++i) {
     auto values = as_stored(order[i]->values);
     try {
-      auto checksums =
-          write_counted(file, static_cast<const char*>(values.const_data_ptr()), stored[i].bytes, stored[i].offset, progress);
+      auto checksums = write_counted(file, static_cast<const char*>(values.const_data_ptr()), stored[i].bytes, progress);
       result.tensors.at(order[i]->tensor).pieces.push_back({0, stored[i].offset, order[i]->box, std::move(checksums)});
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, "tensor \"", order[i]->tensor, "\": ", error.what_without_backtrace());
     }
-    end += stored[i].bytes;
   }
   file.sync();
-  result.files.push_back({name, part.rank, end, checksum_of(header.data(), header.size())});
+  result.files.push_back({name, part.rank, file.end(), checksum_of(header.data(), header.size())});
   return result;
 }
 

@@ -55,8 +55,8 @@ void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& 
 void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.handle.operator_name().name != "aten::set_", "[", op.name, "] gives a tensor the memory of ",
                               "another, and a distributed tensor has none of its own. Use copy_ or set_data. To load a module, as ",
-                              "torch::load does by this op, load a plain one and call load_full_state_dict(module, ",
-                              "full_state_dict(plain)).");
+                              "torch::load does by this op, use checkpoint::load; or load a plain one and call ",
+                              "load_full_state_dict(module, full_state_dict(plain)).");
   TORCH_CHECK_NOT_IMPLEMENTED(op.functional.operator_name() != op.handle.operator_name(), "[", op.name,
                               "] changes the form of a tensor in place, which a distributed tensor cannot do. ",
                               "Use an op that returns a new tensor.");

@@ -1,0 +1,36 @@
+#pragma once
+// Ranks that want parts of the same blocks of a file share the reading.
+//
+// Note [Whole blocks]
+// What is read is checked, and a checksum is of a whole block of 1 MiB. A tensor that was saved in rows and is wanted in
+// columns has something for every rank in every block: each rank would read all of them, n times what it keeps. So they share:
+// each block is read, and checked, by one rank, which sends the others what they want of it. A rank reads little more than its
+// share: slabs of 8 MiB begin and end within blocks.
+
+#include <string>
+#include <vector>
+
+#include "intarsia/checkpoint/reader.h"
+#include "intarsia/core/layout.h"
+
+namespace intarsia::checkpoint {
+
+// A distributed tensor, nothing pending, that is read from a stored one of its shape.
+struct SharedTarget {
+  const IndexedTensor* stored;
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Whether the ranks of a mesh would read more than one and a half times what they want. The same answer on every rank.
+bool is_read_jointly(const IndexedTensor& stored, const Layout& layout);
+
+// A tensor that is read jointly, in words that every rank of its mesh has to say.
+std::string joint_text(const SharedTarget& target);
+
+// Reads all of them, which lie on `mesh`; all ranks of it call it together, with the same list. What goes wrong is noted in
+// `error`, the first only, and the exchange goes on, so that nobody is left waiting.
+void read_jointly(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets, PieceReader& reader, Progress& progress,
+                  std::string& error);
+
+}  // namespace intarsia::checkpoint

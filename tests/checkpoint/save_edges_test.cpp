@@ -1,0 +1,239 @@
+// Names, tensors and places at the edges of what can be saved.
+
+#include <gtest/gtest.h>
+
+#include <torch/nn/modules/linear.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
+
+#include "intarsia/checkpoint/checkpoint.h"
+#include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/nn/distribute_module.h"
+#include "tests/checkpoint/folders.h"
+#include "tests/support/compare.h"
+#include "tests/support/error_text.h"
+#include "tests/support/worlds.h"
+
+namespace intarsia {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(CheckpointEdges, AnyNameComesBack) {
+  in_every_world([] {
+    TestFolder folder("names-of-all-kinds");
+    auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
+    checkpoint::Items saved, loaded;
+    std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+    for (std::string name : {"a", "a[0:2, 0:3]", "a[0:2, 0:3] (2)", "a/b", "../a", ".", "__metadata__", "sn\xC3\xB6w \xE2\x9D\x84", "\"'\\",
+                             "a b\nc", "checksum", "a.b.c", ""}) {
+      auto whole = waves({5, 3}, 0.1 * pairs.size());
+      pairs.emplace_back(whole, at::zeros({5, 3}, at::kDouble));
+      saved.emplace_back(name, distribute_tensor(whole, mesh, {Shard(0)}, std::nullopt));
+      loaded.emplace_back(name, pairs.back().second);
+    }
+    checkpoint::save(folder / "c", saved);
+    checkpoint::load(folder / "c", loaded);
+    for (size_t i = 0; i < pairs.size(); ++i) EXPECT_TRUE(pairs[i].first.equal(pairs[i].second)) << saved[i].first;
+    EXPECT_TRUE(checkpoint::problems_of(folder / "c").empty());
+  });
+}
+
+TEST(CheckpointEdges, NamesThatNobodyCanReadAreRefused) {
+  in_every_world([] {
+    TestFolder folder("bad-names");
+    auto text = error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"\xFF\xFE", at::ones({2})}}); });
+    EXPECT_NE(text.find("is not UTF-8"), std::string::npos) << text;
+    EXPECT_NE(error_text<c10::Error>([&] {
+                checkpoint::export_full(folder / "hf", {{"__metadata__", at::ones({2})}});
+              }).find("a file cannot hold a tensor called \"__metadata__\": the format safetensors keeps this name"),
+              std::string::npos);
+    EXPECT_EQ(error_text<c10::ValueError>([&] {
+                checkpoint::save(folder / "c", {{"x", 1}, {"x", 2}});
+              }),
+              "[checkpoint::save] \"x\" is there twice. Give each item a name of its own.");
+    EXPECT_FALSE(fs::exists(folder / "c"));
+  });
+}
+
+TEST(CheckpointEdges, AnyTensorComesBack) {
+  in_every_world([] {
+    TestFolder folder("tensors-of-all-kinds");
+    auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
+    auto cut = [&](const at::Tensor& x) { return distribute_tensor(x, mesh, {Shard(0)}, std::nullopt); };
+    auto wide = waves({6, 4});
+    std::vector<at::Tensor> all = {at::zeros({0}), at::zeros({3, 0, 2}), at::scalar_tensor(3), wide.t(), wide.slice(1, 0, 4, 2),
+                                   at::ones({1}).expand({7}), at::complex(wide, wide).to(at::kComplexFloat).conj(),
+                                   cut(wide).t(), cut(wide).slice(1, 1, 3), cut(at::zeros({0, 4})), at::ones({}, at::kBool)};
+    for (size_t i = 0; i < all.size(); ++i) {
+      checkpoint::save(folder / "c", {{"x", all[i]}});
+      auto plain = at::zeros(all[i].sizes(), all[i].scalar_type());
+      checkpoint::load(folder / "c", {{"x", plain}});
+      auto goal = is_dtensor(all[i]) ? full_tensor(all[i]) : all[i];
+      EXPECT_TRUE(plain.equal(goal.resolve_conj())) << i;
+    }
+  });
+}
+
+TEST(CheckpointEdges, ALoadFillsTensorsOfAnyStrides) {
+  in_every_world([] {
+    TestFolder folder("strides");
+    auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
+    auto whole = waves({6, 5});
+    checkpoint::save(folder / "c", {{"x", whole}});
+    auto turned = at::zeros({5, 6}, at::kDouble).t(), part = at::zeros({6, 10}, at::kDouble);
+    auto cut = zeros({5, 6}, mesh, {Shard(0)}, at::kDouble);
+    checkpoint::load(folder / "c", {{"x", turned}});
+    checkpoint::load(folder / "c", {{"x", part.slice(1, 0, 10, 2)}});
+    checkpoint::load(folder / "c", {{"x", cut.t()}});
+    EXPECT_TRUE(turned.equal(whole) && part.slice(1, 0, 10, 2).equal(whole) && full_tensor(cut).t().equal(whole));
+    EXPECT_EQ(part.slice(1, 1, 10, 2).abs().sum().item<double>(), 0);
+  });
+}
+
+TEST(CheckpointEdges, TiedParametersAndUndefinedBuffersAreNoTrouble) {
+  in_every_world([] {
+    TestFolder folder("tied");
+    struct Model : torch::nn::Module {
+      Model() {
+        weight = register_parameter("weight", at::ones({4, 3}));
+        tied = register_parameter("tied", weight);
+        register_buffer("none", at::Tensor());
+      }
+      at::Tensor weight, tied;
+    } model, other;
+    torch::optim::SGD optimizer({model.weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    model.weight.square().sum().backward();
+    optimizer.step();
+    checkpoint::save(folder / "c", {{"m", model}, {"o", optimizer}});
+    torch::optim::SGD fresh({other.weight}, torch::optim::SGDOptions(0.2).momentum(0.9));
+    checkpoint::load(folder / "c", {{"m", other}, {"o", fresh}});
+    EXPECT_TRUE(other.weight.equal(model.weight) && other.tied.is_alias_of(other.weight));
+  });
+}
+
+TEST(CheckpointEdges, APlaceIsAFolderThatCanBeNamed) {
+  in_every_world([] {
+    TestFolder folder("places");
+    auto x = at::ones({3});
+    for (std::string place : {"", "/", ".", "a/..", "a.saving-b"}) {
+      EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::save(place, {{"x", x}}); }),
+                "[checkpoint::save] \"" + place + "\" is no name for a checkpoint. Name a folder, such as runs/7/step-100.");
+      error_text<c10::ValueError>([&] { checkpoint::export_full(place, {{"x", x}}); });
+    }
+    checkpoint::save(folder / "a.saving-b/with slash///", {{"x", x}});
+    checkpoint::export_full(folder / "hf//", {{"x", x}});
+    EXPECT_TRUE(fs::exists(folder / "hf/model.safetensors"));
+    EXPECT_EQ(checkpoint::latest(folder / "a.saving-b"), folder / "a.saving-b/with slash");
+    error_text<c10::Error>([&] { checkpoint::save("/proc/intarsia/c", {{"x", x}}); });  // nobody can write there
+  });
+}
+
+TEST(CheckpointEdges, ALinkToAFolderIsAsGoodAsTheFolder) {
+  in_every_world([] {
+    TestFolder folder("links");
+    if (TestFolder::leads()) fs::create_directories(folder / "far"), fs::create_directory_symlink("far", folder / "near");
+    TestFolder::meet();
+    for (double value : {1, 2}) checkpoint::save(folder / "near/c", {{"x", at::full({3}, value)}});
+    auto x = at::zeros({3});
+    checkpoint::load(folder / "far/c", {{"x", x}});
+    EXPECT_TRUE(x.equal(at::full({3}, 2)));
+    EXPECT_EQ(checkpoint::complete(folder / "far").size(), 1u);
+  });
+}
+
+TEST(CheckpointEdges, FoldersThatAreNoCheckpointsAreLeftAlone) {
+  in_every_world([] {
+    TestFolder folder("foreign");
+    if (TestFolder::leads()) {
+      for (auto* name : {"empty", "other", "hf"}) fs::create_directories(folder / name);
+      write_file(folder / "other/index.json", "{\"a\": 1}");
+      write_file(folder / "hf/model.safetensors", "x");
+      write_file(folder / "file", "x");
+      fs::create_directory_symlink("nowhere", folder / "dangling");
+    }
+    TestFolder::meet();
+    for (auto* name : {"a", "b", "c"}) checkpoint::save(folder / name, {{"x", at::ones({2})}}, {.keep = 1});
+    EXPECT_EQ(checkpoint::complete(folder.path()), std::vector<std::string>{folder / "c"});
+    for (auto* name : {"empty", "other/index.json", "hf/model.safetensors", "file"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
+    TestFolder::meet();
+  });
+}
+
+// Bytes that this process has read, from files and over sockets.
+int64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  std::string word;
+  int64_t count = 0;
+  io >> word >> count;
+  return count;
+}
+
+TEST(CheckpointEdges, RowsThatAreWantedAsColumnsAreReadOnce) {
+  for_each_world({4}, [](int64_t n) {
+    TestFolder folder("rows");
+    auto mesh = init_device_mesh(c10::kCPU, {n});
+    auto whole = at::arange(12 << 20, at::kInt).reshape({3 << 10, 4 << 10});  // 48 MiB
+    checkpoint::save(folder / "c", {{"x", distribute_tensor(whole, mesh, {Shard(0)}, std::nullopt)}});
+    auto x = zeros(whole.sizes(), mesh, {Shard(1)}, at::kInt);
+    auto before = bytes_read();
+    checkpoint::load(folder / "c", {{"x", x}});
+    // Its own share with the ends of slabs, and what others send; each by itself would read four shares.
+    auto share = static_cast<double>(whole.nbytes()) * current_world().hosted().size() / n;
+    EXPECT_LT(bytes_read() - before, 2.5 * share);
+    EXPECT_TRUE(full_tensor(x).equal(whole));
+  });
+}
+
+TEST(CheckpointEdges, DamageInWhatIsReadTogetherIsToldToAll) {
+  for_each_world({2, 4}, [](int64_t n) {
+    TestFolder folder("together");
+    auto mesh = init_device_mesh(c10::kCPU, {n});
+    checkpoint::save(folder / "c", {{"x", distribute_tensor(waves({64, 64}), mesh, {Shard(0)}, std::nullopt)}});
+    auto path = folder / ("c/rank-1-of-" + std::to_string(n) + ".safetensors");
+    TestFolder::meet();
+    if (TestFolder::leads()) {
+      auto bytes = read_file(path);
+      bytes.back() ^= 1;
+      write_file(path, bytes);
+    }
+    TestFolder::meet();
+    auto x = zeros({64, 64}, mesh, {Shard(1)}, at::kDouble);
+    auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}}); });
+    EXPECT_NE(text.find("tensor \"x\": the checksum of bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find(path), std::string::npos) << text;
+    TestFolder::meet();
+  });
+}
+
+TEST(CheckpointEdges, RanksThatLoadDifferentThingsTogetherAreToldSo) {
+  if (!process_world() || process_world()->size() == 1) return;
+  TestFolder folder("different");
+  auto n = world_size();
+  auto mesh = init_device_mesh(c10::kCPU, {n});
+  checkpoint::save(folder / "c", {{"x", distribute_tensor(waves({64, 64}), mesh, {Shard(0)}, std::nullopt)}});
+  auto x = zeros({64, 64}, mesh, {rank() == 1 ? Placement(Replicate()) : Shard(1)}, at::kDouble);
+  auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}}); });
+  EXPECT_NE(text.find("rank 0 and rank 1 load different things onto DeviceMesh(cpu, " + std::to_string(n) + ")"), std::string::npos)
+      << text;
+}
+
+TEST(CheckpointEdges, AnErrorOnOneRankIsOneOnAll) {
+  if (!process_world() || process_world()->size() == 1) return;
+  TestFolder folder("one-rank");
+  auto odd = rank() == 1 ? at::Tensor() : at::ones({2});
+  for (bool asynchronous : {false, true}) {
+    auto text = error_text<c10::Error>([&] {
+      asynchronous ? checkpoint::save_async(folder / "c", {{"x", odd}}).wait() : checkpoint::save(folder / "c", {{"x", odd}});
+    });
+    EXPECT_NE(text.find(rank() == 1 ? "[checkpoint::save] \"x\" is an undefined tensor" : "rank 1: \"x\" is an undefined tensor"),
+              std::string::npos)
+        << text;
+  }
+  TestFolder::meet();
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  TestFolder::meet();
+}
+
+}  // namespace
+}  // namespace intarsia
