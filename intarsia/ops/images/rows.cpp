@@ -22,7 +22,8 @@ at::Tensor with_rows(const at::Tensor& tensor, int64_t dim, Interval rows) {
 // `part(slot, rows)`; what it gets is shaped as `like` with other rows, member by member. Nothing, if nothing travels.
 template <class Part>
 Exchanged exchange_rows(const Shards& like, const RowPlan& plan, const Axis& axis, bool back, Part part) {
-  if (!plan.travels()) return {Shards(like.size()), std::vector<std::vector<c10::DimVector>>(like.size()), {}};
+  auto none = std::make_shared<const std::vector<c10::DimVector>>();
+  if (!plan.travels()) return {Shards(like.size()), std::vector<PieceShapes>(like.size(), none), {}};
   std::vector<Trade> trades;
   for (size_t slot = 0; slot < like.size(); ++slot) {
     auto me = axis.position(slot);
