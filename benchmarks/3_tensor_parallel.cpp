@@ -1,4 +1,4 @@
-// A training step of a tensor-parallel MLP over gloo, two ranks, beside parallelize_module of PyTorch.
+// A training step of a tensor-parallel MLP, two ranks, beside parallelize_module of PyTorch and beside the compute alone.
 //
 //   intarsia run -n 2 build/benchmarks/3_tensor_parallel
 //
@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "benchmarks/processes.h"
+#include "benchmarks/silent.h"
 #include "benchmarks/steps.h"
 #include "intarsia/intarsia.h"
 
@@ -39,9 +40,17 @@ bench::Measured train(const DeviceMesh& mesh, int64_t features, int64_t hidden, 
   return bench::measure_step(step, steps);
 }
 
-void print(const char* what, const bench::Measured& ours, double peer, double goal) {
+// The same on ranks that do not talk.
+double compute_alone(int64_t features, int64_t hidden, int64_t batch, int steps) {
+  WorldScope scope(bench::silent_twin(current_world()));
+  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
+  return train(mesh, features, hidden, batch, steps).microseconds;
+}
+
+void print(const char* what, const bench::Measured& ours, double alone, double peer, double goal) {
   if (rank() != 0) return;
   printf("%-44s %10.1f us   %d collectives, %d bytes", what, ours.microseconds, int(ours.collectives), int(ours.bytes));
+  printf("   %.2fx of the compute alone (%.1f us)", ours.microseconds / alone, alone);
   if (peer > 0) printf("   %.2fx of torch.distributed.tensor (%.1f us; goal %.1fx)", ours.microseconds / peer, peer, goal);
   printf("\n");
   fflush(stdout);
@@ -58,7 +67,9 @@ int main(int argc, char** argv) {
                      : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
                                           "benchmarks/peer_tensor_parallel.py 2>/dev/null");
   barrier();
-  print("MLP 10-16-10, batch 12, training step", train(mesh, 10, 16, 12, 300), peer["small"], 0.5);
-  print("MLP 512-2048-512, batch 64, training step", train(mesh, 512, 2048, 64, 60), peer["large"], 0.8);
+  print("MLP 10-16-10, batch 12, training step", train(mesh, 10, 16, 12, 300), compute_alone(10, 16, 12, 300),
+        peer["small"], 0.5);
+  print("MLP 512-2048-512, batch 64, training step", train(mesh, 512, 2048, 64, 60), compute_alone(512, 2048, 64, 60),
+        peer["large"], 0.8);
   finalize();
 }

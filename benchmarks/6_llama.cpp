@@ -1,5 +1,5 @@
-// A training step of four Llama-style blocks over gloo, two ranks, tensor and sequence parallel, beside the same in
-// PyTorch (peer_llama.py).
+// A training step of four Llama-style blocks, two ranks, tensor and sequence parallel, beside the same in PyTorch
+// (peer_llama.py) and beside the compute alone.
 //
 //   intarsia run -n 2 build/benchmarks/6_llama
 //
@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "benchmarks/processes.h"
+#include "benchmarks/silent.h"
 #include "benchmarks/steps.h"
 #include "examples/llama.h"
 
@@ -46,17 +47,7 @@ ParallelPlan block_plan(const llama::Options& options) {
   return entries;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  bench::start_as_ranks(argv, 2);
-  at::set_num_threads(1);
-  init();
-  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
-  auto peer = rank() ? std::map<std::string, double>()
-                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
-                                          "benchmarks/peer_llama.py 2>/dev/null");
-  barrier();
+bench::Measured train(const DeviceMesh& mesh) {
   llama::Options options{.width = 256, .layers = 4, .heads = 8, .key_heads = 4, .hidden = 688};
   torch::manual_seed(0);
   Stack model(options);
@@ -68,11 +59,30 @@ int main(int argc, char** argv) {
     model(input).square().mean().backward();
     optimizer.step();
   };
-  auto ours = bench::measure_step(step, kSteps);
+  return bench::measure_step(step, kSteps);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::start_as_ranks(argv, 2);
+  at::set_num_threads(1);
+  init();
+  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
+  auto peer = rank() ? std::map<std::string, double>()
+                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
+                                          "benchmarks/peer_llama.py 2>/dev/null");
+  barrier();
+  auto ours = train(mesh);
+  auto alone = [&] {
+    WorldScope scope(bench::silent_twin(current_world()));
+    return train(init_device_mesh(torch::kCPU, {world_size()}, {"tp"})).microseconds;
+  }();
   if (rank() == 0) {
     printf("4 Llama-style blocks, 4x128x256, training step\n");
     printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", ours.microseconds / 1000, int(ours.collectives),
            int(ours.bytes));
+    printf("  %-24s %8.1f ms   Intarsia takes %.2fx of its time\n", "the compute alone", alone / 1000, ours.microseconds / alone);
     if (peer.count("time")) {
       printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n", "torch.distributed.tensor",
              peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), ours.microseconds / peer["time"]);

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, Store
 from torch.distributed.tensor.placement_types import Placement
 
@@ -23,6 +24,9 @@ class World:
 
 def simulated_world(n: int) -> World: ...
 def joined_world(store: Store | None, rank: int, size: int, milliseconds: int) -> World: ...
+def make_backend(
+    store: Store, rank: int, size: int, group: str, ranks: Sequence[int], world_size: int, milliseconds: int
+) -> Backend: ...
 
 class Mesh:
     """Ranks laid on a grid with named axes."""
@@ -246,6 +250,8 @@ class CommEvent:
     def implicit(self) -> bool: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def engine(self) -> str: ...
 
 class Recorder:
     """Calls a function for every collective of this process."""
