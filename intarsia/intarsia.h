@@ -18,6 +18,7 @@
 #include "intarsia/debug/explain_step.h"
 #include "intarsia/debug/module_trace.h"
 #include "intarsia/debug/visualize.h"
+#include "intarsia/dispatch/one_generator.h"
 #include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/born_sharded.h"
 #include "intarsia/nn/recompute.h"

@@ -294,6 +294,9 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
     CauseScope cause(kShardCause, false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
   }
+  for (auto& [buffer_name, buffer] : buffers) {
+    if (lies_on(buffer, mesh)) buffer.set_data(full_tensor(buffer.detach()));  // born there; activations are plain
+  }
   make_per_rank(buffers, mesh.slots().size());
   auto group = std::make_shared<ShardGroup>(module, name, axes, parameters, options);
   group->start();

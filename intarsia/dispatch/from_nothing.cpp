@@ -79,7 +79,8 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   auto count = op.schema().arguments().size();
   std::optional<AgreedDraw> agreed;
   if (op.hasTag(at::Tag::nondeterministic_seeded)) {
-    agreed.emplace(mesh, c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - count, count));
+    c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
+    agreed.emplace(c10::toString(op.operator_name()), mesh, args);
   }
   op.callBoxed(*stack);
   auto made = stack->back().toTensor();
@@ -91,8 +92,18 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
 }
 
+// Python's torch.tensor takes an empty tensor and writes the given values into its memory. It switches off all modes meanwhile, and
+// nothing else does so.
+bool takes_memory() {
+  constexpr c10::DispatchKeySet modes({c10::DispatchKey::Fake, c10::DispatchKey::DeferredInit});
+  return c10::impl::tls_local_dispatch_key_set().excluded_.has_all(modes);
+}
+
 void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  {
+  if (takes_memory()) {
+    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    op.callBoxed(*stack);
+  } else {
     c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
     bool made = birthplace_ && make_in_parts(op, *stack, *birthplace_);
     if (!made) make_replicated(op, stack, birthplace_ ? birthplace_->mesh : model_->mesh());

@@ -4,10 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/axis.h"
-#include "intarsia/comm/implicit_moves.h"
-#include "intarsia/comm/trace.h"
 #include "intarsia/core/twins.h"
+#include "intarsia/dispatch/one_generator.h"
 #include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
@@ -19,37 +17,22 @@ at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> ar
   return at::globalContext().defaultGenerator(c10::Device(mesh.device_type()));
 }
 
-bool have_several_generators(const DeviceMesh& mesh) {
-  return !mesh.world().simulated() && mesh.size() > 1 && !mesh.slots().empty();
-}
-
-void follow_first_rank(const DeviceMesh& mesh, at::Generator generator) {
-  CauseScope cause("generator", true);
-  JudgedScope no_tensor_moves;
-  auto locked = [&] { return std::lock_guard(generator.mutex()); };
-  at::Tensor state;
-  {
-    auto lock = locked();
-    state = generator.get_state();
-  }
-  Axis::whole(mesh).broadcast({state}, 0);  // not under the lock: ranks may be threads of one process
-  auto lock = locked();
-  generator.set_state(state);
-}
-
-AgreedDraw::AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
+AgreedDraw::AgreedDraw(const std::string& op, const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args) {
   if (!have_several_generators(mesh)) return;
-  generator_ = generator_of(mesh, args);
-  scope_ = RandomScope::around(mesh);
-  if (scope_) {
-    scope_->check(generator_);
+  auto generator = generator_of(mesh, args);
+  if (auto* scope = RandomScope::around(mesh)) {
+    scope->check(generator, mesh);
+  } else if (generators() == Generators::follow) {
+    agree_on_generator(mesh, generator);
   } else {
-    follow_first_rank(mesh, generator_);
+    compare_generators(op.c_str(), mesh, generator);
   }
+  mesh_ = mesh;
+  generator_ = generator;
 }
 
 AgreedDraw::~AgreedDraw() {
-  if (scope_) RandomScope::follow(generator_);
+  if (mesh_.defined()) RandomScope::follow(generator_, mesh_);
 }
 
 bool only_written(const Call& call, const Decision& decision, size_t i) {

@@ -9,25 +9,17 @@ namespace intarsia {
 // The generator that a random op with these arguments draws from: theirs, or else the default one.
 at::Generator generator_of(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
 
-// Whether the ranks of the mesh, of which this process hosts one, draw from generators of their own.
-bool have_several_generators(const DeviceMesh& mesh);
-
-// All ranks go on from the state of the first one's generator.
-void follow_first_rank(const DeviceMesh& mesh, at::Generator generator);
-
-class RandomScope;
-
-// Around a draw on the mesh: before it, all ranks have the same generator, see Note [One generator]. A simulation has but one.
+// Around a draw of `op` on the mesh: before it, all ranks have the same generator, see Note [One generator].
 class AgreedDraw {
  public:
-  AgreedDraw(const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
+  AgreedDraw(const std::string& op, const DeviceMesh& mesh, c10::ArrayRef<c10::IValue> args);
   ~AgreedDraw();
   AgreedDraw(const AgreedDraw&) = delete;
   AgreedDraw& operator=(const AgreedDraw&) = delete;
 
  private:
-  at::Generator generator_;  // where there are several
-  RandomScope* scope_ = nullptr;
+  DeviceMesh mesh_;  // undefined where there is but one generator
+  at::Generator generator_;
 };
 
 // Whether input `i` is only written by a random op, not read: nothing needs to be brought together.

@@ -13,13 +13,12 @@
 
 namespace intarsia {
 
-// Note [One generator]
-// Ranks draw the numbers of one device, so before a draw they must have the generator of one device. Outside of a scope, a rank
-// cannot know what others did to theirs, and each draw begins with the state of the first rank, 5 KB to each of the others. In a
-// RandomScope the program says that all ranks do the same. They compare their generators once; a rank whose generator differs from
-// the first one's is named, in an error on all ranks. From then on nothing is sent: each rank knows the state that the last draw
-// has left. A rank that finds another state has seeded or used the generator by itself, and raises an error that names it, before
-// it draws.
+// Note [One agreement]
+// Without a scope ranks compare their generators before every draw, see Note [One generator]. In a RandomScope the program says that
+// all ranks do the same. They compare once. From then on nothing is sent: each rank knows the state that the last draw has left, and
+// which ranks took part in it. A rank that finds another state has seeded or used the generator by itself, and raises an error that
+// names it, before it draws. So does a rank that has drawn on a part of the mesh and then draws on more of it: it cannot know what the
+// others did meanwhile.
 
 // For draws on the mesh and on parts of it, on this thread. All ranks of the mesh make it, and leave it, together. A generator of
 // the program's own is compared when it is first drawn from.
@@ -30,25 +29,29 @@ class RandomScope {
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  // To be called, on all ranks, after the program has seeded or used its generators by itself: ranks compare them again.
+  // To be called, on all ranks, after the program has seeded or used its generators by itself, or on parts of the mesh: ranks
+  // compare them again.
   void agree();
 
   // To be called after all ranks have put the generator into a state that they had before, as a recomputation does.
   static void follow(const at::Generator& generator);
 
+  // To be called after the ranks of the mesh have drawn from it together, or have agreed on it.
+  static void follow(const at::Generator& generator, const DeviceMesh& mesh);
+
  private:
   friend class AgreedDraw;
   struct Known {
     at::Generator generator;
+    std::vector<int64_t> ranks;  // that have it in this state
     at::Tensor state;
   };
   static RandomScope* around(const DeviceMesh& mesh);  // the innermost one that the mesh lies in; null if there is none
-  void check(const at::Generator& generator);
-  void remember(const at::Generator& generator);
-  void compare(Known& known) const;
+  void check(const at::Generator& generator, const DeviceMesh& mesh);
+  void remember(const at::Generator& generator, const DeviceMesh& mesh);
 
   DeviceMesh mesh_;
-  std::vector<Known> known_;
+  std::vector<Known> known_;  // what was learned last comes last
   RandomScope* outer_;
 };
 

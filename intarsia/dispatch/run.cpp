@@ -123,7 +123,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
   auto& slots = call.mesh.slots();
   if (C10_UNLIKELY(OpWatch::open()) && lack_data(inputs) && run_without_data(call, decision, results)) return results;
   std::optional<AgreedDraw> agreed;
-  if (call.op.is_random) agreed.emplace(call.mesh, call.args);
+  if (call.op.is_random) agreed.emplace(call.op.name, call.mesh, call.args);
   SlotErrors errors;
   TwinSlots twins(call, decision, inputs);
   for (size_t slot = 0; slot < slots.size(); ++slot) {

@@ -48,6 +48,12 @@ Stack real_arguments(const DrawPlan& plan, Stack arguments) {
   return arguments;
 }
 
+// The others have no complex numbers, and the plain op says so.
+bool refuses(const c10::OperatorHandle& op, c10::ScalarType dtype) {
+  auto& name = op.operator_name().name;
+  return c10::isComplexType(dtype) && name != "aten::normal_" && name != "aten::uniform_";
+}
+
 HeldRuns held_at(const DrawPlan& plan, const Layout& layout, const Slot& slot) {
   std::vector<int64_t> sizes;
   std::vector<Intervals> positions;
@@ -104,22 +110,35 @@ void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& 
   if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
 }
 
+// The axes along which one rank may hold a number that is no probability, and another not.
+std::vector<int64_t> refusing_axes(const Layout& layout, const Shards& others) {
+  std::vector<int64_t> cut;
+  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (!others.empty() && cut_dim(layout.placements()[axis]) >= 0) cut.push_back(axis);
+  }
+  return cut;
+}
+
 void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout,
               at::CPUGeneratorImpl& generator) {
   auto others = beside(stack, &layout);
   auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
+  std::unique_lock lock(generator.mutex_);  // as the plain op does: what other threads draw comes before or after
   Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous,
                 generator);
   SlotErrors errors;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });
   }
-  std::vector<int64_t> cut;  // there, one rank may hold a number that is no probability, and another not
-  for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (!others.empty() && cut_dim(layout.placements()[axis]) >= 0) cut.push_back(axis);
-  }
-  errors.raise(plan.op.operator_name().name, layout.mesh(), cut);
   drawer.finish(generator);
+  lock.unlock();  // ranks that ask each other may be threads
+  try {
+    errors.raise(plan.op.operator_name().name, layout.mesh(), refusing_axes(layout, others));
+  } catch (...) {
+    lock.lock();
+    drawer.undo(generator);
+    throw;
+  }
 }
 
 // Nothing is drawn on the meta device, but the plain op checks its arguments.
@@ -133,10 +152,10 @@ void draw(const DrawPlan& plan, Stack& stack) {
   auto& body = body_of(self);
   auto& shards = body.shards();
   auto& mesh = body.layout->mesh();
-  AgreedDraw agreed(mesh, stack);
   if (!shards.empty() && shards[0].is_meta()) {
     draw_without_data(plan, stack, shards[0]);
   } else if (!shards.empty()) {
+    AgreedDraw agreed(c10::toString(plan.op.operator_name()), mesh, stack);
     auto generator = generator_of(mesh, stack);
     if (plan.use.unit && generator.device().is_cpu()) {
       draw_own(plan, stack, shards, *body.layout, *generator.get<at::CPUGeneratorImpl>());
@@ -177,7 +196,7 @@ Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
   auto plan = std::make_shared<DrawPlan>(DrawPlan{op, self, std::move(order), true, {}, {}, {}});
   if (op.operator_name().name == "aten::normal_") plan->contiguous = at::geometry_is_contiguous(self.sizes, self.strides);
   bool small = self.numel() < kSmall;
-  if (!small && c.now[0]->mesh().device_type() == at::kCPU) {
+  if (!small && !refuses(op, self.dtype) && c.now[0]->mesh().device_type() == at::kCPU) {
     Stack arguments(c.call.args.begin(), c.call.args.end());
     if (has_others) arguments[1] = at::empty({1}, c.input(1).dtype);
     plan->use = use_of(op, real_arguments(*plan, arguments), c10::toRealValueType(self.dtype), plan->contiguous);

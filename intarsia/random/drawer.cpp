@@ -16,7 +16,6 @@ Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& 
                bool contiguous, at::CPUGeneratorImpl& generator)
     : op_(op), arguments_(std::move(arguments)), use_(use), total_(total), dtype_(dtype), contiguous_(contiguous),
       scratch_(at::detail::createCPUGenerator()), drawing_(*scratch_.get<at::CPUGeneratorImpl>()) {
-  std::lock_guard lock(generator.mutex_);
   start_ = now_ = generator.engine().data();
   if (use.keeps_one && generator.next_double_normal_sample()) {
     kept_number_ = generator.next_double_normal_sample();
@@ -157,8 +156,13 @@ void Drawer::finish(at::CPUGeneratorImpl& generator) {
     keeps = drawing_.next_double_normal_sample();
   }
   seek(words_);
-  engine_.set_data(now_);
-  std::lock_guard lock(generator.mutex_);
+  set(generator, now_, keeps);
+}
+
+void Drawer::undo(at::CPUGeneratorImpl& generator) { set(generator, start_, kept_number_); }
+
+void Drawer::set(at::CPUGeneratorImpl& generator, const Mt19937State& state, std::optional<double> keeps) {
+  engine_.set_data(state);
   generator.set_engine(engine_);
   if (use_.keeps_one) generator.set_next_double_normal_sample(keeps);
 }

@@ -15,7 +15,7 @@ namespace intarsia {
 class Drawer {
  public:
   // `arguments` are those of the op for the whole, of which `total` elements of `dtype` are drawn, from the present state of the
-  // generator.
+  // generator. The caller holds the generator's lock, here and in finish and undo.
   Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype, bool contiguous,
          at::CPUGeneratorImpl& generator);
 
@@ -25,6 +25,9 @@ class Drawer {
 
   // Leaves the generator as drawing the whole would.
   void finish(at::CPUGeneratorImpl& generator);
+
+  // Leaves the generator as it was.
+  void undo(at::CPUGeneratorImpl& generator);
 
  private:
   // Elements that are drawn in order, unit after unit, from `word` on.
@@ -43,6 +46,7 @@ class Drawer {
   void gather(int64_t word, int64_t from, int64_t count, int64_t to);
   void flush();
   void seek(int64_t word);
+  void set(at::CPUGeneratorImpl& generator, const Mt19937State& state, std::optional<double> keeps);
   void call(const at::Tensor& target, const Mt19937State& from, int64_t place_beside);
 
   c10::OperatorHandle op_;

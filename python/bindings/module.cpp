@@ -22,6 +22,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_tensors(module);
   python::bind_per_rank(module);
   python::bind_policies(module);
+  python::bind_random(module);
   python::bind_recorder(module);
   python::bind_pictures(module);
   python::bind_rules(module);

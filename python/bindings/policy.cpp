@@ -1,38 +1,10 @@
-#include <memory>
-
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
-#include "intarsia/dispatch/random_scope.h"
-#include "intarsia/nn/born_sharded.h"
 #include "intarsia/redistribute/cut_dims.h"
 #include "intarsia/tensor/policy.h"
+#include "managed_scope.h"
 
 namespace intarsia::python {
-namespace {
-
-// A C++ scope as a context manager.
-template <class Scope, class... Args>
-class ManagedScope {
- public:
-  explicit ManagedScope(Args... args) : make_([args...] { return std::make_unique<Scope>(args...); }) {}
-  void enter() { scope_ = make_(); }
-  void exit(const py::args&) { scope_.reset(); }
-
- private:
-  std::function<std::unique_ptr<Scope>()> make_;
-  std::unique_ptr<Scope> scope_;
-};
-
-template <class Scope, class... Args>
-void bind_scope(py::module_& module, const char* name, const char* doc) {
-  using Managed = ManagedScope<Scope, Args...>;
-  py::class_<Managed>(module, name, doc)
-      .def(py::init<Args...>())
-      .def("__enter__", &Managed::enter, py::call_guard<py::gil_scoped_release>())
-      .def("__exit__", &Managed::exit);
-}
-
-}  // namespace
 
 void bind_policies(py::module_& module) {
   py::enum_<PlainTensors>(module, "PlainTensors")
@@ -52,8 +24,6 @@ void bind_policies(py::module_& module) {
       .value("settle", PendingWrites::settle)
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
-  bind_scope<RandomScope, DeviceMesh>(module, "RandomScope", "Ranks agree on the random generator once, not before every draw.");
-  bind_scope<BornSharded, DeviceMesh>(module, "BornSharded", "New tensors are distributed from birth.");
   py::enum_<CutDims>(module, "CutDims").value("stay", CutDims::stay).value("gather", CutDims::gather);
   module.def("set_cut_dims", &set_cut_dims);
   bind_scope<CutDimsScope, CutDims>(module, "CutDimsScope", "What ops do over a dim that is cut.");

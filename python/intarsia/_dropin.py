@@ -137,6 +137,7 @@ def install(layouts: "str | None" = None) -> None:
     _show_to_optimizers()
     _refuse_dropout_of_pending()
     _refuse_writes_to_pending()
+    _follow_first_generator()
     _lay_out_as(layouts)
     _teach_children(layouts)
 
@@ -222,6 +223,14 @@ def _refuse_writes_to_pending() -> None:
 
     _core.set_pending_writes(_core.PendingWrites.error)
     _undo.append(lambda: _core.set_pending_writes(_core.PendingWrites.settle))
+
+
+def _follow_first_generator() -> None:
+    """Programs for PyTorch's DTensor may seed each rank differently: there, a mesh takes its seed from the first rank."""
+    from . import _core
+
+    _core.set_generators(_core.Generators.follow)
+    _undo.append(lambda: _core.set_generators(_core.Generators.compare))
 
 
 def _lay_out_as(layouts: str) -> None:

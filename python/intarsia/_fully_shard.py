@@ -78,15 +78,11 @@ class _Group:
                 f"device: {missing}\nFor example, call module.to_empty(device) to materialize to device and call "
                 "module.reset_parameters() on each module to initialize values."
             )
-        were_shards = _core.is_dtensor(parameters[0][1]) and not _lies_elsewhere(parameters[0][1], self.mesh)
-        if were_shards:
-            for _, parameter in parameters:
-                parameter.data = _core.full_tensor(parameter.detach(), None)
         keep_hooks(parameter for _, parameter in parameters)
         buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
         self.made = _core.ShardGroup(
             id(self.modules[0]), self.name, core_mesh(self.mesh), parameters, buffers, [dim for *_, dim in self.places],
-            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, not were_shards,
+            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True,
         )
         self.made.set_root(self.is_root)
 
@@ -95,11 +91,6 @@ class _Group:
         if self.made is not None:
             self.made.set_root(False)
             self.made.set_name(path)
-
-
-def _lies_elsewhere(parameter: torch.Tensor, mesh: Any) -> bool:
-    """Whether a distributed parameter is one of tensor parallelism."""
-    return _core.mesh_of(parameter).id != core_mesh(mesh).id
 
 
 class _Sharding:

@@ -189,7 +189,10 @@ def distribute_tensor(
             f"Found placements length: {len(placements)}, and device_mesh.ndim: {mesh.ndim}."
         )
     if _is_dtensor(tensor):
-        _check_lies_so(tensor, mesh, placements)
+        if _core.moves_parameters():  # it was born on the mesh, and a plan lays it out now
+            _core.distribute_parameter(tensor, core_mesh(mesh), placements, src_data_rank)
+        else:
+            _check_lies_so(tensor, mesh, placements)
         return tensor
     if not tensor.is_leaf:
         raise RuntimeError(

@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _core
+from ._born_sharded import BornSharded
 from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
@@ -16,12 +17,14 @@ from ._tensor import DTensor
 __all__ = [
     "BornSharded",
     "ExplicitRedistributionContext",
+    "agree_on_generator",
     "implicit_replication",
     "local_errors",
     "local_map",
     "random_scope",
     "rank_map",
     "register_sharding",
+    "set_generators",
     "strict_rules",
     "tensor_map",
 ]
@@ -52,42 +55,31 @@ def local_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def random_scope(mesh: Any) -> Iterator[None]:
+def random_scope(mesh: Any) -> "Iterator[_core.RandomScope]":
     """Inside, ranks agree on the random generator once, not before every draw.
 
-    All ranks of the mesh are seeded alike; one that is not is named in an error on all of them.
+    All ranks of the mesh are seeded alike; one that is not is named in an error on all of them. After a rank has used its
+    generator by itself, or on a part of the mesh, all ranks call ``agree()`` on the scope.
     """
-    with _core.RandomScope(core_mesh(mesh)):
-        yield
+    scope = _core.RandomScope(core_mesh(mesh))
+    with scope:
+        yield scope
 
 
-class BornSharded:
-    """Inside, new tensors of a given size are made in parts, one for each rank: no rank ever holds a whole model.
+def agree_on_generator(mesh: Any, generator: "torch.Generator | None" = None) -> None:
+    """To be called by all ranks of the mesh: their generators go on from the state of the first rank's."""
+    _core.agree_on_generator(core_mesh(mesh), generator)
 
-    Its numbers are those of the model made plainly after the same ``torch.manual_seed``. ``finish`` moves each parameter
-    and buffer to the placements that ``plan(name, shape)`` tells.
+
+def set_generators(policy: str) -> None:
+    """What the ranks of a mesh do before a draw outside of a ``random_scope``, for the whole process.
+
+    With ``"compare"``, which is the default, a rank whose generator differs is an error on all ranks. With ``"follow"`` all go
+    on from the state of the first rank's, 5 KB to each of the others; ``install`` chooses this.
     """
-
-    def __init__(self, mesh: Any, plan: "Callable[[str, torch.Size], Sequence[Any]] | None" = None) -> None:
-        self._scope = _core.BornSharded(core_mesh(mesh))
-        self._plan = plan
-
-    def __enter__(self) -> "BornSharded":
-        self._scope.__enter__()
-        return self
-
-    def __exit__(self, *args: Any) -> None:
-        self._scope.__exit__(*args)
-
-    def finish(self, module: torch.nn.Module) -> torch.nn.Module:
-        """To be called after the scope. Returns the module."""
-        if self._plan is None:
-            return module
-        for named in (module.named_parameters(), module.named_buffers()):
-            for name, tensor in named:
-                placements = list(self._plan(name, tensor.shape))
-                tensor.data = tensor.detach().redistribute(placements=placements)  # type: ignore[operator]
-        return module
+    if policy not in ("compare", "follow"):
+        raise ValueError(f"[set_generators] the policy is 'compare' or 'follow', but got {policy!r}.")
+    _core.set_generators(_core.Generators.follow if policy == "follow" else _core.Generators.compare)
 
 
 class ExplicitRedistributionContext:

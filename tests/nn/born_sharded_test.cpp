@@ -121,7 +121,7 @@ TEST(BornSharded, FullyShardTakesItOver) {
   for_each_world({1, 2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     auto make = [] {
-      return torch::nn::Sequential(torch::nn::Linear(36, 130), torch::nn::Tanh(), torch::nn::Linear(130, 3));
+      return torch::nn::Sequential(torch::nn::Linear(36, 130), torch::nn::BatchNorm1d(130), torch::nn::Linear(130, 3));
     };
     auto x = at::linspace(-1, 1, 36 * 5).view({5, 36});
     auto train = [&](torch::nn::Sequential& model) {

@@ -1,6 +1,5 @@
 // torch::nn::init on parameters of every cut: the values of a plain parameter after the same seed.
 
-#include "intarsia/core/world.h"
 #include "tests/ops/every_cut.h"
 
 namespace intarsia {
@@ -34,21 +33,6 @@ std::vector<CutCase> all_fills() {
 }
 
 TEST(NnInit, FillsAsOnPlainParameters) { check_every_cut(all_fills()); }
-
-// Over processes each rank has a generator of its own.
-TEST(NnInit, DrawsTheNumbersOfTheFirstRankWhateverTheOthersSeed) {
-  for_each_world({2, 4}, [](int64_t n) {
-    auto mesh = init_device_mesh(at::kCPU, {n});
-    auto rank = process_world() ? process_world()->hosted()[0] : 0;
-    for (auto fill : {+[](at::Tensor t) { return init::orthogonal_(t); }, +[](at::Tensor t) { return init::sparse_(t, 0.4); }}) {
-      auto cut = lay_out(waves({5, 3}), mesh, {Shard(0)});
-      torch::manual_seed(3 + rank);
-      fill(cut);
-      torch::manual_seed(3);
-      EXPECT_EQ(difference(full_tensor(cut), fill(waves({5, 3})), 1e-12), "");
-    }
-  });
-}
 
 }  // namespace
 }  // namespace intarsia

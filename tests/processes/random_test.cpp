@@ -9,19 +9,105 @@
 namespace intarsia {
 namespace {
 
-TEST(Draws, OfRanksWithOtherSeedsFollowTheFirst) {
-  auto mesh = init_device_mesh(at::kCPU, {world_size()});
-  torch::manual_seed(rank());
-  auto t = zeros({5, 3}, mesh, {Replicate()});
+const char* const kNamed = "the generators of the ranks [1] are in another state than that of rank 0";
+
+DeviceMesh line() { return init_device_mesh(at::kCPU, {world_size()}); }
+
+// On every rank; the rank that differs is named.
+template <class Draw>
+void expect_named(const std::string& op, Draw draw) {
+  auto before = at::detail::getDefaultCPUGenerator().get_state();
+  auto error = error_text<c10::ValueError>(draw);
+  EXPECT_NE(error.find("[" + op + "] " + kNamed), error.npos) << error;
+  EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(before)) << op;
+}
+
+TEST(Generators, ThatDifferAreAnErrorOfTheDrawOnEveryRank) {
+  auto t = ones({70, 60}, line(), {Shard(0)}), small = ones({5, 3}, line(), {Replicate()});
+  torch::manual_seed(rank() == 1 ? 4 : 3);
+  expect_named("aten::uniform_", [&] { t.uniform_(); });
+  expect_named("aten::normal_", [&] { small.normal_(); });
+  expect_named("aten::poisson", [&] { at::poisson(t); });
+  expect_named("aten::bernoulli_.float", [&] { at::dropout(t, 0.5, true); });
+  expect_named("aten::uniform_", [&] { torch::nn::init::xavier_uniform_(small); });
+  torch::manual_seed(3);
+}
+
+TEST(Generators, ThatAreAlikeAreComparedByEightBytes) {
+  auto t = zeros({70, 60}, line(), {Shard(0)});
+  torch::manual_seed(3);
   CommDebugMode comms;
   t.uniform_();
+  EXPECT_EQ(comms.text(), c10::str("all_gather 0 ", 8 * (world_size() - 1), "B\n"));
+  torch::manual_seed(3);
+  EXPECT_TRUE(full_tensor(t).equal(at::zeros({70, 60}).uniform_()));
+}
+
+TEST(Generators, OfRanksAgreeWhenTheProgramSaysSo) {
+  torch::manual_seed(rank() + 3);
+  agree_on_generator(line());
+  auto t = zeros({70, 60}, line(), {Shard(1)}).normal_();
+  torch::manual_seed(3);
+  EXPECT_TRUE(full_tensor(t).equal(at::zeros({70, 60}).normal_()));
+}
+
+TEST(Generators, OfTheProgramsOwnAreComparedToo) {
+  auto t = zeros({70, 60}, line(), {Shard(0)});
+  torch::manual_seed(3);
+  auto mine = at::detail::createCPUGenerator(rank() == 1 ? 8 : 7);
+  expect_named("aten::uniform_", [&] { t.uniform_(0, 1, mine); });
+  agree_on_generator(line(), mine);
+  t.uniform_(0, 1, mine);
+  EXPECT_TRUE(full_tensor(t).equal(at::zeros({70, 60}).uniform_(0, 1, at::detail::createCPUGenerator(7))));
+}
+
+TEST(Generators, GivenOnOneRankOnlyAreNamed) {
+  auto t = zeros({70, 60}, line(), {Shard(0)});
+  torch::manual_seed(3);
+  std::optional<at::Generator> mine;
+  if (rank() == 1) mine = at::detail::createCPUGenerator(7);
+  expect_named("aten::uniform_", [&] { t.uniform_(0, 1, mine); });
+}
+
+TEST(Generators, FollowTheFirstRankWhereTheProgramChoosesSo) {
+  auto t = zeros({5, 3}, line(), {Replicate()});
+  torch::manual_seed(rank());
+  set_generators(Generators::follow);
+  CommDebugMode comms;
+  t.uniform_();
+  set_generators(Generators::compare);
   EXPECT_EQ(comms.text().substr(0, 9), "broadcast");
   torch::manual_seed(0);
   EXPECT_TRUE(shards_of(t)[0].equal(at::zeros({5, 3}).uniform_()));
 }
 
+TEST(Generators, OfRanksOutsideOfTheMeshStayBehind) {
+  DeviceMesh part(at::kCPU, {2}, {0, 1});
+  torch::manual_seed(3);
+  auto before = at::detail::getDefaultCPUGenerator().get_state();
+  zeros({70, 60}, part, {Shard(0)}).uniform_();
+  EXPECT_EQ(at::detail::getDefaultCPUGenerator().get_state().equal(before), rank() > 1);
+  if (world_size() == 2) return;
+  auto t = zeros({70, 60}, line(), {Shard(0)});
+  auto error = error_text<c10::ValueError>([&] { t.uniform_(); });
+  EXPECT_NE(error.find("the generators of the ranks [2, 3] are in another state than that of rank 0"), error.npos) << error;
+  agree_on_generator(line());
+  t.uniform_();
+}
+
+TEST(Generators, OfAMeshOfOneRankSendNothing) {
+  torch::manual_seed(rank());
+  DeviceMesh alone(at::kCPU, {1}, {rank()});
+  CommDebugMode comms;
+  auto t = zeros({70, 60}, alone, {Shard(0)}).uniform_();
+  EXPECT_EQ(comms.text(), "");
+  torch::manual_seed(rank());
+  EXPECT_TRUE(full_tensor(t).equal(at::zeros({70, 60}).uniform_()));
+  torch::manual_seed(0);
+}
+
 TEST(RandomScope, AgreesOnceAndThenSendsNothing) {
-  auto mesh = init_device_mesh(at::kCPU, {world_size()});
+  auto mesh = line();
   torch::manual_seed(3);
   auto expected = at::dropout(at::ones({50, 60}), 0.3, true) + at::rand({50, 60});
   torch::manual_seed(3);
@@ -35,7 +121,7 @@ TEST(RandomScope, AgreesOnceAndThenSendsNothing) {
 }
 
 TEST(RandomScope, NamesARankWhoseGeneratorDiffers) {
-  auto mesh = init_device_mesh(at::kCPU, {world_size()});
+  auto mesh = line();
   torch::manual_seed(rank() == 1 ? 4 : 3);
   auto error = error_text<c10::ValueError>([&] { RandomScope scope(mesh); });
   EXPECT_NE(error.find("the generators of the ranks [1] are in another state than that of rank 0"), error.npos) << error;
@@ -43,7 +129,7 @@ TEST(RandomScope, NamesARankWhoseGeneratorDiffers) {
 }
 
 TEST(RandomScope, TellsARankThatHasDrawnByItself) {
-  auto mesh = init_device_mesh(at::kCPU, {world_size()});
+  auto mesh = line();
   torch::manual_seed(3);
   auto t = zeros({5, 3}, mesh, {Shard(0)});
   RandomScope scope(mesh);
@@ -54,8 +140,51 @@ TEST(RandomScope, TellsARankThatHasDrawnByItself) {
   t.uniform_();
 }
 
+TEST(RandomScope, KnowsDrawsOnAPartOfItsMeshForThatPartOnly) {
+  torch::manual_seed(3);
+  DeviceMesh part(at::kCPU, {2}, {0, 1});
+  auto t = zeros({70, 60}, line(), {Shard(0)}), of_part = zeros({70, 60}, part, {Shard(0)});
+  RandomScope scope(line());
+  CommDebugMode draws;
+  t.uniform_(), of_part.uniform_(), of_part.uniform_();
+  EXPECT_EQ(draws.text(), "");
+  if (world_size() == 2) return t.uniform_(), void();
+  if (rank() < 2) {
+    auto error = error_text<c10::Error>([&] { t.uniform_(); });
+    EXPECT_NE(error.find(c10::str("rank ", rank(), " has seeded or used its generator by itself, or on a part of")), error.npos);
+  }
+  error_text<c10::ValueError>([&] { scope.agree(); });
+  agree_on_generator(line());
+  t.uniform_();
+}
+
+TEST(RandomScope, ComparesAGeneratorOnAPartByThatPartAlone) {
+  torch::manual_seed(3);
+  DeviceMesh part(at::kCPU, {2}, {0, 1});
+  RandomScope scope(line());
+  auto mine = at::detail::createCPUGenerator(7);
+  auto t = zeros({70, 60}, part, {Shard(0)}).uniform_(0, 1, mine);  // the others do not wait
+  if (rank() < 2) {
+    EXPECT_TRUE(full_tensor(t).equal(at::zeros({70, 60}).uniform_(0, 1, at::detail::createCPUGenerator(7))));
+  }
+}
+
+TEST(RandomScope, OfAllRanksKnowsNothingOfDrawsOnSlices) {
+  if (world_size() != 4) return;
+  torch::manual_seed(3);
+  auto grid = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+  RandomScope scope(grid);
+  auto t = zeros({70, 60}, grid["tp"], {Shard(0)}), whole = zeros({70, 60}, grid, {Shard(0), Shard(1)});
+  for (int64_t i = 0; i <= rank() / 2; ++i) t.uniform_();  // one slice draws more often than the other
+  auto error = error_text<c10::Error>([&] { whole.uniform_(); });
+  EXPECT_NE(error.find("or on a part of DeviceMesh(cpu, dp=2, tp=2)"), error.npos) << error;
+  error = error_text<c10::ValueError>([&] { scope.agree(); });
+  EXPECT_NE(error.find("the generators of the ranks [2, 3]"), error.npos) << error;
+  torch::manual_seed(0);
+}
+
 TEST(RandomScope, ComparesAGeneratorOfOnesOwnWhenItIsFirstDrawnFrom) {
-  auto mesh = init_device_mesh(at::kCPU, {world_size()});
+  auto mesh = line();
   torch::manual_seed(3);
   RandomScope scope(mesh);
   auto t = zeros({5, 3}, mesh, {Shard(0)});

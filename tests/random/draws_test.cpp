@@ -202,62 +202,6 @@ TEST(Draws, OfALocalTensorInAnotherOrderAreThoseOfThePlainOp) {
   });
 }
 
-struct Result {
-  const char* name;
-  at::Tensor (*draw)(const at::Tensor&);
-};
-
-// Of numbers from 0.1 to 0.9.
-const std::vector<Result> kResults = {
-    {"bernoulli", [](const at::Tensor& t) { return at::bernoulli(t); }},
-    {"bernoulli with a number", [](const at::Tensor& t) { return at::bernoulli(t, 0.3); }},
-    {"bernoulli_ with a tensor", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t); }},
-    {"bernoulli_ with a tensor of doubles",
-     [](const at::Tensor& t) { return at::empty_like(t, at::kInt).bernoulli_(t.to(at::kDouble)); }},
-    {"bernoulli_ with a row", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.select(0, 1)); }},
-    {"bernoulli_ with another cut", [](const at::Tensor& t) { return at::empty_like(t).bernoulli_(t.t().contiguous().t()); }},
-    {"normal of means", [](const at::Tensor& t) { return at::normal(t, 2.0); }},
-    {"normal of deviations", [](const at::Tensor& t) { return at::normal(0.1, t); }},
-    {"normal of both", [](const at::Tensor& t) { return at::normal(t, t); }},
-    {"normal of halves", [](const at::Tensor& t) { return at::normal(0.1, t.to(at::kHalf)); }},
-    {"multinomial", [](const at::Tensor& t) { return at::multinomial(t, 1); }},
-    {"multinomial of several", [](const at::Tensor& t) { return at::multinomial(t, 3); }},
-    {"multinomial with replacement", [](const at::Tensor& t) { return at::multinomial(t, 3, true); }},
-    {"poisson", [](const at::Tensor& t) { return at::poisson(t); }},
-    {"binomial", [](const at::Tensor& t) { return at::binomial(at::full_like(t, 7), t); }},
-    {"rrelu", [](const at::Tensor& t) { return at::rrelu(t - 0.5, 0.1, 0.3, true); }},
-    {"rand_like", [](const at::Tensor& t) { return at::rand_like(t); }},
-    {"randn_like", [](const at::Tensor& t) { return at::randn_like(t); }},
-    {"randint_like", [](const at::Tensor& t) { return at::randint_like(t, 100); }},
-    {"dropout", [](const at::Tensor& t) { return at::dropout(t, 0.3, true); }},
-    {"alpha_dropout", [](const at::Tensor& t) { return at::alpha_dropout(t, 0.3, true); }},
-    {"feature_dropout", [](const at::Tensor& t) { return at::feature_dropout(t, 0.3, true); }},
-    {"feature_alpha_dropout", [](const at::Tensor& t) { return at::feature_alpha_dropout(t, 0.3, true); }},
-    {"native_dropout", [](const at::Tensor& t) { return std::get<0>(at::native_dropout(t, 0.3, true)); }},
-    {"the mask of native_dropout", [](const at::Tensor& t) { return std::get<1>(at::native_dropout(t, 0.3, true)); }},
-};
-
-TEST(Draws, ThatReturnNewTensorsAreThoseOfThePlainOp) {
-  for_each_world({1, 2, 3, 4, 8}, [](int64_t n) {
-    auto mesh = init_device_mesh(at::kCPU, {n});
-    for (auto& result : kResults) {
-      for (auto& shape : std::vector<std::vector<int64_t>>{{7, 5}, {66, 71}, {5, 1023}}) {
-        auto x = at::linspace(0.1, 0.9, shape[0] * shape[1]).view(shape);
-        for (auto& cut : {Placement(Shard(0)), Placement(Shard(1)), Placement(StridedShard(1, 2)), Placement(Replicate())}) {
-          seed(true);
-          auto expected = result.draw(x);
-          auto after = state();
-          seed(true);
-          auto drawn = result.draw(lay_out(x, mesh, {cut}));
-          EXPECT_TRUE(full_tensor(drawn).equal(expected))
-              << result.name << " of " << x.sizes() << " as " << str(cut) << " on " << n;
-          EXPECT_TRUE(state().equal(after)) << "the generator after " << result.name << " of " << x.sizes() << " as " << str(cut);
-        }
-      }
-    }
-  });
-}
-
 TEST(Draws, OfManyBadNumbersAreAnErrorOnEveryRank) {
   auto numbers = at::linspace(0, 1.1, 60 * 70).view({60, 70});
   for_each_world({2, 4}, [&](int64_t n) {
