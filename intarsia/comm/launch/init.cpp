@@ -17,8 +17,11 @@
 
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engines.h"
+#include "intarsia/comm/flight/flight.h"
+#include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/launch/launch.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/launch/secret.h"
 
 namespace intarsia {
 namespace {
@@ -69,6 +72,7 @@ const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   state().engine = engine;
   state().timeout = timeout;
   set_process_world(engine);
+  report_on_signal();
   return *engine;
 }
 
@@ -84,13 +88,14 @@ void check_same_engine(const Job& job, const std::string& mine) {
     text += c10::str(text.empty() ? "" : ", ", engine, " on ranks ", c10::ArrayRef<int64_t>(ranks));
   }
   TORCH_CHECK_VALUE(false, "[init] the ranks ask for different engines: ", text,
-                    ". Set INTARSIA_ENGINE or InitOptions::engine to the same on all.");
+                    ". Set INTARSIA_ENGINE or InitOptions::engine, and INTARSIA_SECRET, to the same on all.");
 }
 
 const World& join_store(const EngineKind& engine, const Job& job) {
-  job.store->set(engine_key(job.rank), engine.name);
+  auto asked = engine.name + std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would not take part in proofs
+  job.store->set(engine_key(job.rank), asked);
   arrive("init", *job.store, job.rank, count_up(job.size), job.timeout);
-  check_same_engine(job, engine.name);
+  check_same_engine(job, asked);
   return join(engine(job), job.timeout);
 }
 
@@ -126,7 +131,9 @@ void leave_store() {
 
 // A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
 void leave_at_exit(int status, void*) {
-  if (status != 0 || !state().engine) return;
+  if (!state().engine) return;
+  write_last_flights();
+  if (status != 0) return;
   try {
     state().engine->close();
     leave_store();
@@ -197,6 +204,8 @@ const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, con
 void finalize() {
   std::lock_guard lock(state().mutex);
   if (state().engine) state().engine->close();
+  if (process_world()) write_last_flights();
+  next_flight_world();
   set_process_world(nullptr);
 }
 
