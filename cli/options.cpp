@@ -20,12 +20,26 @@ Number number(const std::string& option, const std::string& text, Number least, 
 
 using Setter = std::function<void(RunOptions&, const std::string& option, const std::string& value)>;
 
+void check_hosts(const RunOptions& options) {
+  if (options.host >= options.hosts) {
+    throw UsageError("[run] --host is " + std::to_string(options.host) + " of " + std::to_string(options.hosts) +
+                     " hosts. Hosts count from 0.");
+  }
+  if (options.hosts > 1 && options.meet.find(':') == options.meet.npos) {
+    throw UsageError("[run] --meet is \"" + options.meet + "\". Several hosts need an address of host 0 and a port, as host0:29500.");
+  }
+}
+
 const std::map<std::string, Setter>& setters() {
   static const Setter ranks = [](auto& o, auto& name, auto& text) { o.ranks = number<int64_t>(name, text, 1, 4096); };
   static const Setter bind = [](auto& o, auto&, auto& text) { o.bind = text; };
   static const std::map<std::string, Setter> table = {
       {"-n", ranks},
       {"--ranks", ranks},
+      {"--hosts", [](auto& o, auto& name, auto& text) { o.hosts = number<int64_t>(name, text, 1, 4096); }},
+      {"--host", [](auto& o, auto& name, auto& text) { o.host = number<int64_t>(name, text, 0, 4095); }},
+      {"--meet", [](auto& o, auto&, auto& text) { o.meet = text; }},
+      {"--secret", [](auto& o, auto&, auto& text) { o.secret = text; }},
       {"--bind", bind},
       {"--master-addr", bind},
       {"--port", [](auto& o, auto& name, auto& text) { o.port = number<uint16_t>(name, text, 1, 65535); }},
@@ -49,9 +63,16 @@ usage: intarsia run -n RANKS [options] [--] program [arguments]
   --timeout SECONDS     for every wait of the ranks, sets INTARSIA_TIMEOUT (default 300)
   --engine NAME         what carries bytes between the ranks, sets INTARSIA_ENGINE: auto (default), shm or gloo
   --grace SECONDS       from SIGTERM to SIGKILL when ranks must stop (default 10)
-  --bind ADDR           the address that the ranks listen on (default 127.0.0.1: this machine only);
-                        --master-addr is the same
-  --port PORT           of the store where they meet (default: a free one)
+  --bind ADDR           the address or interface that the ranks talk through (default 127.0.0.1: this machine only; on several
+                        hosts the one that leads to host 0); --master-addr is the same
+  --port PORT           of the store where they meet, on 127.0.0.1 (default: a free one)
+
+On several hosts, start it on each of them, with the same numbers:
+  --hosts HOSTS         how many; each has RANKS ranks, those of host 0 come first
+  --host HOST           which one this is, from 0
+  --meet HOST:PORT      an address of host 0 that all hosts reach, and a free port there
+  --secret FILE         a file that only you may read, with the secret of the job: host 0 makes it if it is missing, the others need
+                        it, too (or INTARSIA_SECRET). Without a secret, everyone who reaches HOST:PORT is let in
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under
 torchrun, and OMP_NUM_THREADS=1 unless it is set. Standard input goes to rank 0 unless it is a terminal. SIGINT, SIGTERM
@@ -84,6 +105,7 @@ RunOptions parse_run(int argc, char** argv) {
     setter->second(options, name, equals == word.npos ? argv[i] : word.substr(equals + 1));
   }
   options.program.assign(argv + i, argv + argc);
+  check_hosts(options);
   if (!options.ranks) throw UsageError("[run] the number of ranks is missing. Write intarsia run -n 4 program.");
   if (options.program.empty()) throw UsageError("[run] the program is missing. Write intarsia run -n 4 program.");
   return options;

@@ -13,8 +13,9 @@
 #include <optional>
 
 #include "cli/child.h"
+#include "cli/hosts.h"
 #include "cli/options.h"
-#include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/interrupts.h"
 
 namespace intarsia::cli {
 namespace {
@@ -22,31 +23,41 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long the other ranks may take to end by themselves when one has failed: their errors say what they were doing.
-constexpr std::chrono::milliseconds kLastWords{500};
+constexpr std::chrono::milliseconds kLastWords{1000};
 
 // Blocks the signals we live by in all threads and makes them readable.
 int open_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-Variables variables_of(const RunOptions& options, int64_t rank, uint16_t port) {
-  auto size = std::to_string(options.ranks);
+// While we wait for other hosts the signals are blocked, not yet read.
+void throw_if_signalled() {
+  sigset_t pending;
+  if (sigpending(&pending) != 0) return;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&pending, signal)) throw UsageError("[run] stopped by " + signal_text(signal) + ".");
+  }
+}
+const Interrupts kSignals{throw_if_signalled, [] {}, [](const std::exception_ptr&) { return false; }};
+
+Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t local_rank) {
   Variables variables = {
-      {"RANK", std::to_string(rank)},
-      {"LOCAL_RANK", std::to_string(rank)},
-      {"GROUP_RANK", "0"},
-      {"WORLD_SIZE", size},
-      {"LOCAL_WORLD_SIZE", size},
-      {"MASTER_ADDR", options.bind},
-      {"MASTER_PORT", std::to_string(port)},
-      {"INTARSIA_INTERFACE", options.bind},
+      {"RANK", std::to_string(options.host * options.ranks + local_rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"GROUP_RANK", std::to_string(options.host)},
+      {"WORLD_SIZE", std::to_string(options.hosts * options.ranks)},
+      {"LOCAL_WORLD_SIZE", std::to_string(options.ranks)},
+      {"MASTER_ADDR", hosts.store_address()},
+      {"MASTER_PORT", std::to_string(hosts.store_port())},
+      {"INTARSIA_INTERFACE", hosts.interface()},
+      {"INTARSIA_SECRET", hosts.secret()},
       // We serve the store, as torchrun does: no rank has to win a port or to stay until the others are done.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-      {"TORCHELASTIC_RUN_ID", "intarsia-" + std::to_string(getpid())},
+      {"TORCHELASTIC_RUN_ID", "intarsia-" + (options.hosts > 1 ? options.meet : std::to_string(getpid()))},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
   };
   if (!getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = "1";
@@ -61,7 +72,7 @@ int blame(int status) { return WIFSIGNALED(status) && WTERMSIG(status) != SIGABR
 
 class Run {
  public:
-  explicit Run(const RunOptions& options) : options_(options) {}
+  explicit Run(const RunOptions& options) : options_(options), hosts_(options) {}
 
   ~Run() {
     send_to_all(SIGKILL);  // if we leave by an error
@@ -73,16 +84,15 @@ class Run {
   }
 
   int stand_by() {
-    signals_ = open_signals();
-    auto served = serve_store(options_.bind, options_.port, std::chrono::minutes(5));
-    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
-      children_.push_back(start_child(rank, options_.program, variables_of(options_, rank, served.port),
+    for (int64_t local = 0; local < options_.ranks; ++local) {
+      children_.push_back(start_child(options_.host * options_.ranks + local, options_.program, variables_of(options_, hosts_, local),
                                       options_.prefix, options_.log_dir));
     }
     while (running()) {
       wait_for_something();
       forward_output();
       take_signals();
+      look_at_other_hosts();
       keep_times();
     }
     forward_output();
@@ -119,6 +129,12 @@ class Run {
     }
   }
 
+  void look_at_other_hosts() {
+    if (failed_ || !hosts_.failure_elsewhere()) return;
+    failed_ = true;
+    stop_at_ = Clock::now() + kLastWords;
+  }
+
   void wait_for_something() {
     std::vector<pollfd> fds = {{signals_, POLLIN, 0}};
     for (auto& child : children_) {
@@ -127,6 +143,7 @@ class Run {
       }
     }
     auto until = std::min(stop_at_.value_or(Clock::time_point::max()), kill_at_.value_or(Clock::time_point::max()));
+    if (options_.hosts > 1) until = std::min(until, Clock::now() + kLastWords);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     poll(fds.data(), fds.size(), until == Clock::time_point::max() ? -1 : std::max<int64_t>(0, left));
   }
@@ -143,8 +160,9 @@ class Run {
         continue;
       }
       send_to_all(info.ssi_signo);
-      if (info.ssi_signo == SIGHUP) continue;  // not always meant to end a program
+      if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGUSR1) continue;  // not always meant to end a program
       if (!culprit_) told_to_stop_ = info.ssi_signo;
+      hosts_.tell({"host " + std::to_string(options_.host) + " was stopped by " + signal_text(told_to_stop_), 128 + told_to_stop_});
       give_grace();
     }
   }
@@ -163,13 +181,23 @@ class Run {
       child->status = status;
       if (!status) continue;
       failed = true;
-      if (!culprit_ || (!failed_ && blame(status) > blame(children_[*culprit_].status))) culprit_ = child->rank;
+      size_t index = child - children_.begin();
+      if (!culprit_ || (!failed_ && blame(status) > blame(children_[*culprit_].status))) culprit_ = index;
     }
-    if (failed && !failed_) stop_at_ = Clock::now() + kLastWords;
+    if (failed && !failed_) {
+      stop_at_ = Clock::now() + kLastWords;
+      auto& child = children_[*culprit_];
+      hosts_.tell({"rank " + std::to_string(child.rank) + " on host " + std::to_string(options_.host) + " " + describe(child.status),
+                   exit_code_of(child.status)});
+    }
     failed_ = failed_ || failed;
   }
 
-  int report() const {
+  int report() {
+    if (auto failure = hosts_.leave(!culprit_ && !failed_)) {
+      std::fprintf(stderr, "[run] %s; the ranks of this host were stopped.\n", failure->text.c_str());
+      return failure->code;
+    }
     if (!culprit_) return 0;
     if (told_to_stop_) {
       std::fprintf(stderr, "[run] stopped by %s.\n", signal_text(told_to_stop_).c_str());
@@ -182,10 +210,11 @@ class Run {
   }
 
   const RunOptions& options_;
+  int signals_ = open_signals();  // before there is any other thread, which would take them
+  Hosts hosts_;
   std::vector<Child> children_;
-  int signals_ = -1;
   int told_to_stop_ = 0;                      // the signal that we got before any rank failed
-  std::optional<int64_t> culprit_;            // the rank that failed first
+  std::optional<size_t> culprit_;             // the child that failed first
   bool failed_ = false;                       // a rank has failed, so the others must stop
   std::optional<Clock::time_point> stop_at_;  // when they are told
   std::optional<Clock::time_point> kill_at_;  // and when they are killed
@@ -202,7 +231,15 @@ int run_main(int argc, char** argv) {
     return 2;
   }
   if (options.help) return std::fputs(kRunHelp, stdout), 0;
-  return Run(options).stand_by();
+  set_interrupts(&kSignals);
+  int status = 0;
+  try {
+    with_interrupts([&] { status = Run(options).stand_by(); });
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
+  return status;
 }
 
 }  // namespace intarsia::cli

@@ -30,11 +30,16 @@ std::string plural(int64_t count, c10::ScalarType type) {
 }
 
 thread_local at::IntArrayRef shape_;
+__attribute__((tls_model("initial-exec"))) thread_local const MoveScope* move_ = nullptr;
 
 }  // namespace
 
 ShapeScope::ShapeScope(at::IntArrayRef shape) : outer_(std::exchange(shape_, shape)) {}
 ShapeScope::~ShapeScope() { shape_ = outer_; }
+
+MoveScope::MoveScope(const Placements& from, const Placements& to, const std::vector<int64_t>& axes)
+    : from_(from), to_(to), axes_(axes), outer_(std::exchange(move_, this)) {}
+MoveScope::~MoveScope() { move_ = outer_; }
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15;
@@ -47,17 +52,20 @@ uint64_t hash_of(const std::vector<int64_t>& counts) {
   return hash;
 }
 
+const char* Collective::name(Kind kind) { return kKinds[kind]; }
+
 uint64_t Collective::fingerprint() const {
   auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
-  hash = mixed(mixed(hash, counts), source + 1);
+  hash = mixed(mixed(mixed(hash, counts), source + 1), move);
   for (auto size : shape) hash = mixed(hash, size + 1);
   return hash_text(hash, cause);
 }
 
 std::string Collective::text() const {
-  auto from = source >= 0 ? " from rank " + std::to_string(source) : "";
-  return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), from, " for ",
-                  *cause ? cause : "a direct call", shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)));
+  auto root = source >= 0 ? " from rank " + std::to_string(source) : "";
+  return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), root, " for ",
+                  *cause ? cause : "a direct call", shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)),
+                  move ? " from " + str(from) + " to " + str(to) : "");
 }
 
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
@@ -65,10 +73,17 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
   call.kind = kind;
   call.op = op;
   call.type = mine.scalar_type();
-  call.count = mine.numel();
+  call.count = call.all = mine.numel();
   call.cause = CauseScope::op();
   call.shape.append(shape_.begin(), shape_.end());
   call.axis = line.name;
+  if (!move_) return call;
+  call.move = 1;
+  for (auto axis : move_->axes_) {
+    call.move = mixed(mixed(call.move, hash_value(move_->from_[axis])), hash_value(move_->to_[axis]));
+  }
+  call.from = move_->from_[move_->axes_[0]];
+  call.to = move_->to_[move_->axes_[0]];
   return call;
 }
 

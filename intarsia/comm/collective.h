@@ -15,7 +15,7 @@ namespace intarsia {
 
 // Note [A message knows what it is]
 // Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape
-// of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
+// and layouts of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
 // the message that it expects. So ranks that run different collectives never compute with each other's bytes: they wait. Ranks
 // that wait compare notes.
 struct Collective {
@@ -24,16 +24,37 @@ struct Collective {
   std::optional<ReduceOp> op;
   c10::ScalarType type = c10::ScalarType::Undefined;
   int64_t count = 0;            // elements that this rank brings
+  int64_t all = 0;              // elements that this rank ends up with
+  bool even = true;             // the same of both on all members
   int64_t source = -1;          // of a broadcast: a rank
   uint64_t counts = 0;          // of all members, hashed, where all know them
   const char* cause = "";       // as CauseScope
   c10::SmallVector<int64_t, 4> shape;  // as ShapeScope
+  uint64_t move = 0;            // as MoveScope, hashed; 0: none
+  Placement from, to;           // the same, of the first axis
   std::string axis;
   uint64_t number = 0;          // on its line, from 0; given by the group
+  uint64_t flight = 0;          // see Note [Flights]; 0: not recorded
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
 
+  static const char* name(Kind kind);
   uint64_t fingerprint() const;
-  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8]
+  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
+};
+
+// Says between which layouts the collectives of this scope move a tensor: those of some axes of a mesh.
+class MoveScope {
+ public:
+  MoveScope(const Placements& from, const Placements& to, const std::vector<int64_t>& axes);
+  ~MoveScope();
+  MoveScope(const MoveScope&) = delete;
+  MoveScope& operator=(const MoveScope&) = delete;
+
+ private:
+  friend Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op);
+  const Placements &from_, &to_;
+  const std::vector<int64_t>& axes_;
+  const MoveScope* outer_;
 };
 
 // Names the global shape of the tensor that the collectives of this scope move.
@@ -55,10 +76,10 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
 uint64_t mixed(uint64_t hash, uint64_t value);
 uint64_t hash_of(const std::vector<int64_t>& counts);
 
-// The last collectives of a line, as this rank ran them.
+// The last collectives of a line, as this rank ran them: enough for the notes. (The flight recorder keeps more.)
 class History {
  public:
-  static constexpr size_t kLength = 1000;
+  static constexpr size_t kLength = 64;
   void add(const Collective& call);
   const Collective* find(uint64_t number) const;  // null: forgotten, or not yet there
   std::vector<const Collective*> last(size_t count) const;

@@ -10,6 +10,7 @@
 
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/mpi/load.h"
 #include "intarsia/comm/mpi/mpi.h"
 
@@ -47,16 +48,17 @@ EngineKind choose_engine(const std::string& name) {
 
 // Ranks that ask for different engines would wait for each other in different places.
 std::unique_ptr<Engine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks) {
-  job.store->set(engine_key(job.rank), kind.name);
+  auto asked = kind.name + std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would take no part in proofs
+  job.store->set(engine_key(job.rank), asked);
   arrive(where, *job.store, job.rank, ranks, job.timeout);
   std::map<std::string, std::vector<int64_t>> asking;
-  for (auto rank : ranks) asking[rank == job.rank ? kind.name : job.store->get_to_str(engine_key(rank))].push_back(rank);
+  for (auto rank : ranks) asking[rank == job.rank ? asked : job.store->get_to_str(engine_key(rank))].push_back(rank);
   std::string text;
   for (auto& [engine, askers] : asking) {
     text += c10::str(text.empty() ? "" : ", ", engine, " on ranks ", c10::ArrayRef<int64_t>(askers));
   }
   TORCH_CHECK_VALUE(asking.size() == 1, "[", where, "] the ranks ask for different engines: ", text,
-                    ". Set INTARSIA_ENGINE or InitOptions::engine to the same on all.");
+                    ". Set INTARSIA_ENGINE or InitOptions::engine, and INTARSIA_SECRET, to the same on all.");
   return kind(job);
 }
 

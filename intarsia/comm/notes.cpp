@@ -48,6 +48,8 @@ Note read_note(const std::string& text) {
   return note;
 }
 
+std::string last_key(int64_t rank) { return "waiting/" + std::to_string(rank); }
+
 // Parts of one all_to_all that do not fit each other.
 std::string uneven_parts(const Collective& call, const Note& note, int64_t me, int64_t other) {
   if (note.number != call.number || call.sends.empty() || note.sends.empty()) return "";
@@ -88,6 +90,7 @@ std::string Notes::compare(const History& history, const Collective& call) const
   if (!store_) return "";
   try {
     store_->set(key(ranks_[position_]), write_note(history, call));
+    store_->set(last_key(ranks_[position_]), c10::str(call.text(), " on axis \"", call.axis, "\" (ranks ", c10::ArrayRef<int64_t>(ranks_), ")"));
     for (size_t j = 0; j < ranks_.size(); ++j) {
       auto text = static_cast<int64_t>(j) == position_ ? "" : read(j, history, call);
       if (!text.empty()) return text;
@@ -95,6 +98,18 @@ std::string Notes::compare(const History& history, const Collective& call) const
   } catch (const std::exception&) {
   }
   return "";
+}
+
+std::string Notes::last_seen(const std::vector<int64_t>& ranks) const {
+  std::string text;
+  try {
+    for (auto rank : ranks) {
+      if (!store_ || !store_->check({last_key(rank)})) continue;
+      text += c10::str("; rank ", rank, " was last seen waiting in ", store_->get_to_str(last_key(rank)));
+    }
+  } catch (const std::exception&) {
+  }
+  return text;
 }
 
 std::string Notes::compare_with(int64_t member, const History& history, const Collective& call) const {

@@ -27,7 +27,10 @@ class Notes {
   // program, told with both sides; else the text is empty.
   std::string compare(const History& history, const Collective& call) const;
 
-  // The same with the note of one member, who may have left because of us; tells the others nothing.
+  // Where those members wait, as far as they have told, on whatever line: "; rank 1 was last seen waiting in ...".
+  std::string last_seen(const std::vector<int64_t>& ranks) const;
+
+  // The same as compare with the note of one member, who may have left because of us; tells the others nothing.
   std::string compare_with(int64_t member, const History& history, const Collective& call) const;
 
   // Tells the others that we take no part any more, where nothing else does.

@@ -211,6 +211,7 @@ Shards as_stored(const Shards& shards) {
 }
 
 Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
+  MoveScope move(step.from->placements(), step.to->placements(), step.axes);
   auto done = [](Shards result) -> Finish { return [result] { return result; }; };
   switch (step.kind) {
     case StepKind::narrow: return done(async ? apart(narrow(step, shards)) : narrow(step, shards));

@@ -21,6 +21,7 @@
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
 #include "tests/processes/checkpoint_plays.h"
+#include "tests/processes/flight_plays.h"
 #include "tests/processes/mismatches.h"
 #include "tests/processes/training_plays.h"
 
@@ -49,6 +50,47 @@ void reduce_until(const std::function<void()>& strike, int64_t numel, std::chron
       if (rank() == 0) std::this_thread::sleep_for(late);
     }
     axis.all_reduce({at::ones({numel})}, ReduceOp::sum);
+  }
+}
+
+// Some seconds of small steps, so that something can happen in between.
+void reduce_slowly() {
+  init();
+  for (int step = 0; step < 150; ++step) {
+    whole_axis().all_reduce({at::ones({1000})}, ReduceOp::sum);
+    if (step == 5) std::printf("step 5 reached\n"), std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+// Collectives of all kinds and sizes until someone ends it.
+void work_on() {
+  init();
+  auto& axis = whole_axis();
+  auto n = world_size();
+  std::printf("at work\n");
+  std::fflush(stdout);
+  for (int64_t step = 0;; ++step) {
+    int64_t count = step % 3 == 0 ? 1 : step % 3 == 1 ? 5000 : 400000;
+    Counts counts{std::vector<int64_t>(n, count)};
+    axis.all_reduce({at::ones({count})}, ReduceOp::sum);
+    auto all = at::empty({count * n});
+    Wait wait;
+    axis.all_gather({at::ones({count})}, {all}, counts, &wait);
+    axis.all_to_all({all.clone()}, counts, {at::empty({count * n})}, counts);
+    if (wait) wait();
+    axis.reduce_scatter({at::ones({count * n})}, counts, ReduceOp::sum);
+  }
+}
+
+// What carries the lines of a mesh of 2 hosts x their ranks.
+void carriers() {
+  init();
+  auto mesh = init_device_mesh(at::kCPU, {2, world_size() / 2}, {"host", "local"});
+  for (auto* axis : {&Axis::of(mesh, 0), &Axis::of(mesh, 1), &Axis::whole(mesh)}) {
+    axis->all_reduce({at::ones({4})}, ReduceOp::sum);
+    auto name = axis == &Axis::whole(mesh) ? "all" : axis->name().c_str();
+    std::printf("%s %s\n", name, engine_of(current_world()).carrier(axis->line()).c_str());
   }
 }
 
@@ -156,9 +198,15 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"uncaught", [] { reduce_until([] { abort(); }, 1000); }},
     {"kill_then_wait", kill_then_wait},
     {"early_end", an_early_end},
+    {"reduce_slowly", reduce_slowly},
+    {"carriers", carriers},
+    {"work_on", work_on},
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},
+    {"flights", play_flights},
+    {"one_mismatch", play_one_mismatch},
+    {"one_waits", play_one_waits},
     {"replicated_training", play_replicated_training},
     {"sharded_training", play_sharded_training},
     {"twice", twice},

@@ -13,7 +13,10 @@
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/c10d/own_backend.h"
+#include "intarsia/comm/c10d/proof.h"
+#include "intarsia/comm/impatient_store.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/mpi/mpi_group.h"
 #include "intarsia/comm/shm/meet.h"
 #include "intarsia/comm/shm/shm_group.h"
@@ -32,6 +35,10 @@ std::vector<Number> count_up(size_t n) {
   std::vector<Number> numbers(n);
   std::iota(numbers.begin(), numbers.end(), 0);
   return numbers;
+}
+
+bool all_equal(const MemberCounts& counts) {
+  return std::equal(counts.begin() + 1, counts.end(), counts.begin());
 }
 
 const char* name_of(Lines lines) {
@@ -63,7 +70,9 @@ struct C10dEngine::Entry {
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
     : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {
-  if (store_) alarm_store_ = store_->clone();
+  using std::chrono::seconds;
+  auto patience = std::clamp<std::chrono::milliseconds>(options_.timeout / 2, seconds(2), seconds(10));
+  if (store_) alarm_store_ = c10::make_intrusive<ImpatientStore>(store_->clone(), patience);
 }
 
 C10dEngine::~C10dEngine() = default;
@@ -94,6 +103,8 @@ Wait C10dEngine::all_reduce(const Line& line, const Shards& mine, const Shards& 
 Wait C10dEngine::all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const {
   auto call = collective_of(Collective::all_gather, line, mine[0]);
   call.counts = hash_of(counts[0]);
+  call.all = all[0].numel();
+  call.even = all_equal(counts[0]);
   return group_of(line.ranks[0])->all_gather(std::move(call), mine[0], all[0], counts[0]);
 }
 
@@ -102,6 +113,7 @@ Wait C10dEngine::all_to_all(const Line& line, const Shards& send, const Counts& 
   auto call = collective_of(Collective::all_to_all, line, send[0]);
   call.sends.assign(send_counts[0].begin(), send_counts[0].end());
   call.receives.assign(receive_counts[0].begin(), receive_counts[0].end());
+  call.all = receive[0].numel();
   return group_of(line.ranks[0])->all_to_all(std::move(call), send[0], send_counts[0], receive[0], receive_counts[0]);
 }
 
@@ -109,6 +121,8 @@ Wait C10dEngine::reduce_scatter(const Line& line, const Shards& send, const Coun
                                 ReduceOp op) const {
   auto call = collective_of(Collective::reduce_scatter, line, send[0], op);
   call.counts = hash_of(counts[0]);
+  call.all = result[0].numel();
+  call.even = all_equal(counts[0]);
   return group_of(line.ranks[0])->reduce_scatter(std::move(call), send[0], counts[0], result[0]);
 }
 
@@ -169,7 +183,10 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   }
   arrive("make_group", *meeting, hosted()[0], ranks, options_.timeout);
   int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
-  return group_over(gloo->make(meeting, position, ranks.size()), ranks, count_up<int>(ranks.size()));
+  auto backend = gloo->make(meeting, position, ranks.size());
+  auto secret = is_loopback(options_.interface) ? "" : job_secret();  // no stranger reaches loopback
+  if (!secret.empty()) check_members(*backend, secret, key, ranks, position, options_.timeout);
+  return group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
 }
 
 // Null: this line is for gloo.

@@ -12,6 +12,7 @@
 
 #include "intarsia/comm/c10d/messages.h"
 #include "intarsia/comm/c10d/worker.h"
+#include "intarsia/comm/flight/flight.h"
 #include "intarsia/comm/reduce.h"
 
 namespace intarsia {
@@ -102,7 +103,7 @@ void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room
   each_peer(line->members, +1, [&](int64_t j) {
     if (counts[j]) outgoing.send(from[j], j);
   });
-  incoming.wait_all();
+  incoming.wait_all(false);
   each_peer(line->members, -1, [&](int64_t j) {
     if (counts[j]) incoming.receive(to[j], j, 1);
   });
@@ -111,7 +112,7 @@ void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room
     for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0) : sum, value(j), *call.op);
     each_peer(line->members, +1, [&](int64_t j) { outgoing.send(sum, j, 1); });
   }
-  incoming.wait_all();
+  incoming.wait_all(false);
   outgoing.wait_all();
   room.give_back(taken);
 }
@@ -159,7 +160,7 @@ class DirectGroup final : public Group {
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     check(buffer);
     line_->number(call);
-    if (!buffer.numel()) return {};
+    if (!buffer.numel()) return end_flight(call), Wait();
     auto messages = std::make_shared<Messages>(line_, std::move(call));
     if (me() != source) {
       messages->receive(buffer, source);
@@ -174,7 +175,7 @@ class DirectGroup final : public Group {
     check(mine);
     auto n = members().size();
     line_->number(call);
-    if (n == 1) return result.copy_(mine), Wait();
+    if (n == 1) return result.copy_(mine), end_flight(call), Wait();
     if (static_cast<int64_t>(mine.nbytes()) * (n - 1) > kOneExchangeBytes) {
       auto reduce = [this_line = line_, room = room_, call, mine = flat(mine), result = flat(result)] {
         at::NoGradGuard no_grad;  // the thread's own

@@ -1,12 +1,15 @@
 #include "intarsia/comm/c10d/messages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "intarsia/comm/around_waits.h"
 #include "intarsia/comm/c10d/backend.h"
+#include "intarsia/comm/flight/flight.h"
+#include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/interrupts.h"
 
 namespace intarsia {
@@ -23,12 +26,21 @@ std::string list(const std::vector<int64_t>& ranks) {
 }  // namespace
 
 DirectLine::DirectLine(Members given)
-    : members(std::move(given)), gloo(members.gloo()), hash(hash_of(members.ranks)) {}
+    : members(std::move(given)), gloo(members.gloo()), hash(hash_of(members.ranks)) {
+  flights_ = flight_line(members.ranks[members.position], members.ranks, members.backend ? members.backend->getBackendName() : "gloo");
+}
 
 void DirectLine::number(Collective& call) {
   std::lock_guard lock(mutex_);
   call.number = next_number_++;
+  begin_flight(flights_, call);
   history_.add(call);
+}
+
+void DirectLine::fail(const Collective& call, const std::string& text) {
+  end_flight(call, false);
+  report_failure();
+  trouble.fail(text);
 }
 
 void DirectLine::interrupt() {
@@ -70,12 +82,15 @@ void Messages::send(const at::Tensor& t, int64_t to, int phase) {
   post(t, to, [&](auto& one) { return members().backend->send(one, members().peers[to], tag(t, phase)); });
 }
 
-void Messages::wait_all() {
-  if (next_ == works_.size()) return;
-  line_->trouble.check();
-  NoteTimes notes;
-  auto deadline = Clock::now() + members().timeout;
-  for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline, notes);
+void Messages::wait_all(bool last) {
+  if (next_ < works_.size()) {
+    line_->trouble.check();
+    wait_for_flight(call_);
+    NoteTimes notes;
+    auto deadline = Clock::now() + members().timeout;
+    for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline, notes);
+  }
+  if (last && !std::exchange(ended_, true)) end_flight(call_);
 }
 
 template <class Post>
@@ -91,23 +106,23 @@ void Messages::post(const at::Tensor& t, int64_t peer, Post post) {
 void Messages::gone(int64_t peer, const std::exception& error) {
   check_alarm();
   auto mismatch = members().notes ? members().notes->compare_with(peer, line_->history(), call_) : "";
-  if (!mismatch.empty()) line_->trouble.fail(mismatch);  // it left because of us
+  if (!mismatch.empty()) line_->fail(call_, mismatch);  // it left because of us
   auto me = members().ranks[members().position], rank = members().ranks[peer];
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
   auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
-  line_->trouble.fail(c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
+  line_->fail(call_, c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
 }
 
 // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
 void Messages::check_alarm() {
   auto trouble = members().interrupted();
-  if (!trouble.empty()) line_->trouble.fail(trouble);
+  if (!trouble.empty()) line_->fail(call_, trouble);
 }
 
 void Messages::compare_notes() {
   auto text = members().notes ? members().notes->compare(line_->history(), call_) : "";
-  if (!text.empty()) line_->trouble.fail(text);
+  if (!text.empty()) line_->fail(call_, text);
 }
 
 void Messages::wait_for(const Message& message, Clock::time_point deadline, NoteTimes& notes) {
@@ -125,10 +140,11 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Note
   } catch (const std::exception& error) {
     if (line_->trouble.exists()) throw;
     if (Clock::now() < deadline) gone(message.peer, error);
-    line_->trouble.fail(c10::str(list(missing()), " did not take part within ",
-                                 std::chrono::duration<double>(members().timeout).count(),
-                                 " s. Stuck, gone, or running other code: look at the output. ",
-                                 "INTARSIA_TIMEOUT sets the wait in seconds."));
+    auto late = missing();
+    line_->fail(call_, c10::str(list(late), " did not take part within ", std::chrono::duration<double>(members().timeout).count(), " s",
+                                members().notes ? members().notes->last_seen(late) : "",
+                                ". Stuck, gone, or running other code: look at the output. ",
+                                "INTARSIA_TIMEOUT sets the wait in seconds."));
   }
 }
 

@@ -22,6 +22,8 @@ class Work;
 
 namespace intarsia {
 
+struct FlightLine;
+
 // What a group and its messages share: the messages may outlive the group.
 class DirectLine {
  public:
@@ -32,6 +34,7 @@ class DirectLine {
   Trouble trouble;
 
   void number(Collective& call);  // and keeps it
+  [[noreturn]] void fail(const Collective& call, const std::string& text);
   void interrupt();         // ends all waits, here and of the peers
   History history() const;
 
@@ -39,6 +42,7 @@ class DirectLine {
   mutable std::mutex mutex_;
   uint64_t next_number_ = 0;
   History history_;
+  const FlightLine* flights_;
 };
 
 // The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at least as
@@ -55,8 +59,8 @@ class Messages {
   void receive(const at::Tensor& t, int64_t from, int phase = 0);
   void send(const at::Tensor& t, int64_t to, int phase = 0);
 
-  // Gloo's works can be waited for once; calling this again is harmless.
-  void wait_all();
+  // Gloo's works can be waited for once; calling this again is harmless. Unless this is the `last` wait, the collective goes on.
+  void wait_all(bool last = true);
 
  private:
   struct Message {
@@ -80,6 +84,7 @@ class Messages {
   uint64_t hash_;
   std::vector<Message> works_;
   size_t next_ = 0;  // the first that was not waited for
+  bool ended_ = false;
 };
 
 }  // namespace intarsia

@@ -17,6 +17,8 @@
 
 #include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engines.h"
+#include "intarsia/comm/flight/flight.h"
+#include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/launch/launch.h"
 #include "intarsia/comm/launch/mpi_meeting.h"
 #include "intarsia/comm/launch/rendezvous.h"
@@ -69,6 +71,7 @@ const World& join(std::unique_ptr<Engine> made, milliseconds timeout) {
   state().engine = engine;
   state().timeout = timeout;
   set_process_world(engine);
+  report_on_signal();
   return *engine;
 }
 
@@ -112,7 +115,9 @@ constexpr milliseconds kTimeToSpeak{500};
 // A rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
 void leave_at_exit(int status, void*) {
   if (status != 0 && started_mpi()) std::this_thread::sleep_for(kTimeToSpeak);
-  if (status != 0 || !state().engine) return;
+  if (!state().engine) return;
+  write_last_flights();
+  if (status != 0) return;
   try {
     state().engine->close();
     leave_store();
@@ -226,6 +231,8 @@ const World& init_from_communicator(int communicator, const std::string& library
 void finalize() {
   std::lock_guard lock(state().mutex);
   if (state().engine) state().engine->close();
+  if (process_world()) write_last_flights();
+  next_flight_world();
   set_process_world(nullptr);
 }
 

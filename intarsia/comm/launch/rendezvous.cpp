@@ -1,7 +1,5 @@
 #include "intarsia/comm/launch/rendezvous.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +7,6 @@
 #include <charconv>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <thread>
 
 #include <c10/util/Exception.h>
@@ -17,6 +14,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/launch/front.h"
+#include "intarsia/comm/launch/secret.h"
+#include "intarsia/comm/launch/sockets.h"
 
 namespace intarsia {
 namespace {
@@ -24,6 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr auto kLoopback = "127.0.0.1";
 constexpr milliseconds kPortInUsePatience{3000};  // a job that just ended may still hold the port
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -38,58 +39,41 @@ bool poll_until(Clock::time_point deadline, const std::function<bool()>& done) {
   }
 }
 
-// Calls `use(socket, address)` with a fresh socket for each address of host:port until it returns true; the socket is
-// then the caller's. Else -1, and errno tells why.
-int socket_at(const std::string& host, uint16_t port, const std::function<bool(int, const addrinfo&)>& use) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  TORCH_CHECK_WITH(DistNetworkError, !failed, "[init] the host \"", host, "\" is unknown: ", gai_strerror(failed),
-                   ". Correct MASTER_ADDR.");
-  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  int error = ENOENT;
-  for (auto* address = found; address; address = address->ai_next) {
-    int fd = socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
-    if (fd >= 0 && use(fd, *address)) return fd;
-    error = errno;
-    if (fd >= 0) close(fd);
-  }
-  errno = error;
-  return -1;
-}
+constexpr milliseconds kKnock{10000};   // for one attempt to connect
+constexpr milliseconds kQuestion{500};  // for a front to ask for the secret
 
-int listen_at(const std::string& address, uint16_t port) {
-  return socket_at(address, port, [](int fd, const addrinfo& a) {
-    int yes = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    return bind(fd, a.ai_addr, a.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
-  });
-}
-
-uint16_t port_of(int fd) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  char service[NI_MAXSERV] = "0";
-  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, nullptr, 0, service, sizeof service, NI_NUMERICSERV);
-  return std::stoi(service);
-}
-
-// TCPStore would report every attempt on stderr, so we knock first.
-void wait_for_server(const Meeting& meeting, int64_t rank, milliseconds timeout) {
+// TCPStore would report every attempt on stderr, so we knock first; and where a secret is asked for, show it once.
+void wait_for_server(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
   int error = 0;
+  std::string refused;
   bool answered = poll_until(Clock::now() + timeout, [&] {
-    int fd = socket_at(meeting.host, meeting.port,
-                       [](int fd, const addrinfo& a) { return connect(fd, a.ai_addr, a.ai_addrlen) == 0; });
+    auto patience = std::min(timeout, kKnock);
+    auto entry = secret.empty() ? Entry{connect_to(meeting.host, meeting.port, patience), {}}
+                                : enter_front(meeting.host, meeting.port, secret, patience);
     error = errno;
-    if (fd >= 0) close(fd);
-    return fd >= 0;
+    refused = entry.why_not;
+    if (entry.fd >= 0) close(entry.fd);
+    return entry.fd >= 0 || !refused.empty();
   });
-  TORCH_CHECK_WITH(DistNetworkError, answered, "[init] rank ", rank, " waited ", seconds(timeout),
+  TORCH_CHECK_WITH(DistNetworkError, refused.empty(), "[init] ", who, " has a secret (INTARSIA_SECRET), but the store at ",
+                   meeting.text(), " ", refused, ". Give all ranks of the job the same secret. A store that torchrun serves asks for none: "
+                   "unset INTARSIA_SECRET, or have rank 0 serve one with INTARSIA_RENDEZVOUS=tcp://host:port.");
+  TORCH_CHECK_WITH(DistNetworkError, answered, "[init] ", who, " waited ", seconds(timeout),
                    " s for the store at ", meeting.text(), ", which ",
                    meeting.rank_zero_serves ? "rank 0" : "the launcher", " serves: ", std::strerror(error), ". ",
                    meeting.rank_zero_serves ? "Rank 0 did not arrive" : "The launcher has ended",
                    ", or MASTER_ADDR and MASTER_PORT are wrong.");
+}
+
+int listen_patiently(const std::string& address, uint16_t port, milliseconds timeout) {
+  int fd = -1;
+  poll_until(Clock::now() + std::min(timeout, kPortInUsePatience), [&] {
+    fd = listen_at(address, port);
+    return fd >= 0 || errno != EADDRINUSE;
+  });
+  TORCH_CHECK_WITH(DistNetworkError, fd >= 0, "[init] cannot serve a store at ", address, ":", port, ": ",
+                   std::strerror(errno), ". Set MASTER_PORT to a free port, MASTER_ADDR to an address of this host.");
+  return fd;
 }
 
 c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStoreOptions options,
@@ -97,6 +81,14 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStor
   options.waitWorkers = false;  // arrive() waits, and can tell who is missing
   options.timeout = timeout;
   return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+// As one who knows no secret. A front speaks first, a store does not; TCPStore would take the question for an answer, and try again.
+c10::intrusive_ptr<c10d::Store> plain_store(const Meeting& meeting, c10d::TCPStoreOptions options, milliseconds timeout) {
+  bool asks = !is_loopback(meeting.host) && is_front(meeting.host, meeting.port, kQuestion);
+  TORCH_CHECK_WITH(DistNetworkError, !asks, "[init] the store at ", meeting.text(),
+                   " asks for the secret of the job. Set INTARSIA_SECRET to the same as on the other ranks.");
+  return tcp_store(meeting.host, options, timeout);
 }
 
 std::string arrival_of(int64_t rank) { return "arrived/" + std::to_string(rank); }
@@ -148,28 +140,37 @@ c10::intrusive_ptr<c10d::Store> open_store(const Meeting& meeting, int64_t rank,
   }
   c10d::TCPStoreOptions options;
   options.port = meeting.port;
-  if (!meeting.serves(rank)) {
-    wait_for_server(meeting, rank, timeout);
-    return tcp_store(meeting.host, options, timeout);
-  }
+  auto secret = is_loopback(meeting.host) ? "" : job_secret();  // no stranger reaches loopback
+  if (!meeting.serves(rank)) return enter_store(meeting, "rank " + std::to_string(rank), secret, timeout).store;
   if (is_loopback(meeting.host)) return serve_store(meeting.host, meeting.port, timeout).store;
-  options.isServer = true;  // on all interfaces: we cannot know through which the others come
+  // On all interfaces: we cannot know through which the others come.
+  if (!secret.empty()) return serve_guarded_store("", meeting.port, secret, timeout).store;
+  options.isServer = true;
   return tcp_store(meeting.host, options, timeout);
 }
 
 ServedStore serve_store(const std::string& address, uint16_t port, milliseconds timeout) {
-  int fd = -1;
-  poll_until(Clock::now() + std::min(timeout, kPortInUsePatience), [&] {
-    fd = listen_at(address, port);
-    return fd >= 0 || errno != EADDRINUSE;
-  });
-  TORCH_CHECK_WITH(DistNetworkError, fd >= 0, "[init] cannot serve a store at ", address, ":", port, ": ",
-                   std::strerror(errno), ". Set MASTER_PORT to a free port, MASTER_ADDR to an address of this host.");
+  int fd = listen_patiently(address, port, timeout);
   c10d::TCPStoreOptions options;
   options.port = port_of(fd);
   options.isServer = true;
   options.masterListenFd = fd;
   return {tcp_store(address, options, timeout), options.port};
+}
+
+ServedStore enter_store(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
+  wait_for_server(meeting, who, secret, timeout);
+  c10d::TCPStoreOptions options;
+  options.port = secret.empty() ? meeting.port : open_door(meeting.host, meeting.port, secret);
+  auto store = secret.empty() ? plain_store(meeting, options, timeout) : tcp_store(kLoopback, options, timeout);
+  return {store, options.port};
+}
+
+ServedStore serve_guarded_store(const std::string& address, uint16_t port, const std::string& secret, milliseconds timeout) {
+  int fd = listen_patiently(address, port, timeout);
+  auto served = serve_store(kLoopback, 0, timeout);
+  open_front(fd, served.port, secret);
+  return served;
 }
 
 void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,

@@ -11,6 +11,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "intarsia/comm/flight/flight.h"
+#include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/interrupts.h"
 
 namespace intarsia {
@@ -63,6 +65,7 @@ struct Traffic::Pending {
     Lock lock(traffic->mutex_);
     if (task->finished()) return;
     traffic->trouble_.check();
+    wait_for_flight(task->call);
     traffic->drive(*task, lock);
     over.swap(traffic->over_);
   }
@@ -76,6 +79,7 @@ struct Traffic::Pending {
 
 Traffic::Traffic(SharedLine line) : line_(std::move(line)), pid_(getpid()) {
   crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores();
+  flights_ = flight_line(line_.ranks[line_.position], line_.ranks, "shm");
 }
 
 void Traffic::close() {
@@ -97,7 +101,7 @@ void Traffic::finish(Task& task) {
   std::vector<std::shared_ptr<Task>> over;
   Lock lock(mutex_);
   trouble_.check();
-  add(task);
+  add(task, true);
   drive(task, lock);
   over.swap(over_);
 }
@@ -106,7 +110,7 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
   Lock lock(traffic->mutex_);
   traffic->trouble_.check();
   task->self = task;
-  traffic->add(*task);
+  traffic->add(*task, false);
   try {
     traffic->move_all();
   } catch (const WrongMessage&) {
@@ -120,8 +124,9 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
   return [pending] { pending->wait(); };
 }
 
-void Traffic::add(Task& task) {
+void Traffic::add(Task& task, bool waits) {
   task.set_number(next_number_++);
+  begin_flight(flights_, task.call, waits);
   history_.add(task.call);
   under_way_.push_back(&task);
 }
@@ -138,6 +143,7 @@ bool Traffic::move_all() {
   // One that moves nothing, of empty tensors, has finished also behind one that has not.
   std::erase_if(under_way_, [&](Task* task) {
     if (!task->finished()) return false;
+    end_flight(task->call);
     if (task->self) over_.push_back(std::move(task->self));
     return true;
   });
@@ -219,8 +225,11 @@ void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
   if (Clock::now() < deadline || missing.empty()) return;
   std::vector<int64_t> late;
   for (auto j : missing) late.push_back(line_.ranks[j]);
-  fail(c10::str(names_of(late), " did not take part within ", std::chrono::duration<double>(line_.timeout).count(),
-                " s. Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
+  lock.unlock();  // the store may take its time
+  auto seen = line_.notes ? line_.notes->last_seen(late) : "";
+  lock.lock();
+  fail(c10::str(names_of(late), " did not take part within ", std::chrono::duration<double>(line_.timeout).count(), " s", seen,
+                ". Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
 }
 
 // What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
@@ -268,6 +277,7 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
 void Traffic::give_up(const std::string& text, MemberRecord::State state) {
   trouble_.set(text);
   for (auto* task : under_way_) {
+    end_flight(task->call, false);
     if (task->self) over_.push_back(std::move(task->self));
   }
   under_way_.clear();
@@ -282,6 +292,7 @@ void Traffic::give_up_after(const std::exception& error) {
 
 void Traffic::fail(const std::string& text, MemberRecord::State state) {
   give_up(text, state);
+  report_failure();
   C10_THROW_ERROR(DistBackendError, text);
 }
 

@@ -20,6 +20,8 @@
 
 namespace intarsia {
 
+struct FlightLine;
+
 // A line whose members share memory, seen from one of them.
 struct SharedLine {
   std::vector<int64_t> ranks;  // of the world, in the order of the line
@@ -57,7 +59,7 @@ class Traffic {
   struct Pending;
 
   MemberRecord& me() const { return line_.segment->member(line_.position); }
-  void add(Task& task);
+  void add(Task& task, bool waits);
   bool move_all();
   void drive(const Task& task, Lock& lock);
   void sleep(Lock& lock);
@@ -81,6 +83,7 @@ class Traffic {
   std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call the program around us
   uint64_t next_number_ = 0;
   History history_;
+  const FlightLine* flights_;
   int waiting_ = 0;     // threads that move bytes themselves
   bool dropped_ = false;  // nobody waits for some of what is under way
   bool stopping_ = false;
