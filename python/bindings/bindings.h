@@ -27,6 +27,7 @@ void bind_policies(py::module_& module);
 void bind_recorder(py::module_& module);
 void bind_pictures(py::module_& module);
 void bind_rules(py::module_& module);
+void bind_guide(py::module_& module);
 void bind_data_parallel(py::module_& module);
 void bind_checkpoints(py::module_& module);
 

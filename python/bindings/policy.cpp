@@ -4,7 +4,7 @@
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/born_sharded.h"
-#include "intarsia/redistribute/cut_dims.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia::python {
@@ -54,9 +54,7 @@ void bind_policies(py::module_& module) {
   module.def("set_pending_writes", &set_pending_writes);
   bind_scope<RandomScope, DeviceMesh>(module, "RandomScope", "Ranks agree on the random generator once, not before every draw.");
   bind_scope<BornSharded, DeviceMesh>(module, "BornSharded", "New tensors are distributed from birth.");
-  py::enum_<CutDims>(module, "CutDims").value("stay", CutDims::stay).value("gather", CutDims::gather);
-  module.def("set_cut_dims", &set_cut_dims);
-  bind_scope<CutDimsScope, CutDims>(module, "CutDimsScope", "What ops do over a dim that is cut.");
+  bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }
 
