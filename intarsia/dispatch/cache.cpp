@@ -1,7 +1,9 @@
 #include "intarsia/dispatch/cache.h"
 
+#include <atomic>
+
+#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/cost.h"
-#include "intarsia/redistribute/cut_dims.h"
 
 namespace intarsia {
 namespace {
@@ -9,14 +11,18 @@ namespace {
 // On the way of every call: one addition, not a look-up of where the thread keeps it.
 __attribute__((tls_model("initial-exec"))) thread_local CacheCounts counts_;
 
-constexpr int64_t kGathers = -0x6174686572;  // no layout, size or number of a key
+std::atomic<uint64_t> forgotten_{0};  // how often
 
-// Under another policy it is another call.
-struct PolicyKey {
-  explicit PolicyKey(const CallKey& key) : given(key) {
-    if (C10_LIKELY(cut_dims() == CutDims::stay)) return;
+constexpr int64_t kGuided = -0x6775696465;  // no layout, size or number of a key
+
+// With a guide it is another call.
+struct GuidedKey {
+  explicit GuidedKey(const CallKey& key) : given(key) {
+    auto guide = current_guide_number();
+    if (C10_LIKELY(guide == 0)) return;
     own = key;
-    own.push_back(kGathers);
+    own.push_back(kGuided);
+    own.push_back(guide);
   }
   const CallKey& get() const { return own.empty() ? given : own; }
 
@@ -25,6 +31,8 @@ struct PolicyKey {
 };
 
 }  // namespace
+
+void forget_decisions() { forgotten_.fetch_add(1, std::memory_order_relaxed); }
 
 CacheCounts& cache_counts() { return counts_; }
 
@@ -36,11 +44,11 @@ size_t DecisionCache::Hash::operator()(const CallKey& key) const {
 
 std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
   std::lock_guard lock(mutex_);
-  if (auto now = link_cost_generation(); C10_UNLIKELY(generation_ != now)) {
+  if (auto now = link_cost_generation() + forgotten_.load(std::memory_order_relaxed); C10_UNLIKELY(generation_ != now)) {
     decisions_.clear();
     generation_ = now;
   }
-  auto found = decisions_.find(PolicyKey(key).get());
+  auto found = decisions_.find(GuidedKey(key).get());
   bool known = found != decisions_.end();
   ++(known ? counts_.found : counts_.missed);
   return known ? found->second : nullptr;
@@ -49,7 +57,7 @@ std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
 void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
   std::lock_guard lock(mutex_);
   if (decisions_.size() >= kCapacity) decisions_.clear();
-  decisions_[PolicyKey(key).get()] = std::move(decision);
+  decisions_[GuidedKey(key).get()] = std::move(decision);
 }
 
 size_t DecisionCache::size() const {

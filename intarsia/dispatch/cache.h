@@ -45,6 +45,9 @@ struct CacheCounts {
 };
 CacheCounts& cache_counts();
 
+// Every cache starts afresh: rules have changed.
+void forget_decisions();
+
 // Bounded: when full, it starts afresh. Safe with several threads.
 class DecisionCache {
  public:

@@ -12,7 +12,6 @@
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
-#include "intarsia/redistribute/cut_dims.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -71,7 +70,8 @@ void check_overlap(const Call& call, const TensorForm& form) {
   }
 }
 
-void choose_layouts(const Call& call, Decision& decision) {
+// False if the layouts are to be as the guide advises, and it gives no advice that can be followed.
+bool choose_layouts(const Call& call, Decision& decision, bool only_as_advised) {
   auto& op = call.op;
   auto* rule = decision.known_outputs ? op.rule : nullptr;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
@@ -86,7 +86,8 @@ void choose_layouts(const Call& call, Decision& decision) {
     }
   }
   if (written.size() == 1 && op.written.size() == 1 && op.returns_arg.size() == 1) question.written = written[0];
-  auto choice = choose(question);
+  auto choice = only_as_advised ? choose_as_advised(question) : choose(question);
+  if (!choice && only_as_advised) return false;
   if (!choice) {
     question.written = -1;
     choice = choose(question);
@@ -101,6 +102,7 @@ void choose_layouts(const Call& call, Decision& decision) {
     decision.unsettled = decision.unsettled || question.now[i]->has_partial();
     decision.copied.push_back(i);
   }
+  return true;
 }
 
 }  // namespace
@@ -117,7 +119,7 @@ void settle_written(const Call& call) {
   }
 }
 
-std::shared_ptr<const Decision> decide(const Call& call) {
+std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised) {
   auto decision = std::make_shared<Decision>();
   auto& op = call.op;
   for (auto& operand : call.operands) {
@@ -127,10 +129,11 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   auto forms = forms_of_results({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision->inputs});
   decision->known_outputs = forms.has_value();
   if (forms) decision->outputs = std::move(*forms);
+  if (only_as_advised && (!op.rule || !forms)) return nullptr;
   decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
   if (decision->fallback && !(op.rule && op.rule->asks_for_all)) announce_fallback(call);
   for (auto& form : decision->outputs) decision->contiguous.push_back(is_contiguous(form));
-  choose_layouts(call, *decision);
+  if (!choose_layouts(call, *decision, only_as_advised)) return nullptr;
   for (size_t i = 0; i < decision->in.size(); ++i) {
     auto& form = decision->inputs[i];
     auto& steps = decision->plans.emplace_back();
@@ -176,25 +179,8 @@ std::shared_ptr<const Decision> decide(const Call& call) {
   return decision;
 }
 
-// Ops whose planner only spares a gather: the rows serve, too. The planners of other ops do what no rows can.
-static bool only_spares_a_gather(const std::string& op) {
-  static const std::set<std::string> ops = {
-      "aten::_softmax", "aten::_log_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
-      "aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::native_group_norm", "aten::native_group_norm_backward",
-      "aten::slice.Tensor", "aten::select.int", "aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor",
-      "aten::unsafe_split_with_sizes", "aten::slice_backward", "aten::slice_scatter", "aten::select_scatter", "aten::cat",
-      "aten::flip", "aten::roll", "aten::repeat", "aten::diagonal", "aten::trace", "aten::index_select",
-      "aten::cumsum", "aten::cumprod", "aten::logcumsumexp", "aten::cummax", "aten::cummin",
-      "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"};
-  return ops.count(op) > 0;
-}
-
-bool asks_planner(const Op& op) {
-  return op.planner && !(cut_dims() == CutDims::gather && only_spares_a_gather(op.name));
-}
-
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
-  if (!asks_planner(op)) return {};
+  if (!op.planner) return {};
   std::vector<const Layout*> layouts;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) {
     layouts.push_back(is_dtensor(tensor) ? body_of(tensor).layout : nullptr);
@@ -203,7 +189,7 @@ Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
 }
 
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args, const std::vector<const Layout*>& layouts) {
-  if (!asks_planner(op)) return {};
+  if (!op.planner) return {};
   std::vector<c10::IValue> without_tensors(args.begin(), args.end());
   std::vector<TensorForm> inputs;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int) {

@@ -8,10 +8,8 @@
 
 namespace intarsia {
 
-std::shared_ptr<const Decision> decide(const Call& call);
-
-// Whether the op has a planner that is to be asked, see cut_dims.h.
-bool asks_planner(const Op& op);
+// With `only_as_advised`, null if there is no guide (propagate/guide.h) or none whose advice the rows allow.
+std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised = false);
 
 // The way that the op's planner has for a call of this form; empty if the rows serve.
 Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args);

@@ -19,7 +19,7 @@ struct Op {
 
   c10::OperatorHandle handle;
   std::string name;                // aten::add.Tensor
-  const Rule* rule = nullptr;
+  mutable const Rule* rule = nullptr;  // looked for again as long as there is none
   const Planner* planner = nullptr;  // see Note [Ways]
   const Way* way = nullptr;          // the same, where nothing has to be decided
   c10::OperatorHandle functional;  // the op that the rule is written for; the op itself if it is no variant

@@ -15,6 +15,7 @@
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/strides.h"
 
@@ -23,8 +24,10 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-std::shared_ptr<const Decision> decided(const Call& call, const CallKey* key) {
-  auto fresh = decide(call);
+std::shared_ptr<const Decision> decided(const Call& call, const CallKey* key, bool only_as_advised = false) {
+  if (!call.op.rule) call.op.rule = rule_table().find(call.op.handle.operator_name());
+  auto fresh = decide(call, only_as_advised);
+  if (!fresh) return fresh;
   // Fallbacks are announced again, for the trace.
   bool is_kept = !fresh->unsettled && (!fresh->fallback || (call.op.rule && call.op.rule->asks_for_all));
   if (key && is_kept) call.op.cache.insert(*key, fresh);
@@ -303,6 +306,7 @@ bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
 
 void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
   CauseScope cause(op.name.c_str(), true);
+  UnguidedScope own_choices;
   way(arguments);
   for (auto& value : arguments) stack.push_back(std::move(value));
 }
@@ -311,7 +315,7 @@ void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
   c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
   auto count = op.handle.schema().arguments().size();
-  if (op.is_out && !asks_planner(op) && !op.way) return run_out_op(op, stack);
+  if (op.is_out && !(op.planner && !is_guided()) && !op.way) return run_out_op(op, stack);
   if (op.changes_form) return run_form_op(op, stack);
   c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - count, count);
   CallKey key;
@@ -323,6 +327,7 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
   stack.erase(stack.end() - count, stack.end());
   if (decided_already) return run_way(op, *op.way, arguments, stack);
   if (found.decision && found.decision->way) return run_way(op, found.decision->way, arguments, stack);
+  if (!found.decision && op.planner && !op.is_random && is_guided()) found.decision = decided(read_call(op, arguments), found.key, true);
   if (!found.decision) {
     if (auto way = way_for(op, arguments)) {
       auto decision = std::make_shared<Decision>();

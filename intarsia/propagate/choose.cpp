@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "intarsia/core/pending.h"
-#include "intarsia/redistribute/cut_dims.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/plan.h"
 
 namespace intarsia {
@@ -99,26 +99,11 @@ class InputCosts {
     }
     auto& form = q_.call.inputs[i];
     auto cost = plan_cost(q_.now[i], to, form.sizes, c10::elementSize(form.dtype));
-    if (cut_dims() == CutDims::gather) cost += other_cuts(i, to);
     known_[i].push_back({to, cost});
     return cost;
   }
 
  private:
-  // Cutting another dim costs as much as gathering first, and a little more.
-  double other_cuts(size_t i, const Layout* to) {
-    double cost = 0;
-    for (int64_t axis = 0; axis < q_.mesh.ndim(); ++axis) {
-      auto before = cut_dim(q_.now[i]->placements()[axis]), after = cut_dim(to->placements()[axis]);
-      if (before < 0 || after < 0 || before == after) continue;
-      auto gathered = q_.now[i]->placements();
-      gathered[axis] = Replicate();
-      auto& form = q_.call.inputs[i];
-      cost += plan_cost(q_.now[i], q_.now[i]->with(gathered), form.sizes, c10::elementSize(form.dtype));
-    }
-    return cost;
-  }
-
   const Question& q_;
   std::vector<std::vector<std::pair<const Layout*, double>>> known_;
 };
@@ -178,11 +163,22 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
 // What is plain lies with no rank alone, so rows that exchange parts do not know it.
 Rows along_rows(const Question& q) {
   if (!q.rule || !q.rule->along.rows) return {};
-  if (gathers(q.call.schema.name())) return {};
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (q.call.inputs[i].defined && !q.now[i]) return {};
   }
   return q.rule->along.rows(q.call);
+}
+
+// Whether a row is what the guide advises on an axis.
+bool follows(const Question& q, const Row& row, const Advice& advice, int64_t axis) {
+  if (advice.in.size() != q.now.size() || advice.out.size() != q.call.outputs.size()) return false;
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    if (q.now[i] && (!advice.in[i] || (*advice.in[i])[axis] != row.in[i])) return false;
+  }
+  for (size_t i = 0; i < advice.out.size(); ++i) {
+    if (q.call.outputs[i].defined && (!advice.out[i] || (*advice.out[i])[axis] != row.out[i])) return false;
+  }
+  return true;
 }
 
 // The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is
@@ -259,7 +255,28 @@ std::vector<Choice> choices(const Question& q) {
   return all;
 }
 
+std::optional<Choice> choose_as_advised(const Question& q) {
+  if (!is_guided() || !q.rule) return std::nullopt;
+  auto advice = advice_for(q);
+  if (!advice) return std::nullopt;
+  auto base = q.rule->rows(q.call);
+  std::vector<AxisRows> rows;
+  std::vector<const Row*> picked;
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, {}, axis));
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    auto& all = rows[axis].rows;
+    auto found = std::find_if(all.begin(), all.end(),
+                              [&](auto& row) { return follows(q, row, *advice, axis) && applicable(q, row, axis); });
+    if (found == all.end()) return std::nullopt;
+    picked.push_back(&*found);
+  }
+  InputCosts input_cost(q);
+  auto choice = assemble(q, picked, input_cost);
+  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
+}
+
 std::optional<Choice> choose(const Question& q) {
+  if (auto advised = choose_as_advised(q)) return advised;
   if (auto free = free_choice(q)) return free;
   for (auto& choice : choices(q)) {
     if (is_legal(q, choice)) return choice;

@@ -30,7 +30,10 @@ std::vector<Choice> choices(const Question& question);
 // Whether a choice has one value and its layouts fit together, which rows for single axes cannot tell.
 bool is_legal(const Question& question, const Choice& choice);
 
-// The cheapest legal one, or none if an input written in place would have to change its layout.
+// What the guide advises (guide.h), if there is one and the rows allow it.
+std::optional<Choice> choose_as_advised(const Question& question);
+
+// The one that is advised, or else the cheapest legal one; none if an input written in place would have to change its layout.
 std::optional<Choice> choose(const Question& question);
 
 }  // namespace intarsia

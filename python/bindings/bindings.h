@@ -28,6 +28,7 @@ void bind_random(py::module_& module);
 void bind_recorder(py::module_& module);
 void bind_pictures(py::module_& module);
 void bind_rules(py::module_& module);
+void bind_guide(py::module_& module);
 void bind_data_parallel(py::module_& module);
 void bind_checkpoints(py::module_& module);
 void bind_backends(py::module_& module);

@@ -26,6 +26,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_recorder(module);
   python::bind_pictures(module);
   python::bind_rules(module);
+  python::bind_guide(module);
   python::bind_data_parallel(module);
   python::bind_checkpoints(module);
   python::bind_backends(module);

@@ -16,6 +16,14 @@ py::object make(const char* name, Args&&... args) {
   return py::module_::import("torch.distributed.tensor.placement_types").attr(name)(std::forward<Args>(args)...);
 }
 
+// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell.
+Partial partial_from(py::handle object) {
+  auto name = py::type::of(object).attr("__name__").cast<std::string>();
+  TORCH_CHECK_NOT_IMPLEMENTED(name == "Partial", "[placements] ", py::repr(object).cast<std::string>(), " is a ", name,
+                              ", which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial.");
+  return Partial(object.attr("reduce_op").cast<std::string>());
+}
+
 }  // namespace
 
 Placement placement_from(py::handle object) {
@@ -26,7 +34,7 @@ Placement placement_from(py::handle object) {
   }
   if (py::isinstance(object, shard)) return Shard(object.attr("dim").cast<int64_t>());
   if (py::isinstance(object, replicate)) return Replicate();
-  if (py::isinstance(object, partial)) return Partial(object.attr("reduce_op").cast<std::string>());
+  if (py::isinstance(object, partial)) return partial_from(object);
   throw py::type_error("a placement must be Shard, Replicate or Partial, but got " +
                        py::repr(object).cast<std::string>() + ".");
 }

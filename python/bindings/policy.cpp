@@ -1,6 +1,6 @@
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
-#include "intarsia/redistribute/cut_dims.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
 #include "managed_scope.h"
 
@@ -24,9 +24,7 @@ void bind_policies(py::module_& module) {
       .value("settle", PendingWrites::settle)
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
-  py::enum_<CutDims>(module, "CutDims").value("stay", CutDims::stay).value("gather", CutDims::gather);
-  module.def("set_cut_dims", &set_cut_dims);
-  bind_scope<CutDimsScope, CutDims>(module, "CutDimsScope", "What ops do over a dim that is cut.");
+  bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }
 

@@ -231,18 +231,14 @@ class PendingWrites(Enum):
 
 def set_pending_writes(policy: PendingWrites) -> None: ...
 
-class CutDims(Enum):
-    stay = 0
-    gather = 1
+class UnguidedScope:
+    """The guide is not asked inside."""
 
-def set_cut_dims(policy: CutDims) -> None: ...
-
-class CutDimsScope:
-    """What ops do over a dim that is cut."""
-
-    def __init__(self, policy: CutDims) -> None: ...
+    def __init__(self) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: Any) -> None: ...
+
+def set_guide(function: "Callable[..., tuple[list, list] | None] | None") -> None: ...
 
 class LocalErrorScope:
     """A wrong value is an error on the rank that holds it only."""

@@ -6,6 +6,7 @@ import multiprocessing.spawn as _spawn
 import os
 import sys
 import types
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -112,9 +113,9 @@ def install(layouts: "str | None" = None) -> None:
 
     Processes that multiprocessing starts from here do the same. What Intarsia does not offer stays PyTorch's.
 
-    With ``layouts="pytorch"``, which is the default, an op over a dim that is cut gathers it first, as PyTorch's DTensor
-    does: programs may count on whole results. With ``"intarsia"`` results stay cut and less is sent. The environment
-    variable ``INTARSIA_LAYOUTS`` says so where the argument does not.
+    With ``layouts="pytorch"``, which is the default, results lie as PyTorch's DTensor lays them, whose rules are asked:
+    programs may count on whole results after a softmax over a cut dim. With ``"intarsia"`` results stay cut and less is
+    sent. The environment variable ``INTARSIA_LAYOUTS`` says so where the argument does not.
     """
     layouts = layouts or os.environ.get("INTARSIA_LAYOUTS") or "pytorch"
     if layouts not in ("pytorch", "intarsia"):
@@ -236,8 +237,24 @@ def _follow_first_generator() -> None:
 def _lay_out_as(layouts: str) -> None:
     from . import _core
 
-    _core.set_cut_dims(_core.CutDims.gather if layouts == "pytorch" else _core.CutDims.stay)
-    _undo.append(lambda: _core.set_cut_dims(_core.CutDims.stay))
+    if layouts == "pytorch":
+        from . import _guide
+
+        _order_placements()
+        _core.set_guide(_guide.advise)
+        _undo.append(lambda: _core.set_guide(None))
+
+
+def _order_placements() -> None:
+    """PyTorch's rules keep placements in sets, and the order of these decides between equal costs.
+
+    The hash of a Partial is that of a text, which is another one in every process: ranks would choose differently.
+    """
+    from torch.distributed.tensor.placement_types import Partial
+
+    theirs = Partial.__hash__
+    Partial.__hash__ = lambda self: 1 + zlib.crc32(self.reduce_op.encode())
+    _undo.append(lambda: setattr(Partial, "__hash__", theirs))
 
 
 def _settled_only(dropout: Callable[..., Any]) -> Callable[..., Any]:

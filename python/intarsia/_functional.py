@@ -10,7 +10,7 @@ import torch.distributed._functional_collectives as _theirs
 
 from . import _collectives as collectives
 from . import _core
-from ._numbers import tree_on
+from ._numbers import per_rank, tree_on
 from ._simulated_group import SimulatedGroup
 
 _c10d = dist.distributed_c10d
@@ -28,7 +28,7 @@ def _joined(results: list, olds: list) -> torch.Tensor:
     """What a functional collective returns. A rank that is in no group has what it gave."""
     if results[0] is not None and all(result is results[0] for result in results):
         return results[0]
-    return _core.per_rank([old.clone() if new is None else new for old, new in zip(olds, results)])
+    return per_rank([old.clone() if new is None else new for old, new in zip(olds, results)])
 
 
 def all_reduce(input: Any, reduce_op: str, group: SimulatedGroup) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from . import _core
 from ._mesh import simulate, simulated_world
-from ._numbers import count_of, joined, tree_on, value_on
+from ._numbers import count_of, joined, per_rank, per_rank_int, tree_on, value_on
 
 __all__ = [
     "LocalIntNode",
@@ -47,7 +47,7 @@ class LocalTensor(metaclass=_LocalTensorMeta):
         _check_equal("layout", [value.layout for value in local_tensors.values()])
         values = [local_tensors[rank] for rank in _counted(local_tensors, "LocalTensor")]
         _name_values(len(values))
-        return _core.per_rank(values).requires_grad_(requires_grad)
+        return per_rank(values).requires_grad_(requires_grad)
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], spec: Any, size: Any, stride: Any) -> torch.Tensor:
@@ -77,7 +77,7 @@ class LocalIntNode(metaclass=_LocalIntMeta):
     def __new__(cls, local_ints: dict[int, int]) -> Any:
         from torch.fx.experimental._constant_symnode import ConstantIntNode
 
-        number = _core.per_rank_int([local_ints[rank] for rank in _counted(local_ints, "LocalIntNode")])
+        number = per_rank_int([local_ints[rank] for rank in _counted(local_ints, "LocalIntNode")])
         return ConstantIntNode(number) if isinstance(number, int) else number.node
 
 
@@ -159,7 +159,7 @@ def rank_map(cb: Callable[[int], torch.Tensor]) -> torch.Tensor:
     world = simulated_world()
     if world is None:
         return cb(dist.get_rank())
-    return _core.per_rank([cb(rank) for rank in world.hosted])
+    return per_rank([cb(rank) for rank in world.hosted])
 
 
 def tensor_map(tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -169,7 +169,7 @@ def tensor_map(tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Ten
         return cb(dist.get_rank(), tensor)
     if not _core.is_per_rank(tensor):
         raise AssertionError(f"Expected LocalTensor, got {type(tensor)}")
-    return _core.per_rank([cb(rank, value_on(tensor, rank)) for rank in world.hosted])
+    return per_rank([cb(rank, value_on(tensor, rank)) for rank in world.hosted])
 
 
 def maybe_run_for_local_tensor(func: Callable) -> Callable:
@@ -189,10 +189,10 @@ _PREFIX = "_local_tensor_"
 
 
 def _only_per_rank(name: str, get: Callable[[torch.Tensor], Any]) -> None:
-    """An attribute that only tensors of one per rank have."""
+    """An attribute that only tensors of one per rank have; in a LocalTensorMode, plain ones too, which are the same on all ranks."""
 
     def getter(self: torch.Tensor) -> Any:
-        if not _core.is_per_rank(self):
+        if not _core.is_per_rank(self) and (enabled_local_tensor_mode() is None or _core.is_dtensor(self)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return get(self)
 
@@ -206,8 +206,12 @@ def _name_values(count: int) -> None:
             _only_per_rank(f"{_PREFIX}{rank}", functools.partial(_value_named, rank=rank))
 
 
+def _values_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return _core.values_of(tensor) if _core.is_per_rank(tensor) else [tensor] * len(_modes[-1].ranks)
+
+
 def _value_named(tensor: torch.Tensor, rank: int) -> torch.Tensor:
-    values = _core.values_of(tensor)
+    values = _values_of(tensor)
     if rank >= len(values):
         raise AttributeError(f"Local tensor has no knowledge of rank {rank}")
     return values[rank]
@@ -215,17 +219,17 @@ def _value_named(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 
 def _values(tensor: torch.Tensor) -> dict[int, torch.Tensor]:
     """The values by rank."""
-    return dict(enumerate(_core.values_of(tensor)))
+    return dict(enumerate(_values_of(tensor)))
 
 
 def _ranks(tensor: torch.Tensor) -> frozenset[int]:
     """The ranks that the tensor stands for."""
-    return frozenset(range(len(_core.values_of(tensor))))
+    return frozenset(range(len(_values_of(tensor))))
 
 
 def _flatten(tensor: torch.Tensor) -> Callable[[], tuple]:
     """The names of the values, and what else it takes to make the tensor again: nothing."""
-    return lambda: ([f"{_PREFIX}{rank}" for rank in range(len(_core.values_of(tensor)))], ())
+    return lambda: ([f"{_PREFIX}{rank}" for rank in range(len(_values_of(tensor)))], ())
 
 
 def _reconcile(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -234,7 +238,7 @@ def _reconcile(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _one_of(tensor: torch.Tensor) -> torch.Tensor:
-    values = _core.values_of(tensor)
+    values = _values_of(tensor)
     if not all(torch.equal(values[0], value) for value in values):
         raise AssertionError("LocalTensor shards must be the same to reconcile: the ranks hold different values")
     return values[0].clone().detach().requires_grad_(tensor.requires_grad)

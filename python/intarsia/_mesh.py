@@ -149,7 +149,7 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
     a real job; with ``process_group=False`` the program makes its own.
     """
-    from . import _functional, _numbers
+    from . import _functional, _numbers, _seeds
 
     world = _core.simulated_world(n)
     stack = _thread.__dict__.setdefault("simulations", [])
@@ -158,13 +158,14 @@ def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
     _functional.play()
     stack.append(world)
     try:
-        with _numbers.NumbersMode():
+        with _numbers.numbers_scope():
             yield world
     except BaseException as error:
         _note_world(error, world)
         raise
     finally:
         stack.pop()
+        _seeds.forget()
         if fake:
             dist.destroy_process_group()
 

@@ -10,7 +10,7 @@ import torch
 
 from . import _core
 from ._mesh import core_mesh, python_mesh
-from ._numbers import joined
+from ._numbers import expect_numbers, joined
 from ._tensor import DTensor
 
 _is_dtensor = _core.is_dtensor
@@ -18,11 +18,28 @@ _is_dtensor = _core.is_dtensor
 
 def to_local(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
     """This rank's shard, sharing memory. In a simulation, one tensor that stands for the shards of all ranks."""
+    expect_numbers()
     try:
         local = _core.to_local(self, grad_placements)
     except RuntimeError:
         return _nothing_of(self)
+    if "_came_later" in self.__dict__:
+        return _Arriving.apply(local)
     return local if type(self) is torch.Tensor else _kind_of(self, local)
+
+
+class _Arriving(torch.autograd.Function):
+    """A local tensor in the dress that PyTorch's DTensor gives to what is still under way. Ours has come when it is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+        return AsyncCollectiveTensor(local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad.trigger_wait() if hasattr(grad, "trigger_wait") else grad
 
 
 def _kind_of(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
@@ -68,8 +85,20 @@ def redistribute(
                 "[redistribute] Can not redistribute to Partial, redistributing to Partial is for internal use only!"
             )
     if forward_dtype is None and backward_dtype is None:
-        return _core.redistribute(self, placements, async_op)
-    return _TravelsAs.apply(self, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
+        moved = _core.redistribute(self, placements, async_op)
+    else:
+        moved = _TravelsAs.apply(self, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
+    if async_op and _dressed(self, moved):
+        moved._came_later = True
+    return moved
+
+
+def _dressed(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether to_local of what travelled is an AsyncCollectiveTensor: programs of the drop-in may ask for it."""
+    from ._dropin import installed
+
+    sent = any(p.is_shard() or p.is_partial() for p, q in zip(before.placements, after.placements) if p != q)
+    return sent and installed() and len(_core.shards_of(after)) == 1
 
 
 class _TravelsAs(torch.autograd.Function):
@@ -131,6 +160,7 @@ def _get_local(self: torch.Tensor) -> torch.Tensor:
     shards = _core.shards_of(self)
     if len(shards) == 1:
         return shards[0]
+    expect_numbers()
     with torch.no_grad():
         return _core.to_local(self)
 
@@ -188,7 +218,7 @@ def _deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
         )
     if id(self) in memo:
         return memo[id(self)]
-    with torch.no_grad():
+    with torch.no_grad():  # of a tensor that is one per rank, all are copied
         made = self.detach().clone()
     if type(self) is not torch.Tensor:
         made = made.as_subclass(type(self))
@@ -200,7 +230,17 @@ def _deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
     return made
 
 
+def _rebuild_per_rank(values: list, requires_grad: bool) -> torch.Tensor:
+    """Makes a tensor that is one per simulated rank again from what pickle kept."""
+    return _core.per_rank(values).requires_grad_(requires_grad)
+
+
 def _reduce(self: torch.Tensor, protocol: int) -> Any:
+    if not _is_dtensor(self):
+        state = [value.detach() for value in _core.values_of(self)], self.requires_grad
+        if isinstance(self, torch.nn.Parameter):
+            return (torch._utils._rebuild_parameter, (_rebuild_per_rank(*state), self.requires_grad, {}))
+        return (_rebuild_per_rank, state)
     shards = [shard.detach() for shard in _core.shards_of(self)]
     state = (shards, _get_mesh(self), _core.placements_of(self), tuple(self.shape), self.stride(), self.requires_grad)
     if isinstance(self, torch.nn.Parameter):
@@ -235,12 +275,21 @@ def _only_distributed(function: Callable) -> property:
 
 
 def _only_distributed_value(name: str, function: Callable) -> property:
-    def get(self: torch.Tensor) -> Any:
-        if not _is_dtensor(self):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return function(self)
+    """An attribute that plain tensors do not have, unless somebody gives it to them: PyTorch's own rules note a spec on tensors."""
 
-    return property(get, doc=function.__doc__)
+    def get(self: torch.Tensor) -> Any:
+        if _is_dtensor(self):
+            return function(self)
+        if name in self.__dict__:
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def give(self: torch.Tensor, value: Any) -> None:
+        if _is_dtensor(self):
+            raise AttributeError(f"[{name}] of a distributed tensor follows from how it lies. Use redistribute or from_local.")
+        self.__dict__[name] = value
+
+    return property(get, give, doc=function.__doc__)
 
 
 def _served(name: str, ours: Callable, asks: Callable[[torch.Tensor], bool] = _is_dtensor) -> Callable:
@@ -344,9 +393,9 @@ def _equip_tensors() -> None:
         setattr(DTensor, name, property(function))
     torch.Tensor.new_tensor = _served("new_tensor", _new_tensor)
     torch.Tensor.__repr__ = _served("__repr__", _show, _has_no_memory)
-    torch.Tensor.__deepcopy__ = _served("__deepcopy__", _deepcopy)
-    torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", _reduce)
+    torch.Tensor.__deepcopy__ = _served("__deepcopy__", _deepcopy, _has_no_memory)
+    torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", _reduce, _has_no_memory)
 
 
 _equip_tensors()
-torch.serialization.add_safe_globals([_rebuild])
+torch.serialization.add_safe_globals([_rebuild, _rebuild_per_rank])

@@ -1,12 +1,15 @@
 """Numbers and tensors that are one per simulated rank: how they are taken apart, put together, and enter ops."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch.overrides import TorchFunctionMode
+from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from . import _core
 
@@ -56,9 +59,9 @@ def joined(values: Sequence[Any], where: str) -> Any:
     if all(value is first for value in values):
         return first
     if isinstance(first, torch.Tensor):
-        return _core.per_rank([value.detach() for value in values])
+        return per_rank([value.detach() for value in values])
     if all(type(value) is int for value in values):
-        return _core.per_rank_int(list(values))
+        return per_rank_int(values)
     if isinstance(first, (list, tuple, dict)):
         flat = [pytree.tree_flatten(value) for value in values]
         if all(form == flat[0][1] for _, form in flat):
@@ -91,11 +94,20 @@ def _set_wrapped(self: torch.Tensor, number: Any) -> None:
 torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
 
 
+# Who calls functions while every rank has a generator of its own: with the function, its arguments and the usual way to call it.
+own_generators: list[Callable] = []
+
+
 class NumbersMode(TorchFunctionMode):
     """Lets functions take numbers that are one per rank where PyTorch asks for a plain one: factories, slices, indices."""
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: "dict | None" = None) -> Any:
         kwargs = kwargs or {}
+        if own_generators:
+            return own_generators[0](func, args, kwargs, self._call)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
         if not ranks:
             return _item(args[0]) if func is torch.Tensor.item else func(*args, **kwargs)
@@ -114,6 +126,60 @@ class NumbersMode(TorchFunctionMode):
             # A view of a plain tensor that begins elsewhere on every rank may be written to: the tensor itself is one per rank.
             _core.become_per_rank(args[0], ranks)
             return func(*args, **kwargs)
+
+
+class _Scopes(threading.local):
+    """The modes of open simulations on a thread, innermost last: where each belongs on the stack of modes, and whether it is there."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[int, "NumbersMode | None"]] = []
+
+
+_scopes = _Scopes()
+
+
+@contextlib.contextmanager
+def numbers_scope() -> Iterator[None]:
+    """A simulation. Its :class:`NumbersMode` costs every function some microseconds, so it waits for the first value per rank."""
+    _scopes.open.append((_len_torch_function_stack(), None))
+    try:
+        yield
+    finally:
+        _, mode = _scopes.open.pop()
+        if mode is not None:
+            _take_out(mode)
+
+
+def expect_numbers() -> None:
+    """To be called where a value that is one per rank comes into being: from now on functions take such numbers."""
+    if not _scopes.open or _scopes.open[-1][1] is not None:
+        return
+    depth, _ = _scopes.open[-1]
+    mode = NumbersMode()
+    above = [_pop_mode() for _ in range(_len_torch_function_stack() - depth)]
+    for other in (mode, *reversed(above)):
+        _push_mode(other)
+    _scopes.open[-1] = (depth, mode)
+
+
+def _take_out(mode: "NumbersMode") -> None:
+    above = []
+    while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def per_rank(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One tensor that stands for these, one per simulated rank."""
+    expect_numbers()
+    return _core.per_rank(list(values))
+
+
+def per_rank_int(values: Sequence[int]) -> Any:
+    """One number that stands for these, one per simulated rank; an ordinary one if they are equal."""
+    expect_numbers()
+    return _core.per_rank_int(list(values))
 
 
 def _item(tensor: torch.Tensor) -> Any:

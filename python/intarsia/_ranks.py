@@ -1,6 +1,7 @@
 """Who am I: the functions by which a program asks for ranks and groups. In a simulation the answer is a number per rank."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
 from ._mesh import DeviceMesh, core_mesh, simulated_world
-from ._numbers import called_by_pytorch, joined, tree_on, value_on
+from ._numbers import called_by_pytorch, joined, per_rank_int, tree_on, value_on
 from ._simulated_group import SimulatedGroup
 
 _c10d = dist.distributed_c10d
@@ -106,6 +107,83 @@ def _new_group(theirs: Callable) -> Callable:
     return new_group
 
 
+def _new_subgroups_by_enumeration(theirs: Callable) -> Callable:
+    def new_subgroups_by_enumeration(ranks_per_subgroup_list: Sequence[Sequence[int]], *args: Any, **kwargs: Any) -> Any:
+        if _group_of(None) is None or not ranks_per_subgroup_list:
+            return theirs(ranks_per_subgroup_list, *args, **kwargs)
+        options = dict(zip(("timeout", "backend", "pg_options", "group_desc"), args)) | kwargs
+        lines = [sorted(ranks) for ranks in ranks_per_subgroup_list]
+        _check_apart(lines)
+        subgroups = [dist.new_group(ranks=ranks, **options) for ranks in lines]
+        mine = dist.new_group(ranks=lines[0], **options)  # every rank's own: it plays them all
+        mine.lines = lines
+        return mine, subgroups
+
+    return new_subgroups_by_enumeration
+
+
+def _check_apart(lines: Sequence[Sequence[int]]) -> None:
+    seen: dict[int, Sequence[int]] = {}
+    for line in lines:
+        for rank in line:
+            if rank in seen:
+                raise ValueError(f"Rank {rank} has appeared in both subgroup {seen[rank]} and {line}")
+            seen[rank] = line
+    if len({len(line) for line in lines}) > 1:
+        raise NotImplementedError(
+            f"[new_subgroups] a simulation plays subgroups of one size, but got {[len(line) for line in lines]}. Use new_group for each."
+        )
+
+
+def _by_root(root: str) -> Callable:
+    """PyTorch's function goes on as the root, which is the one that has a list. One call is that of all ranks here."""
+
+    def make(theirs: Callable) -> Callable:
+        signature = inspect.signature(theirs)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            mine = _group_of(given.get("group"))
+            if mine is None:
+                return theirs(*args, **kwargs)
+            place = given.get(f"group_{root}")
+            if place is None:
+                place = dist.get_group_rank(mine, given.get(root) or 0)
+            before, mine.acting = mine.acting, place
+            try:
+                return theirs(*args, **kwargs)
+            finally:
+                mine.acting = before
+
+        return function
+
+    return make
+
+
+def _scatter_object_list(theirs: Callable) -> Callable:
+    def scatter_object_list(
+        scatter_object_output_list: list,
+        scatter_object_input_list: "list | None" = None,
+        src: Any = None,
+        group: Any = None,
+        group_src: Any = None,
+    ) -> None:
+        mine = _group_of(group)
+        if mine is None:
+            return theirs(scatter_object_output_list, scatter_object_input_list, src, group, group_src)
+        if not scatter_object_input_list or len(scatter_object_input_list) != mine.size():
+            raise ValueError("[scatter_object_list] in a simulation one call is that of all ranks: pass a list with an object for each.")
+        root = dist.get_group_rank(mine, src or 0) if group_src is None else group_src
+        given, values = scatter_object_input_list, []
+        for rank in range(dist.get_world_size()):
+            line = mine.line_of(rank)
+            old = tree_on(scatter_object_output_list[0], rank)
+            values.append(old if line is None else tree_on(given[line.index(rank)], line[root]))
+        scatter_object_output_list[0] = joined(values, "scatter_object_list")
+
+    return scatter_object_list
+
+
 def _refused(advice: str) -> Callable:
     def make(theirs: Callable) -> Callable:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -170,11 +248,11 @@ def _called_by_meshes() -> bool:
 
 
 def _mesh_rank(self: DeviceMesh) -> Any:
-    return _core.per_rank_int(core_mesh(self).hosted)
+    return per_rank_int(core_mesh(self).hosted)
 
 
 def _mesh_coordinate(self: DeviceMesh) -> tuple:
-    return tuple(_core.per_rank_int(list(axis)) for axis in zip(*core_mesh(self).coordinates))
+    return tuple(per_rank_int(list(axis)) for axis in zip(*core_mesh(self).coordinates))
 
 
 def _mesh_local_rank(self: DeviceMesh, mesh_dim: "int | str | None" = None) -> Any:
@@ -213,9 +291,12 @@ _replace(_c10d, "get_process_group_ranks", _get_process_group_ranks)
 _replace(_c10d, "new_group", _new_group)
 _replace(_c10d, "all_gather_object", _all_gather_object)
 _replace(_c10d, "broadcast_object_list", _broadcast_object_list)
-for _name in ("new_subgroups", "new_subgroups_by_enumeration", "split_group"):
-    _replace(_c10d, _name, _refused("Make a DeviceMesh and take its groups: mesh.get_group(dim)."))
-for _name in ("gather_object", "scatter_object_list", "send_object_list", "recv_object_list"):
+_replace(_c10d, "new_subgroups_by_enumeration", _new_subgroups_by_enumeration)
+_replace(_c10d, "scatter_object_list", _scatter_object_list)
+_replace(_c10d, "gather", _by_root("dst"))
+_replace(_c10d, "scatter", _by_root("src"))
+_replace(_c10d, "split_group", _refused("Make a DeviceMesh and take its groups: mesh.get_group(dim)."))
+for _name in ("gather_object", "send_object_list", "recv_object_list"):
     _replace(_c10d, _name, _refused("Use all_gather_object or broadcast_object_list."))
 _mesh_method("get_rank", _mesh_rank)
 _mesh_method("get_coordinate", _mesh_coordinate)

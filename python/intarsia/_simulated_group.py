@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 from . import _collectives as collectives
 from . import _core
 from ._mesh import simulated_world
-from ._numbers import called_by_pytorch, tree_on, value_on
+from ._numbers import called_by_pytorch, per_rank, per_rank_int, tree_on, value_on
 
 _c10d = dist.distributed_c10d
 _TO_ITSELF = "_check_not_self_rank"  # the one function of PyTorch that compares ranks as a program would
@@ -130,7 +130,7 @@ class SimulatedGroup(dist.ProcessGroup):
     def numbers(self, of_rank: Callable[[list[int], int], int], otherwise: int) -> Any:
         """A number per rank of the world, from its line and itself."""
         lines = [self.line_of(rank) for rank in range(dist.get_world_size())]
-        return _core.per_rank_int([otherwise if line is None else of_rank(line, rank) for rank, line in enumerate(lines)])
+        return per_rank_int([otherwise if line is None else of_rank(line, rank) for rank, line in enumerate(lines)])
 
     def _values(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The value on every rank of the world."""
@@ -158,7 +158,7 @@ class SimulatedGroup(dist.ProcessGroup):
             if results[0] is not None:
                 target.copy_(results[0])
             return
-        target.copy_(_core.per_rank([old.clone() if new is None else new for old, new in zip(olds, results)]))
+        target.copy_(per_rank([old.clone() if new is None else new for old, new in zip(olds, results)]))
 
     def _write_lists(self, targets: Sequence[torch.Tensor], results: list) -> None:
         for place, target in enumerate(targets):
@@ -328,7 +328,7 @@ def _same_once(results: list, make: Callable[[Any], torch.Tensor], like: Sequenc
 
 
 def _needs_all(what: str, name: str) -> Exception:
-    return ValueError(f"[{what}] in a simulation one call is that of all ranks: pass {name}, and let rank 0 be the root.")
+    return ValueError(f"[{what}] in a simulation one call is that of all ranks, the root too: pass {name}.")
 
 
 def _create(common: Any, options: Any) -> Any:

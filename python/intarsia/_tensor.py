@@ -64,8 +64,9 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             warnings.warn(text, UserWarning, stacklevel=2)
         meta = spec.tensor_meta
         made = DTensor.from_local(
-            local_tensor.detach(), spec.mesh, spec.placements, run_check=False, shape=meta.shape, stride=meta.stride
+            local_tensor.detach(), spec.mesh, _in_order(spec), run_check=False, shape=meta.shape, stride=meta.stride
         )
+        made = made if cls is DTensor else made.as_subclass(cls)
         return made.requires_grad_(requires_grad)
 
     @staticmethod
@@ -94,6 +95,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         if placements is None:
             placements = _replicated(mesh)
         _check_one_kind_of_partial(placements, "from_local")
+        _check_dims(placements, local_tensor.ndim, "from_local")
         if grad_placements is not None and len(grad_placements) != mesh.ndim:
             raise ValueError(
                 f"[from_local] {len(grad_placements)} grad_placements are given, but the mesh has {mesh.ndim} axes. Give one per axis."
@@ -141,13 +143,41 @@ def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
     return local if share == 1 else local / share
 
 
+def _in_order(spec: Any) -> tuple:
+    """The placements of PyTorch's spec. Axes that cut a dim in another order than they stand in leave strided shards."""
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    placements = list(spec.placements)
+    for entry in spec.shard_order or ():
+        for place, axis in enumerate(entry.mesh_dims):
+            split = 1
+            for earlier in entry.mesh_dims[:place]:
+                split *= spec.mesh.size(earlier) if earlier > axis else 1
+            if split > 1 and not isinstance(placements[axis], _StridedShard):
+                placements[axis] = _StridedShard(entry.tensor_dim, split_factor=split)
+    return tuple(placements)
+
+
 def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> None:
     kinds = {placement.reduce_op for placement in placements if placement.is_partial()}
     if len(kinds) > 1:
         raise ValueError(
-            f"[{where}] Mixed Partial reduce types {sorted(kinds)} in {tuple(placements)} are not supported. "
-            "All Partial placements must use the same reduce operation."
+            f"[{where}] Mixed Partial reduce types are not supported in the same placement list. Found reduce ops: {sorted(kinds)} "
+            f"in {tuple(placements)}. Use one of them for all axes."
         )
+
+
+class WrongDimError(IndexError, RuntimeError, AssertionError):
+    """A placement names a dim that the tensor does not have. PyTorch's functions raise one or the other of the bases."""
+
+
+def _check_dims(placements: Sequence[Any], ndim: int, where: str) -> None:
+    for axis, placement in enumerate(placements):
+        dim = getattr(placement, "dim", 0)
+        if dim >= max(ndim, 1) or dim < -ndim:
+            raise WrongDimError(
+                f"[{where}] Sharding dim {dim} greater than tensor ndim {ndim} for placement number {axis}. Shard one of its dims."
+            )
 
 
 def _given_mesh(mesh: Any, where: str) -> Any:
@@ -188,6 +218,7 @@ def distribute_tensor(
             "[distribute_tensor] `placements` must have the same length as `device_mesh.ndim`! "
             f"Found placements length: {len(placements)}, and device_mesh.ndim: {mesh.ndim}."
         )
+    _check_dims(placements, tensor.ndim, "distribute_tensor")
     if _is_dtensor(tensor):
         if _core.moves_parameters():  # it was born on the mesh, and a plan lays it out now
             _core.distribute_parameter(tensor, core_mesh(mesh), placements, src_data_rank)

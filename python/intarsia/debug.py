@@ -11,7 +11,7 @@ import torch
 
 from . import _core, _simulated_group
 from ._interop import torch_dtensor_class
-from ._mesh import is_threaded
+from ._mesh import is_threaded, simulated_world
 
 
 
@@ -40,8 +40,16 @@ _COUNTED_AS = {
 
 
 def _counted_as(kind: str) -> Any:
-    """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them."""
-    return _COUNTED_AS.get(kind.split("(")[0], kind)
+    """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them.
+
+    From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and programs of the drop-in count that.
+    """
+    from ._dropin import installed
+
+    name = kind.split("(")[0]
+    if name == "all_to_all" and installed() and simulated_world() is None:
+        name = "all_gather"
+    return _COUNTED_AS.get(name, kind)
 
 
 def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from . import _core
+from . import _core, _guide
 from ._born_sharded import BornSharded
+from ._calls import as_given, tensors_of
 from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
@@ -193,18 +194,31 @@ def register_sharding(op: Any) -> Callable:
 
     def register(function: Callable) -> Callable:
         for overload in op if isinstance(op, Sequence) else [op]:
-            _core.add_rule(overload._schema.name, overload._schema.overload_name, _rows_of(function, overload))
+            name, variant = overload._schema.name, overload._schema.overload_name
+            _core.add_rule(name, variant, _rows_of(function, overload))
+            _guide.leave(f"{name}.{variant}".rstrip("."))
         return function
 
     return register
 
 
 def _rows_of(function: Callable, overload: Any) -> Callable:
+    from torch.distributed.tensor.placement_types import Replicate
+
     def rows(args: list[Any]) -> list[tuple[list[Any], list[Any]]]:
-        keywords = [a.name for a in overload._schema.arguments if a.kwarg_only]
-        positional = len(args) - len(keywords)
-        named = dict(zip(keywords, args[positional:]))
-        found = function(*args[:positional], **{k: v for k, v in named.items() if v is not None})
-        return [([p for p in out if p is not None], [p for p in given if p is not None]) for out, given in found]
+        positional, named = as_given(overload._schema, args)
+        tensors = tensors_of(overload._schema, args)
+        found = []
+        for out, given in function(*positional, **named):
+            told = [placement for placement in given if placement is not None]
+            if len(told) != sum(tensor is not None for tensor in tensors):
+                raise ValueError(
+                    f"[register_sharding] {overload}: {len(told)} placements of inputs are given, but the call has "
+                    f"{sum(tensor is not None for tensor in tensors)} tensors. Give one for each, and None for other arguments."
+                )
+            placements = iter(told)
+            inputs = [Replicate() if tensor is None else next(placements) for tensor in tensors]
+            found.append(([placement for placement in out if placement is not None], inputs))
+        return found
 
     return rows

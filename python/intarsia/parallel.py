@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.overrides import TorchFunctionMode
 
 from . import _core
 from ._module import distribute_module, distribute_parameter
@@ -358,7 +359,32 @@ def loss_parallel() -> Iterator[None]:
     """Cross entropy of logits that are cut along their classes, without gathering them.
 
     The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims cut that ops
-    would gather; without, the core does so for all distributed tensors.
+    would gather, and logits that are not cut along their classes are an error, as PyTorch's; without, the core does so for all
+    distributed tensors, however they lie.
     """
-    with _core.PlainTensorScope(_core.PlainTensors.replicate), _core.CutDimsScope(_core.CutDims.stay):
+    from ._dropin import installed
+
+    checks = _ClassesAreCut() if installed() else contextlib.nullcontext()
+    with _core.PlainTensorScope(_core.PlainTensors.replicate), _core.UnguidedScope(), checks:
         yield
+
+
+class _ClassesAreCut(TorchFunctionMode):
+    """Refuses logits that a program has gathered, or has never cut, though it asks for a loss over cut classes."""
+
+    _functions = (nn.functional.cross_entropy,)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: "dict | None" = None) -> Any:
+        logits = args[0] if args else None
+        if func not in self._functions or not isinstance(logits, torch.Tensor) or not _core.is_dtensor(logits):
+            return func(*args, **(kwargs or {}))
+        dim = min(1, logits.ndim - 1)
+        axes = [axis for axis, placement in enumerate(logits.placements) if placement.is_shard(dim)]
+        if len(axes) != 1:
+            raise ValueError(
+                f"loss_parallel() requires exactly one mesh dim to shard tensor dimension {dim}, but got placements "
+                f"{logits.placements} with {len(axes)} such mesh dim(s)."
+            )
+        loss = func(*args, **(kwargs or {}))
+        whole = [Replicate() if axis == axes[0] and p.is_partial() else p for axis, p in enumerate(loss.placements)]
+        return loss.redistribute(placements=whole)  # along the classes every rank has the loss, as PyTorch's

@@ -1,5 +1,8 @@
 """LocalTensor and LocalTensorMode by PyTorch's names, in the way its own programs use them."""
 
+import copy
+import io
+import pickle
 import unittest
 import warnings
 
@@ -41,6 +44,23 @@ class Local(unittest.TestCase):
         for name in ("_ranks", "_local_tensors", "_local_tensor_1", "reconcile", "__tensor_flatten__"):
             self.assertFalse(hasattr(torch.ones(2), name), name)
         self.assertFalse(hasattr(x, "_local_tensor_3"))
+
+    def test_copies_and_files_keep_every_value(self):
+        x = LocalTensor({rank: torch.full((rank + 1,), float(rank)) for rank in range(4)})
+        file = io.BytesIO()
+        torch.save({"x": x}, file)
+        file.seek(0)
+        for again in (copy.deepcopy(x), torch.load(file, weights_only=True)["x"], pickle.loads(pickle.dumps(x))):
+            self.assertEqual([v.tolist() for v in again._local_tensors.values()], [v.tolist() for v in x._local_tensors.values()])
+            again._local_tensors[3].fill_(9)
+        self.assertEqual(x._local_tensor_3.tolist(), [3, 3, 3, 3])
+
+    def test_what_is_the_same_on_all_ranks_has_their_names_in_the_mode(self):
+        with LocalTensorMode(4):
+            whole = distribute_tensor(torch.arange(6.0), init_device_mesh("cpu", (4,)), [Shard(0)]).full_tensor()
+            self.assertEqual((whole._ranks, whole._local_tensor_2.tolist()), ({0, 1, 2, 3}, [0, 1, 2, 3, 4, 5]))
+            self.assertEqual(whole.reconcile().tolist(), [0, 1, 2, 3, 4, 5])
+        self.assertFalse(hasattr(whole, "_local_tensors"))
 
     def test_what_can_not_be_one_tensor_is_an_error(self):
         for values, error, text in (

@@ -83,7 +83,7 @@ def collectives_are_those_that_pytorch_counts():
         (Partial(), Replicate(), {OPS.all_reduce: 1}, {}),
         (Partial(), Shard(0), {OPS.reduce_scatter_tensor: 1}, {OPS.all_gather_into_tensor: 1}),
         (Shard(0), Replicate(), {OPS.all_gather_into_tensor: 1}, {}),
-        (Shard(0), Shard(1), {torch.ops._dtensor.shard_dim_alltoall: 1}, {torch.ops._dtensor.shard_dim_alltoall: 1}),
+        (Shard(0), Shard(1), {OPS.all_gather_into_tensor: 1}, {OPS.all_gather_into_tensor: 1}),  # so on CPUs
         (Replicate(), Shard(0), {}, {OPS.all_gather_into_tensor: 1}),
     ]
     for before, after, forward, backward in table:

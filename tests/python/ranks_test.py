@@ -104,7 +104,7 @@ class Numbers(Ranks):
 
     def test_a_question_with_one_answer_is_an_error_where_the_ranks_differ(self):
         rank = self.rank
-        for ask in (int, bool, range, lambda r: [1, 2, 3, 4][r], lambda r: 1 if r == 0 else 2, torch.manual_seed):
+        for ask in (int, bool, range, lambda r: [1, 2, 3, 4][r], lambda r: 1 if r == 0 else 2):
             with self.assertRaisesRegex(ValueError, "simulated ranks hold different values, .* where one is asked for. Compute"):
                 ask(rank)
         with self.assertRaises(TypeError):
@@ -207,6 +207,38 @@ class Collectives(Ranks):
         with self.assertRaisesRegex(ValueError, "Global rank 0 is not part of group .* that of rank 2 is"):
             dist.broadcast(x, 0, self.tp)
 
+    def test_lists_have_any_root(self):
+        for root in range(4):
+            gathered, got = [torch.zeros(2) for _ in range(4)], torch.zeros(1)
+            dist.gather(self.x, gathered, dst=root)
+            self.check(gathered[3], [[4, 40] if rank == root else [0, 0] for rank in range(4)])
+            dist.scatter(got, [torch.ones(1) * (10 * self.rank + place) for place in range(4)], src=root)
+            self.check(got, [[10 * root + rank] for rank in range(4)])
+        dist.scatter(got, [torch.ones(1) * self.rank, torch.ones(1) * -1], group=self.tp, group_src=1)
+        self.check(got, [[1], [-1], [3], [-1]])
+        told = [None]
+        dist.scatter_object_list(told, [10, 20, 30, 40], src=2)
+        self.check(torch.ones(1) * told[0], [[10], [20], [30], [40]])
+
+    def test_subgroups_are_played_together(self):
+        mine, all_of_them = dist.new_subgroups(2)
+        x = self.x.clone()
+        dist.all_reduce(x, group=mine)
+        self.check(x[0], [3, 3, 7, 7])
+        x = self.x.clone()
+        dist.all_reduce(x, group=all_of_them[1])
+        self.check(x[0], [1, 2, 7, 7])
+        crossed, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
+        x = torch.ones(1) * self.rank
+        dist.broadcast(x, group=crossed, group_src=1)
+        self.check(x, [[3], [2], [2], [3]])
+        with self.assertRaisesRegex(ValueError, "appeared in both"):
+            dist.new_subgroups_by_enumeration([[0, 1], [1, 2]])
+        with self.assertRaisesRegex(NotImplementedError, "one size"):
+            dist.new_subgroups_by_enumeration([[0], [1, 2]])
+        with self.assertRaisesRegex(ValueError, "divisible"):
+            dist.new_subgroups(3)
+
     def test_lists_are_gathered(self):
         outs = [torch.zeros(2) for _ in range(4)]
         dist.all_gather(outs, self.x)
@@ -267,7 +299,7 @@ class Collectives(Ranks):
         with self.assertRaisesRegex(ValueError, "one shape and dtype"):
             dist.all_reduce(torch.ones(self.rank + 1))
         with self.assertRaisesRegex(NotImplementedError, "is not simulated. Make a DeviceMesh"):
-            dist.new_subgroups(2)
+            dist.split_group(split_ranks=[[0, 1], [2, 3]])
 
 
 class Outside(unittest.TestCase):

@@ -14,14 +14,26 @@
 namespace intarsia {
 namespace {
 
-// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum.
-Rule mean_over_whole_dims() {
-  auto rule = reduce(ReduceOp::sum, {ReduceOp::sum, ReduceOp::avg});
-  rule.rows = [sums = rule.rows](const OpCall& call) {
-    auto rows = sums(call);
-    std::erase_if(rows, [](auto& row) { return !is_partial(row.in[0]) && is_partial(row.out[0]); });
-    return rows;
-  };
+// Whether every rank holds as much of the dims that axes cut and whose mean is pending.
+bool means_weigh_the_same(const OpCall& call, const Layout& in, const Layout& out) {
+  std::vector<int64_t> pieces(call.inputs[0].dim(), 1);
+  for (int64_t axis = 0; axis < in.mesh().ndim(); ++axis) {
+    auto dim = cut_dim(in.placements()[axis]);
+    if (dim < 0 || !is_partial(out.placements()[axis])) continue;
+    pieces[dim] *= in.mesh().size(axis) * cut_blocks(in.placements()[axis]);
+  }
+  for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+    if (pieces[d] > 1 && (call.inputs[0].sizes[d] == 0 || call.inputs[0].sizes[d] % pieces[d] != 0)) return false;
+  }
+  return true;
+}
+
+// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum (mean_along), or where
+// shards are equal it may stay a pending average of their means.
+Rule mean_by_rank() {
+  auto rule = reduce(ReduceOp::avg, {ReduceOp::sum, ReduceOp::avg});
+  rule.family = "reduce sum";  // listed with what it is made of
+  rule.legal = means_weigh_the_same;
   return rule;
 }
 
@@ -148,7 +160,7 @@ at::Tensor mean_over(const at::Tensor& x, at::IntArrayRef dims, bool keep, std::
 }
 
 void add_statistics(RuleTable& t) {
-  t.add({"aten::mean", "aten::mean.dim"}, mean_over_whole_dims());
+  t.add({"aten::mean", "aten::mean.dim"}, mean_by_rank());
   t.along("aten::mean", mean_along);
   t.along("aten::mean.dim", mean_along);
 

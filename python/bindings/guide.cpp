@@ -1,0 +1,61 @@
+#include "intarsia/propagate/guide.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "calls.h"
+
+namespace intarsia::python {
+namespace {
+
+using Given = std::vector<std::optional<Placements>>;
+
+Given given_from(const py::handle& list) {
+  Given given;
+  for (auto item : list.cast<py::sequence>()) {
+    given.push_back(item.is_none() ? std::nullopt : std::optional(placements_from(item)));
+  }
+  return given;
+}
+
+// ops that the function calls are those of any program, not those inside of a kernel
+c10::impl::LocalDispatchKeySet outside_of_kernels() {
+  auto keys = c10::impl::tls_local_dispatch_key_set();
+  keys.excluded_ = c10::default_excluded_set;
+  return keys;
+}
+
+Guide guide_from(py::function function) {
+  return [function = shared(std::move(function))](const Question& q) -> std::optional<Advice> {
+    py::gil_scoped_acquire locked;
+    c10::impl::ForceDispatchKeyGuard guard(outside_of_kernels());
+    py::list now;  // of the tensors that are defined
+    for (size_t i = 0; i < q.now.size(); ++i) {
+      if (!q.call.inputs[i].defined) continue;
+      now.append(q.now[i] ? py::object(placements_of_layout(*q.now[i])) : py::none());
+    }
+    py::list outputs;
+    for (auto& form : q.call.outputs) outputs.append(form.defined ? py::cast(form) : py::none());
+    auto& schema = q.call.schema;
+    auto found = (*function)(schema.name(), schema.overload_name(), arguments_of(q.call), now, outputs, q.mesh);
+    if (found.is_none()) return std::nullopt;
+    auto both = found.cast<py::sequence>();
+    Advice advice{{}, given_from(both[1])};
+    auto in = given_from(both[0]);
+    size_t next = 0;
+    for (size_t i = 0; i < q.now.size(); ++i) {
+      advice.in.push_back(q.call.inputs[i].defined && next < in.size() ? in[next++] : std::nullopt);
+    }
+    return advice;
+  };
+}
+
+}  // namespace
+
+void bind_guide(py::module_& module) {
+  module.def("set_guide",
+             [](std::optional<py::function> function) { set_guide(function ? guide_from(*function) : Guide()); },
+             py::arg("function"),
+             "function(name, overload, arguments, placements, results, mesh) -> (placements of inputs, of results) or None.");
+}
+
+}  // namespace intarsia::python

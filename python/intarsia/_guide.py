@@ -1,0 +1,136 @@
+"""What PyTorch's DTensor would do with a call: asked once per kind of call under the drop-in, so that results lie as its do.
+
+The answer only picks among what our own rules allow, so values never depend on it.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from . import _core, _guide_products
+from ._calls import as_given
+from ._interop import torch_dtensor_class
+from ._mesh import python_mesh
+
+_log = logging.getLogger(__name__)
+_own: set[str] = set()  # ops whose rule the program has given
+
+
+def leave(op: str) -> None:
+    """From now on PyTorch is not asked about an op, named as in ``aten::add.Tensor``."""
+    _own.add(op)
+
+
+def advise(name: str, overload: str, args: list, now: list, results: list, mesh: Any) -> "tuple[list, list] | None":
+    """The placements of inputs and results, or None where PyTorch has no rule for such a call.
+
+    ``now`` has those of the tensors among ``args``, in order, with None for plain ones.
+    """
+    if f"{name}.{overload}".rstrip(".") in _own:
+        return None
+    try:
+        placements, grid = iter(now), python_mesh(mesh)
+        specs = [_spec_of(value, placements, grid) for value in args]
+        return _guide_products.advise(name, specs, _asked) or _asked(_op(name, overload), specs, [*map(_meta_of, results)])
+    except Exception as error:  # it is not asked to run, so what it can not do is done as our own rules say
+        _log.debug("%s.%s: %s", name, overload, error)
+        return None
+
+
+def _op(name: str, overload: str) -> Any:
+    space, _, short = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, space), short), overload or "default")
+
+
+def _asked(op: Any, specs: list, metas: list) -> "tuple[list, list] | None":
+    """What PyTorch's rules say of an op on tensors that lie so, and that returns what ``metas`` tell."""
+    dispatcher = torch_dtensor_class()._op_dispatcher
+    if op in dispatcher._custom_op_handlers:
+        return None
+    schema = _schema(op, specs, dispatcher.sharding_propagator)
+    found = _propagator(dispatcher.sharding_propagator, op, metas).propagate_op_sharding_non_cached(schema)
+    wanted = found.redistribute_schema if found.needs_redistribute else schema
+    return _inputs(wanted), _outputs(found.output_spec, len(metas))
+
+
+def _schema(op: Any, specs: list, rules: Any) -> Any:
+    """The call as PyTorch's rules see it: arguments that are defaults are left out."""
+    from torch.distributed.tensor._op_schema import OpSchema
+
+    defaults = [argument.default_value for argument in op._schema.arguments[len(specs) :]]
+    positional, named = as_given(op._schema, [*specs, *defaults])
+    info = rules.op_to_schema_info.get(op) or rules.op_to_schema_info_for_single_dim_strategy.get(op)
+    return OpSchema(op, tuple(positional), named, schema_info=info)
+
+
+def _spec_of(value: Any, placements: Iterator[Any], mesh: Any) -> Any:
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor.placement_types import Replicate
+
+    if isinstance(value, list):
+        return [_spec_of(item, placements, mesh) for item in value]
+    if not isinstance(value, _core.TensorForm):
+        return value
+    lies = next(placements) or (Replicate(),) * mesh.ndim  # a plain number is the same on all ranks
+    return DTensorSpec(mesh, lies, tensor_meta=_meta_of(value))
+
+
+def _meta_of(form: Any) -> Any:
+    from torch.distributed.tensor._dtensor_spec import TensorMeta
+
+    return None if form is None else TensorMeta(torch.Size(form.shape), tuple(form.stride), form.dtype)
+
+
+def _propagator(theirs: Any, op: Any, metas: list) -> Any:
+    """PyTorch's rules, told what the op returns, which they would find out by running it on fake tensors."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    returns = op._schema.returns
+    if len(returns) == 1:
+        told: Any = metas if isinstance(returns[0].type, torch.ListType) else metas[0]
+    else:
+        told = tuple(metas)
+
+    class Told(ShardingPropagator):
+        def _propagate_tensor_meta_non_cached(self, op_schema: Any) -> Any:
+            return told
+
+        def _adjust_shape_and_stride_args(self, out_tensor_meta: Any, schema: Any, spec: Any) -> Any:
+            return schema  # sizes are made local by the core
+
+    made = Told.__new__(Told)
+    made.__dict__.update(theirs.__dict__)
+    return made
+
+
+def _inputs(schema: Any) -> list:
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+    leaves = pytree.tree_leaves((schema.args_schema, schema.kwargs_schema))
+    return [tuple(map(_as_input, leaf.placements)) for leaf in leaves if isinstance(leaf, DTensorSpec)]
+
+
+def _outputs(spec: Any, count: int) -> list:
+    specs: Sequence[Any] = spec if isinstance(spec, (list, tuple)) else [spec]
+    return [None if one is None else tuple(map(_as_output, one.placements)) for one in specs][:count]
+
+
+def _as_input(placement: Any) -> Any:
+    """Places of which a rank looks up those that it holds are whole on every rank; PyTorch says here what becomes of them."""
+    from torch.distributed.tensor.placement_types import Replicate, _MaskPartial
+
+    return Replicate() if isinstance(placement, _MaskPartial) else placement
+
+
+def _as_output(placement: Any) -> Any:
+    """What was looked up is a pending sum. PyTorch keeps the mask there, we have used it already."""
+    from torch.distributed.tensor.placement_types import Partial, _MaskPartial
+
+    if isinstance(placement, _MaskPartial):
+        return Partial(placement.reduce_op)
+    if placement.is_partial() and type(placement) is not Partial:
+        raise NotImplementedError(f"{placement!r} is a kind of its own")
+    return placement

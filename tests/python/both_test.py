@@ -1,0 +1,256 @@
+"""Programs that print the same whether PyTorch's DTensor runs them or ours: each is run by both, on two processes."""
+
+import ast
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed._state_dict_utils import _gather_state_dict
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import register_sharding
+from torch.distributed.tensor.parallel import loss_parallel
+
+ATEN = torch.ops.aten
+
+
+def cut(mesh, *shape, dim=0):
+    return distribute_tensor(torch.arange(float(torch.Size(shape).numel())).view(shape), mesh, [Shard(dim)])
+
+
+
+def told(call, *words):
+    """Which of the words an error says."""
+    try:
+        call()
+    except Exception as error:
+        return [word for word in words if word in str(error)]
+    return "no error"
+
+
+def files_are_read_with_weights_only(mesh):
+    x, file = cut(mesh, 6), io.BytesIO()
+    torch.save({"x": x, "p": nn.Parameter(x)}, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=True)
+    return again["x"].placements, again["x"].full_tensor().tolist(), isinstance(again["p"], nn.Parameter), isinstance(again["p"], DTensor)
+
+
+def what_is_under_way_says_so(mesh):
+    x = cut(mesh, 6).requires_grad_()
+    local = x.redistribute(mesh, [Replicate()], async_op=True).to_local()
+    (local * 2).sum().backward()
+    settled = x.redistribute(mesh, [Replicate()]).to_local()
+    return type(local).__name__, (local + 1).tolist(), x.grad.full_tensor().tolist(), type(settled).__name__
+
+
+def as_strided_of_the_same_form(mesh):
+    return cut(mesh, 4, 2).as_strided((4, 2), (2, 1)).full_tensor().tolist()
+
+
+def ops_are_mapped_over_a_dim(mesh):
+    w = distribute_tensor(torch.tensor([2.0, 3.0]), mesh, [Replicate()])
+    functions = [lambda r: r.sin() * 2, lambda r: (r * w).sum(), lambda r: r.sum(), lambda r: torch.stack([r, r])]
+    return [torch.vmap(f)(cut(mesh, 4, 2, dim=dim)).full_tensor().tolist() for f in functions for dim in (0, 1)]
+
+
+class Watching(DTensor):
+    seen = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Dispatching(DTensor):
+    seen = []
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
+def subclasses_see_their_calls(mesh):
+    x, found = cut(mesh, 6), []
+    for kind in (Watching, Dispatching):
+        y = kind(x._local_tensor, x._spec, requires_grad=False)
+        doubled = (y + y).full_tensor().tolist()
+        found.append((type(y) is kind, isinstance(y, DTensor), doubled, any("add" in name for name in kind.seen)))
+    return found
+
+
+def all_collectives_are_counted(mesh):
+    with CommDebugMode() as comms:
+        plain = torch.ones(2)
+        dist.all_reduce(plain)
+        summed = functional.all_reduce(plain, "sum", (mesh, 0)) + 0
+        cut(mesh, 6).full_tensor()
+    return summed.tolist(), comms.get_total_counts(), {str(op): count for op, count in sorted(comms.get_comm_counts().items(), key=str)}
+
+
+def losses_over_cut_classes(mesh):
+    found = []
+    for reduction in ("mean", "sum", "none"):
+        x = cut(mesh, 3, 4, dim=1).requires_grad_()
+        with loss_parallel():
+            loss = F.cross_entropy(x, torch.tensor([0, 3, 1]), reduction=reduction)
+            loss.sum().backward()
+        found.append((loss.placements, loss.full_tensor(), x.grad.placements, x.grad.full_tensor()))
+    with loss_parallel():
+        whole = cut(mesh, 3, 4).redistribute(mesh, [Replicate()])
+        found.append(told(lambda: F.cross_entropy(whole, torch.tensor([0, 3, 1])), "loss_parallel() requires exactly one mesh dim"))
+    return found
+
+
+def the_local_tensor_is_one_object(mesh):
+    x = cut(mesh, 6)
+    with torch.no_grad():
+        return x.to_local() is x._local_tensor, x._local_tensor is x._local_tensor
+
+
+def rules_are_registered_at_any_time(mesh):
+    x, y = cut(mesh, 8), cut(mesh, 8, 2)
+
+    @register_sharding(ATEN.hypot.default)
+    def hypot(a, b):
+        return [([Replicate()], [Replicate(), Replicate()]), ([Shard(0)], [Shard(0), Shard(0)])]
+
+    @register_sharding(ATEN._softmax.default)
+    def softmax(a, dim, half_to_float):
+        return [([Replicate()], [Replicate(), None, None])]
+
+    return torch.hypot(x, x).placements, y.softmax(1).placements
+
+
+def rules_see_keyword_tensors_and_no_defaults(mesh):
+    torch.library.define("both::scaled", "(Tensor x, Tensor? offset=None, int times=1, *, Tensor? scale=None) -> Tensor")
+
+    def scaled(x, offset=None, times=1, *, scale=None):
+        return (x if scale is None else x * scale) * times + (0 if offset is None else offset)
+
+    torch.library.impl("both::scaled", "CompositeExplicitAutograd")(scaled)
+    torch.library.impl("both::scaled", "Meta")(lambda x, *args, **kwargs: torch.empty_like(x))
+
+    @register_sharding(torch.ops.both.scaled.default)
+    def rule(*args, **kwargs):
+        assert len(args) < 3 or args[2] == 2, "defaults are left out"
+        whole = [Replicate() for value in (*args[1:], *kwargs.values()) if hasattr(value, "shape")]
+        return [([p], [p, *whole]) for p in (Replicate(), Shard(0))]
+
+    x, s = cut(mesh, 6), distribute_tensor(torch.tensor(3.0), mesh, [Replicate()])
+    op = torch.ops.both.scaled
+    calls = [op(x, scale=s), op(x), op(x, s), op(x, s, 2, scale=s), op(x, None, 2)]
+    return [(y.placements, y.full_tensor().tolist()) for y in calls]
+
+
+def errors_say_what_pytorchs_say(mesh):
+    grid, x = init_device_mesh("cpu", (2, 1)), cut(mesh, 4)
+    return [
+        told(lambda: DTensor.from_local(torch.ones(2), grid, [Partial("sum"), Partial("max")]), "Mixed Partial reduce types are not supported"),
+        told(lambda: distribute_tensor(torch.ones(2), mesh, [Shard(3)]), "Sharding dim 3 greater than tensor ndim 1"),
+        told(lambda: DTensor.from_local(torch.ones(2), mesh, [Shard(3)]), "Sharding dim 3 greater than tensor ndim 1 for placement number 0"),
+        told(lambda: x + distribute_tensor(torch.ones(4), grid, [Shard(0), Replicate()]), "different meshes"),
+        told(lambda: x.redistribute(grid, [Replicate(), Replicate()]), "Cross device mesh comm not supported yet!"),
+        told(lambda: distribute_tensor(torch.ones(2), mesh, [Shard(0), Shard(0)]), "`placements` must have the same length as `device_mesh.ndim`!"),
+        told(lambda: DTensor.from_local(x, mesh, [Shard(0)]), "the local_tensor argument only accepts torch.Tensor but got"),
+    ]
+
+
+def checkpoints_of_nothing_and_of_pending_sums(mesh):
+    pending = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+    gathered = _gather_state_dict({"a": None, "x": cut(mesh, 4), "n": {"y": cut(mesh, 2), "z": [None, 3]}, "p": pending})
+    words = "Any checkpointing related operations are not supported for DTensor with partial placements"
+    return told(pending.__create_chunk_list__, words), gathered["x"].tolist(), gathered["a"], gathered["n"]["z"], gathered["p"].tolist()
+
+
+def a_softmax_over_a_cut_dim_is_whole(mesh):
+    x = cut(mesh, 4, 2).requires_grad_()
+    y = x.softmax(0)
+    local = y.to_local()
+    (local * torch.arange(8.0).view(4, 2)).sum().backward()
+    return y.placements, local, x.grad.placements, x.grad.full_tensor()
+
+
+PROGRAMS = [
+    files_are_read_with_weights_only,
+    what_is_under_way_says_so,
+    as_strided_of_the_same_form,
+    ops_are_mapped_over_a_dim,
+    subclasses_see_their_calls,
+    all_collectives_are_counted,
+    losses_over_cut_classes,
+    the_local_tensor_is_one_object,
+    a_softmax_over_a_cut_dim_is_whole,
+    rules_are_registered_at_any_time,
+    rules_see_keyword_tensors_and_no_defaults,
+    errors_say_what_pytorchs_say,
+    checkpoints_of_nothing_and_of_pending_sums,
+]
+
+
+def readable(value):
+    """Numbers, texts and lists, rounded, for a comparison."""
+    if isinstance(value, torch.Tensor):
+        return readable(value.tolist())
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, (list, tuple)):
+        return [readable(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): readable(item) for key, item in value.items()}
+    return value if isinstance(value, (int, bool, str, type(None))) else str(value)
+
+
+def work(rank, folder):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    reports = {}
+    for program in PROGRAMS:
+        try:
+            reports[program.__name__] = readable(program(mesh))
+        except Exception as error:
+            reports[program.__name__] = f"{type(error).__name__}: {error}"
+    with open(f"{folder}/{rank}", "w") as file:
+        file.write(repr(reports))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def reports_of(*options):
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, *options, __file__, folder], capture_output=True, text=True, timeout=600)
+        texts = [open(path).read() for path in (f"{folder}/{rank}" for rank in range(2)) if os.path.exists(path)]
+    if len(texts) != 2:
+        raise AssertionError(done.stderr)
+    return [ast.literal_eval(text) for text in texts]
+
+
+class Both(unittest.TestCase):
+    def test_both_print_the_same(self):
+        theirs, ours = reports_of(), reports_of("-m", "intarsia")
+        for rank, (one, other) in enumerate(zip(theirs, ours)):
+            for name, report in one.items():
+                with self.subTest(name, rank=rank):
+                    self.assertNotIsInstance(report, str, report)
+                    self.assertEqual(other[name], report)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
+        mp.start_processes(work, (sys.argv[1],), 2, start_method="spawn")
+    else:
+        unittest.main()
