@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// The variables of a launcher. Of two sizes the first that is set counts; two jobs name the job together.
+// The variables of a launcher. Of two sizes the first that is set counts; two jobs name the job together. Some have one only.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -82,7 +82,7 @@ std::optional<Launch> read_launch(const Environment& environment) {
     launch.local_rank = read_number(environment, launcher.local_rank).value_or(0);
     launch.one_host = on_one_host(environment, launch);
     for (auto* name : launcher.job) {
-      if (auto* value = environment(name)) launch.job += (launch.job.empty() ? "" : "-") + std::string(value);
+      if (auto* value = name ? environment(name) : nullptr) launch.job += (launch.job.empty() ? "" : "-") + std::string(value);
     }
     return launch;
   }
