@@ -79,7 +79,10 @@ TEST(Twins, AreWrittenApartWhereWhatIsWrittenDiffers) {
 TEST(Twins, FollowAlsoWhereTheWriteThrows) {
   Shards tensors = {ramp(), {}};
   tensors[1] = twin_of(tensors[0]);
-  auto write = [&](size_t slot) { tensors[slot].add_(1), TORCH_CHECK(false, "no more"); };
+  auto write = [&](size_t slot) {
+    tensors[slot].add_(1);
+    TORCH_CHECK(false, "no more");
+  };
   EXPECT_THROW(write_once(tensors, {}, write), c10::Error);
   for (auto& tensor : tensors) EXPECT_TRUE(at::equal(tensor, ramp() + 1));
 }
