@@ -71,14 +71,6 @@ const List& only(const char* where, const std::vector<List>& lists) {
   return lists[0];
 }
 
-Wait together(std::vector<Wait> waits) {
-  return [waits = std::move(waits)] {
-    for (auto& wait : waits) {
-      if (wait) wait();
-    }
-  };
-}
-
 // Values are written as gloo writes them: below autograd, without a new version of the tensor.
 struct Plainly {
   at::NoGradGuard no_grad;

@@ -26,15 +26,15 @@ void check_can_be_reduced(const char* where, const at::Tensor& t, ReduceOp op) {
   reduce(one, one, one, as_carried(op));
 }
 
-Wait all_of(std::vector<Wait> waits) {
+}  // namespace
+
+Wait together(std::vector<Wait> waits) {
   return [waits = std::move(waits)] {
     for (auto& wait : waits) {
       if (wait) wait();
     }
   };
 }
-
-}  // namespace
 
 TensorLine::TensorLine(std::unique_ptr<const Engine> engine, Line line) : engine_(std::move(engine)), line_(std::move(line)) {}
 
@@ -80,7 +80,7 @@ Wait TensorLine::all_reduce(const List& tensors, ReduceOp op, bool later) const 
   }
   std::vector<Wait> waits;
   for (auto& t : tensors) waits.push_back(reduce_one(t, op, later));
-  return all_of(std::move(waits));
+  return together(std::move(waits));
 }
 
 Wait TensorLine::reduce_one(const at::Tensor& tensor, ReduceOp op, bool later) const {

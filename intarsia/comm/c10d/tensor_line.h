@@ -56,4 +56,7 @@ class TensorLine {
   bool in_place_ = false;
 };
 
+// Waits for all of them; some may be empty.
+Wait together(std::vector<Wait> waits);
+
 }  // namespace intarsia
