@@ -10,6 +10,7 @@ import sys
 import time
 
 MARK = "INTARSIA_TEST_APART"  # set inside
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # where ip is, which not everyone has in the path
 TOOLS = ("unshare", "nsenter", "ip", "mount")
 
 

@@ -27,7 +27,9 @@ class Job:
     """Three ranks that reduce, gather and exchange tensors of all sizes, one of which is struck some time after they have met."""
 
     def __init__(self, engine, dice):
-        self.way, self.victim, self.after = dice.choice(WAYS), dice.randrange(RANKS), dice.random() * 0.4
+        self.way, self.after = dice.choice(WAYS), dice.random() * 0.4
+        # Rank 0 serves the store: if it is stopped, those who give up cannot tell the others for whom they waited.
+        self.victim = dice.randrange(1 if self.way == "SIGSTOP" else 0, RANKS)
         self.what = f"{self.way} to rank {self.victim} after {self.after:.3f} s over {engine}"
         port = free_port()
         self.ranks = [start_rank("work_on", RANK=rank, WORLD_SIZE=RANKS, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, INTARSIA_ENGINE=engine,
