@@ -9,6 +9,13 @@
 namespace intarsia {
 namespace {
 
+const Layout* layout_on(const DeviceMesh& mesh, const Placements& placements, const at::Tensor& tensor, const std::string& name) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[redistribute] the plan gives ", name, str(placements),
+                    ", but ", mesh.text(), " has ", mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes",
+                    ". Give one placement per axis.");
+  return Layout::get(mesh, normalized(placements, tensor.dim(), "redistribute"));
+}
+
 // Tensors that share an exchange, each with what happens when it has arrived.
 class Removal {
  public:
@@ -16,11 +23,8 @@ class Removal {
 
   void add(const std::string& name, const at::Tensor& tensor, std::function<void(const at::Tensor&)> arrive) {
     auto placements = plan_(name, tensor);
-    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh_.ndim(), "[redistribute] the plan gives \"", name, "\" ",
-                      str(placements), ", but ", mesh_.text(), " has ", mesh_.ndim(), mesh_.ndim() == 1 ? " axis" : " axes",
-                      ". Give one placement per axis.");
     tensors_.push_back(tensor.detach());
-    layouts_.push_back(Layout::get(mesh_, normalized(placements, tensor.dim(), "redistribute")));
+    layouts_.push_back(layout_on(mesh_, placements, tensor, "\"" + name + "\" "));
     arrivals_.push_back(std::move(arrive));
   }
 
@@ -39,6 +43,19 @@ class Removal {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh,
+                                     const std::vector<Placements>& placements) {
+  TORCH_CHECK_VALUE(tensors.size() == placements.size(), "[redistribute] ", tensors.size(), " tensors, but ", placements.size(),
+                    " lists of placements. Give one each.");
+  std::vector<const Layout*> layouts;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK_TYPE(is_dtensor(tensors[i]), "[redistribute] takes distributed tensors. Distribute the plain ones first.");
+    layouts.push_back(layout_on(mesh, placements[i], tensors[i], ""));
+  }
+  CauseScope cause("redistribute", false);
+  return moved_to_meshes(tensors, layouts);
+}
 
 void redistribute(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementPlan& plan) {
   at::NoGradGuard no_grad;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
@@ -12,6 +13,10 @@ namespace intarsia {
 
 // The placements of the tensor `name` on the new mesh.
 using PlacementPlan = std::function<Placements(const std::string& name, const at::Tensor& tensor)>;
+
+// The tensors on `mesh`, one list of placements each, in one exchange; below autograd.
+std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh,
+                                     const std::vector<Placements>& placements);
 
 // Moves all distributed parameters and buffers, with their gradients, to `mesh`, in place: each keeps its handle. Plain ones
 // stay. All ranks of the old meshes and of the new one call it. When anything fails, the module is as it was.

@@ -73,8 +73,11 @@ at::Tensor piece_of(const Passage& passage, const Transfer& transfer) {
 }
 
 // A new shard of a passage: neutral where the layout leaves a reduction pending that this rank has no value for.
-at::Tensor new_shard(const Passage& passage, c10::ArrayRef<int64_t> coordinate) {
-  auto shard = at::empty(local_shape(*passage.to, passage.shape, coordinate), passage.options);
+at::Tensor new_shard(const Passage& passage, const Slot& slot) {
+  auto& coordinate = slot.coordinate;
+  auto shape = local_shape(*passage.to, passage.shape, coordinate);
+  bool gets = std::any_of(passage.groups.begin(), passage.groups.end(), [&](auto& pair) { return pair.to == slot.group; });
+  auto shard = gets ? at::empty(shape, passage.options) : at::zeros(shape, passage.options);
   auto& placements = passage.to->placements();
   for (size_t axis = 0; axis < placements.size(); ++axis) {
     if (auto op = pending_op(placements[axis])) shard = share_of(shard, *op, coordinate[axis]);
@@ -105,7 +108,7 @@ void unpack(const std::vector<Passage>& passages, const Desk& desk, const std::v
         continue;
       }
     }
-    auto shard = new_shard(passage, coordinate);
+    auto shard = new_shard(passage, passage.to->mesh().slots()[slot]);
     auto target = shard.view(with_a_dim(shape));
     for (auto& item : desk.kept) {
       if (item.passage == i) place(target, piece_of(passage, *item.transfer), item.transfer->runs);
@@ -128,7 +131,11 @@ std::vector<Shards> carry_between_meshes(const std::vector<Passage>& passages) {
   TransferLists lists;
   std::vector<Shards> result;
   for (auto& passage : passages) {
-    lists.push_back(transfers(*passage.from, *passage.to, with_a_dim(passage.shape)));
+    auto& list = lists.emplace_back();
+    for (auto& [from, to] : passage.groups) {
+      for (auto& transfer : transfers(*passage.from, *passage.to, with_a_dim(passage.shape), from, to))
+        list.push_back(std::move(transfer));
+    }
     result.emplace_back(passage.to->mesh().slots().size());
   }
   auto position = [&](int64_t rank) {

@@ -11,16 +11,23 @@
 
 namespace intarsia {
 
+// Groups of two meshes (see Note [Groups of a mesh]), of which one gives its tensor to the other.
+struct GroupPair {
+  int64_t from, to;
+};
+
 // A tensor on its way.
 struct Passage {
   const Layout* from;  // nothing pending
   const Layout* to;    // on a mesh of the same world
-  Shards shards;       // of the slots of from->mesh()
+  std::vector<GroupPair> groups;
+  Shards shards;  // of the slots of from->mesh()
   c10::DimVector shape;
   at::TensorOptions options;
 };
 
-// The shards of the slots of to->mesh(), in memory of their own. All ranks of all meshes call it together, with the same list.
+// The shards of the slots of to->mesh(), in memory of their own; zeros in groups that get nothing. All ranks of all meshes call
+// it together, with the same list.
 std::vector<Shards> carry_between_meshes(const std::vector<Passage>& passages);
 
 }  // namespace intarsia

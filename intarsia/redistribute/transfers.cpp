@@ -16,8 +16,8 @@ struct Alike {
   std::vector<int64_t> ranks;
 };
 
-// The ranks of a layout by what they hold, in the order of the mesh.
-std::vector<Alike> alike_ranks(const Layout& layout, c10::ArrayRef<int64_t> shape) {
+// The ranks of a group by what they hold, in the order of the mesh.
+std::vector<Alike> alike_ranks(const Layout& layout, c10::ArrayRef<int64_t> shape, int64_t group) {
   auto& mesh = layout.mesh();
   std::vector<Alike> classes;
   std::map<std::vector<int64_t>, size_t> known;
@@ -33,7 +33,7 @@ std::vector<Alike> alike_ranks(const Layout& layout, c10::ArrayRef<int64_t> shap
       auto& held = classes.emplace_back().held;
       for (size_t dim = 0; dim < shape.size(); ++dim) held.push_back(intervals_of(layout, dim, shape[dim], coordinate));
     }
-    classes[entry->second].ranks.push_back(mesh.ranks(0)[position]);
+    classes[entry->second].ranks.push_back(mesh.ranks(group)[position]);
   }
   return classes;
 }
@@ -88,12 +88,12 @@ void deal_pieces(const std::vector<int64_t>& holders, const std::vector<Transfer
 
 }  // namespace
 
-std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::ArrayRef<int64_t> shape) {
-  TORCH_INTERNAL_ASSERT(!from.has_partial() && from.mesh().group_count() == 1 && to.mesh().group_count() == 1);
-  TORCH_INTERNAL_ASSERT(!shape.empty());
+std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::ArrayRef<int64_t> shape, int64_t from_group,
+                                int64_t to_group) {
+  TORCH_INTERNAL_ASSERT(!from.has_partial() && !shape.empty());
   std::vector<Transfer> result;
-  auto wanted = alike_ranks(to, shape);
-  for (auto& source : alike_ranks(from, shape)) {
+  auto wanted = alike_ranks(to, shape, to_group);
+  for (auto& source : alike_ranks(from, shape, from_group)) {
     std::vector<Transfer> asked;
     for (auto& target : wanted) {
       auto runs = runs_in_common(source.held, target.held);

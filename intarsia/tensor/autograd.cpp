@@ -100,6 +100,20 @@ const Layout* way_back(const Layout* from, const Layout* grad) {
   return from->with(placements);
 }
 
+// The gradient of a move between meshes; its own gradient is that move.
+struct GradientToMesh : torch::autograd::Function<GradientToMesh> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& grad, int64_t to) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["from"] = saved(body_of(grad).layout);
+    return gradient_to_mesh(grad, layout_from(to));
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}};
+    check_grad(grads[0], "redistribute");
+    return {redistribute_with_grad(grads[0], settled(layout_from(ctx->saved_data["from"])), false), {}};
+  }
+};
+
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to, bool async_op) {
     ctx->set_materialize_grads(false);  // zeros would be a plain tensor
@@ -110,7 +124,10 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
     if (!grads[0].defined()) return {{}, {}, {}};
     check_grad(grads[0], "redistribute");
     CauseScope cause("redistribute backward", false);
-    auto* target = way_back(layout_from(ctx->saved_data["from"]), body_of(grads[0]).layout);
+    auto* from = layout_from(ctx->saved_data["from"]);
+    auto* target = way_back(from, body_of(grads[0]).layout);
+    if (body_of(grads[0]).layout->mesh() != from->mesh())
+      return {GradientToMesh::apply(grads[0], saved(target).toInt()), {}, {}};
     return {redistribute_with_grad(grads[0], target, false), {}, {}};
   }
 };

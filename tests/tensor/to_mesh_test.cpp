@@ -4,6 +4,7 @@
 
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/nn/redistribute_module.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
@@ -117,14 +118,84 @@ TEST(ToMesh, AModuleMovesInOneExchange) {
   });
 }
 
-TEST(ToMesh, GroupsOfACutMeshAreRefused) {
+// A replicated tensor on a cut mesh: `base` times the number of its group, from 1.
+at::Tensor numbered_groups(const at::Tensor& base, const DeviceMesh& mesh) {
+  Shards shards;
+  for (auto& slot : mesh.slots()) shards.push_back(base * (slot.group + 1));
+  Placements whole(mesh.ndim(), Replicate());
+  if (shards.empty()) return distribute_tensor(base, mesh, whole, std::nullopt);  // on other ranks
+  return from_local(shards.size() == 1 ? shards[0] : per_rank(shards), mesh, whole);
+}
+
+// What every hosted rank of its mesh sees of the whole tensor, as a multiple of `base`; by rank, 0 where it holds nothing.
+std::vector<double> multiples(const at::Tensor& tensor, const at::Tensor& base) {
+  std::vector<double> result(4, 0);
+  auto whole = redistribute(tensor, Placements(mesh_of(tensor).ndim(), Replicate()));
+  for (size_t slot = 0; slot < shards_of(whole).size(); ++slot) {
+    auto times = (shards_of(whole)[slot] / base).flatten();
+    EXPECT_TRUE(times.allclose(times[0].expand_as(times)));
+    result[mesh_of(whole).slots()[slot].rank] = std::round(times[0].item<double>());
+  }
+  return result;
+}
+
+// Of what is expected of all ranks, that of the hosted ones.
+std::vector<double> of_hosted(std::vector<double> expected) {
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    auto& hosted = current_world().hosted();
+    if (!std::count(hosted.begin(), hosted.end(), rank)) expected[rank] = 0;
+  }
+  return expected;
+}
+
+using Multiples = std::vector<double>;
+
+TEST(ToMesh, EveryGroupOfACutMeshGetsTheTensorAndGradientsAddUp) {
   for_each_world({4}, [](int64_t) {
     auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"});
-    auto x = distribute_tensor(at::zeros({4}), mesh, {Replicate(), Replicate()}, std::nullopt);
-    EXPECT_EQ(error_text<c10::NotImplementedError>([&] { redistribute(x, mesh["tp"], {Shard(0)}); }),
-              "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) was cut out of another mesh and stands for 2 groups of "
-              "ranks, which hold "
-              "tensors of their own. Between meshes, use ones that were made directly.");
+    auto base = at::arange(1, 16, at::kDouble).reshape({5, 3});
+    for (auto* from : {"[R, R]", "[S(0), S(1)]", "[P(sum), S(0)]"}) {
+      for (auto* to : {"[R]", "[S(0)]", "[S(1)]"}) {
+        auto x = distribute_tensor(base, mesh, parse_placements(from), std::nullopt).requires_grad_();
+        auto moved = redistribute(x, mesh["tp"], parse_placements(to));
+        EXPECT_EQ(multiples(moved.detach(), base), of_hosted({1, 1, 1, 1})) << from << " to " << to;
+        torch::autograd::backward({moved}, {numbered_groups(base, mesh["tp"])});
+        EXPECT_EQ(multiples(x.grad(), base), of_hosted({3, 3, 3, 3})) << from << " to " << to;
+      }
+    }
+  });
+}
+
+TEST(ToMesh, AGroupGetsTheTensorOfTheGroupThatItsRanksAreIn) {
+  for_each_world({4}, [](int64_t) {
+    auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"}), singles = init_device_mesh(c10::kCPU, {4, 1}, {"a", "b"})["b"];
+    DeviceMesh low(c10::kCPU, {2}, {1, 0}), high(c10::kCPU, {1}, {3});
+    auto base = at::arange(1, 11, at::kDouble).reshape({5, 2});
+    struct Case {
+      DeviceMesh from, to;
+      Multiples values, gradients;  // of gradients that are the base in every group, times its number
+    };
+    for (auto& [from, to, values, gradients] : std::vector<Case>{{mesh["tp"], singles, {1, 1, 2, 2}, {3, 3, 7, 7}},
+                                                                 {mesh["dp"], singles, {1, 2, 1, 2}, {4, 6, 4, 6}},
+                                                                 {mesh["tp"], low, {1, 1, 0, 0}, {1, 1, 0, 0}},
+                                                                 {mesh["tp"], high, {0, 0, 0, 2}, {0, 0, 1, 1}}}) {
+      auto x = numbered_groups(base, from).requires_grad_();
+      auto moved = redistribute(x, to, {Shard(0)});
+      EXPECT_EQ(multiples(moved.detach(), base), of_hosted(values)) << str(to);
+      torch::autograd::backward({moved}, {numbered_groups(base, to)});
+      EXPECT_EQ(multiples(x.grad(), base), of_hosted(gradients)) << str(to);
+    }
+  });
+}
+
+TEST(ToMesh, RanksOfSeveralGroupsDoNotSayWhoseTensorTheyWant) {
+  for_each_world({4}, [](int64_t) {
+    auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"});
+    auto x = numbered_groups(at::ones({4}), mesh["tp"]);
+    EXPECT_EQ(error_text<c10::ValueError>([&] { redistribute(x, mesh["dp"], {Shard(0)}); }),
+              "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) was cut out of another mesh and stands for 2 groups of ranks, "
+              "which hold tensors of their own. The ranks [0, 2] of DeviceMesh(cpu, dp=2; ranks [0 2] [1 3]) are not all in one of "
+              "them, so it is not said whose tensor they get. Use meshes whose ranks are, or gather the tensors first.");
   });
 }
 
