@@ -47,7 +47,7 @@ int main() {
   auto whole = llama::bytes_held(model);
   shard(model, options, mesh);  // in place: the optimizer sees it
   if (speaks) {
-    std::cout << describe_sharding(*model) << "a rank keeps " << llama::bytes_held(model) << " of " << whole << " bytes\n" << std::endl;
+    std::cout << describe(*model) << "a rank keeps " << llama::bytes_held(model) << " of " << whole << " bytes\n" << std::endl;
   }
 
   torch::manual_seed(2);

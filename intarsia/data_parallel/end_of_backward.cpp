@@ -4,58 +4,50 @@
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace intarsia {
 namespace {
 
-// LibTorch drops the callbacks of a pass that fails: that is how we learn of it.
+struct Calls {
+  std::function<void()> done, failed;
+};
+
+void queue(std::shared_ptr<Calls> calls);
+
+// Stands among the callbacks of a pass. LibTorch drops those of a pass that fails: that is how we learn of it. It drops those of
+// a pass inside another one when that one goes on, and is the current one again: that is when we get to its callbacks.
 class End {
  public:
-  End(std::function<void()> done, std::function<void()> failed) : done_(std::move(done)), failed_(std::move(failed)) {}
+  explicit End(std::shared_ptr<Calls> calls) : calls_(std::move(calls)) {}
   End(const End&) = delete;
   End& operator=(const End&) = delete;
   ~End() {
-    if (over_) return;
+    if (!calls_) return;
     try {
-      failed_();
+      inside_another_ && torch::autograd::get_current_graph_task_id() >= 0 ? queue(calls_) : calls_->failed();
     } catch (...) {
     }
   }
   void run() {
-    over_ = true;
-    done_();
+    inside_another_ = torch::autograd::get_current_node() != nullptr;
+    if (!inside_another_) std::exchange(calls_, nullptr)->done();
   }
 
  private:
-  std::function<void()> done_, failed_;
-  bool over_ = false;
+  std::shared_ptr<Calls> calls_;  // null once it has run
+  bool inside_another_ = false;
 };
 
-class GoOn final : public torch::autograd::FunctionPostHook {
- public:
-  explicit GoOn(std::function<void()> go_on) : go_on_(std::move(go_on)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (auto go_on = std::exchange(go_on_, nullptr)) go_on();  // once, should the pass run again
-    return outputs;
-  }
-
- private:
-  std::function<void()> go_on_;
-};
+void queue(std::shared_ptr<Calls> calls) {
+  auto end = std::make_shared<End>(std::move(calls));
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->run(); });
+}
 
 }  // namespace
 
 void at_end_of_backward(std::function<void()> done, std::function<void()> failed) {
-  auto end = std::make_shared<End>(std::move(done), std::move(failed));
-  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->run(); });
-}
-
-bool is_inside_another_backward() { return torch::autograd::get_current_node() != nullptr; }
-
-void after_recomputation(std::function<void()> go_on) {
-  auto node = torch::autograd::get_current_node();
-  if (!node->post_hooks().empty()) node->add_post_hook(std::make_unique<GoOn>(std::move(go_on)));
+  queue(std::make_shared<Calls>(Calls{std::move(done), std::move(failed)}));
 }
 
 }  // namespace intarsia

@@ -13,6 +13,7 @@
 
 #include "intarsia/core/interposed.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/set_data.h"
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
@@ -56,6 +57,27 @@ bool is_about_the_handle(const std::string& name) {
   return names.count(name) > 0;
 }
 
+// What the kernel asks of an op, found once per op.
+struct OpTraits {
+  bool about_the_handle, is_view;
+};
+
+bool returns_a_view(const c10::FunctionSchema& schema) {
+  for (auto& result : schema.returns()) {
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+const OpTraits& traits_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, OpTraits> known;
+  auto& schema = op.schema();  // lives as long as the op
+  auto found = known.find(&schema);
+  if (found != known.end()) return found->second;
+  OpTraits traits{is_about_the_handle(schema.name()), returns_a_view(schema)};
+  return known.emplace(&schema, traits).first->second;
+}
+
 // What a call needs of the leaves with two values among its arguments.
 struct UsingCall {
   std::vector<Owner> owners;        // each once
@@ -87,21 +109,14 @@ UsingCall look_at_call(const c10::OperatorHandle& op, const torch::jit::Stack& s
   return call;
 }
 
-bool is_view(const c10::OperatorHandle& op) {
-  for (auto& result : op.schema().returns()) {
-    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
-  }
-  return false;
-}
-
-bool needs_whole(const c10::OperatorHandle& op, const UsingCall& call, const TwoValued& owner) {
+bool needs_whole(const OpTraits& op, const UsingCall& call, const TwoValued& owner) {
   if (call.writes) return false;
   if (call.meets_plain || owner.is_pinned() || at::GradMode::is_enabled()) return true;
   if (torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program()) return true;  // a formula of backward
   for (auto* mesh : call.meshes) {
     if (!owner.lies_on(*mesh)) return true;
   }
-  return call.meshes.empty() && is_view(op);
+  return call.meshes.empty() && op.is_view;
 }
 
 // Has the owners gather before the node runs.
@@ -126,7 +141,7 @@ void hook_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, const
     for (auto& tensor : tensors_in(stack[i])) {
       if (!tensor.defined() || !tensor.grad_fn()) continue;
       // A view of a distributed whole shares its memory, so what reads the view needs the whole, too.
-      bool shares = is_dtensor(tensor) && is_view(op) && owner_by_storage(body_of(tensor).last_known_shards()[0]);
+      bool shares = is_dtensor(tensor) && traits_of(op).is_view && owner_by_storage(body_of(tensor).last_known_shards()[0]);
       if (shares) tensor.unsafeGetTensorImpl()->shallow_copy_from(with_first_use_key(tensor).getIntrusivePtr());
       auto node = tensor.grad_fn();
       if (!nodes.insert(node.get()).second) continue;
@@ -148,17 +163,34 @@ void replace_aliases(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   }
 }
 
+// Where an op uses the leaves of several owners, the gathering of one must not free another.
+class HoldScope {
+ public:
+  ~HoldScope() {
+    for (auto& owner : held_) owner->hold(false);
+  }
+  void hold(const std::vector<Owner>& owners) {
+    if (owners.size() < 2) return;
+    for (auto& owner : owners) owner->hold(true), held_.push_back(owner);
+  }
+
+ private:
+  std::vector<Owner> held_;
+};
+
 void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::vector<Owner> whole;
+  HoldScope held;
   std::optional<PlainTensorScope> plain;
-  if (!is_about_the_handle(op.schema().name())) {
+  auto& traits = traits_of(op);
+  if (!traits.about_the_handle) {
     c10::impl::ExcludeDispatchKeyGuard ours(kFromNothingKeys);  // what is made here is plain
     auto call = look_at_call(op, *stack);
     for (auto& owner : call.owners) {
-      bool needs = needs_whole(op, call, *owner);
-      needs ? owner->need_whole() : owner->need_shards();
-      if (needs) whole.push_back(owner);
+      needs_whole(traits, call, *owner) ? whole.push_back(owner) : owner->need_shards();
     }
+    held.hold(whole);
+    for (auto& owner : whole) owner->need_whole();
     if (whole.size() < call.owners.size()) replace_aliases(op, *stack);
     if (call.writes && call.meets_plain) plain.emplace(PlainTensors::replicate);  // p.copy_(whole): each rank takes its part
   }
@@ -171,6 +203,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
 
 void register_first_use() {
   start();
+  watch_set_data();
   static std::once_flag once;
   std::call_once(once, [] {
     static auto* all = new torch::Library(torch::Library::IMPL, "_", kFirstUseKey, __FILE__, __LINE__);
@@ -182,7 +215,8 @@ void register_first_use() {
 
 at::Tensor make_whole(at::Storage storage, at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype) {
   register_first_use();
-  auto keys = c10::DispatchKeySet({c10::DispatchKey::CPU, kFirstUseKey});
+  bool has_data = storage.device_type() != c10::DeviceType::Meta;
+  auto keys = c10::DispatchKeySet({has_data ? c10::DispatchKey::CPU : c10::DispatchKey::Meta, kFirstUseKey});
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, dtype);
   impl->set_sizes_and_strides(sizes, strides);
   return at::Tensor(std::move(impl));

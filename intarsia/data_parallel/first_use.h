@@ -28,6 +28,9 @@ class TwoValued {
   virtual ~TwoValued() = default;
   virtual void need_whole() = 0;   // before an op of forward or backward
   virtual void need_shards() = 0;  // before an op of an optimizer, or a write
+  // set_data on the leaf: it is the shards of this value from now on.
+  virtual void take_value(const at::Tensor& leaf, const at::Tensor& value) = 0;
+  virtual void hold(bool held) = 0;  // an op that uses several owners' leaves: while it is held, the whole is not freed
   virtual at::Tensor shards_for(const at::Tensor& whole) const = 0;  // the shards in place of another handle of the whole
   virtual bool is_pinned() const = 0;  // whether its module's forward is running, so that all reads are of the whole
   virtual bool lies_on(const DeviceMesh& mesh) const = 0;  // as shards

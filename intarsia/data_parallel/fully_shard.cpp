@@ -10,6 +10,7 @@
 #include "intarsia/data_parallel/shard_group.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -27,7 +28,7 @@ std::vector<std::shared_ptr<ShardGroup>> shard_groups_in(const torch::nn::Module
 }
 
 void check_parameter(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu() || is_rehearsing(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
                               ". Parameters must have values in CPU memory.");
 }
 
@@ -95,6 +96,10 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& g
     alive->set_pinned(false);
     if (alive->reshards_after_forward()) alive->reshard_after_forward();
   });
+  hooks->register_forward_error_hook([weak, own](auto& self) {
+    auto alive = weak.lock();
+    if (alive && &self == own) alive->set_pinned(false);
+  });
 }
 
 }  // namespace
@@ -105,6 +110,7 @@ void Sharded::reshard() { group_->need_shards(); }
 bool Sharded::is_whole() const { return group_->is_whole(); }
 int64_t Sharded::bytes() const { return group_->bytes(); }
 void Sharded::set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs); }
+void Sharded::set_requires_all_reduce(bool reduces) { group_->set_syncs_copies(reduces); }
 void Sharded::set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
 void Sharded::set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
 void Sharded::set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
@@ -159,15 +165,6 @@ Sharded sharded_by(const torch::nn::Module& module) {
   }
   TORCH_CHECK_VALUE(found, "[sharded_by] ", type_name(module), " is not sharded. Call fully_shard on it first.");
   return Sharded(std::move(found));
-}
-
-std::string describe_sharding(const torch::nn::Module& module) {
-  std::string text;
-  for (auto& group : shard_groups_in(module)) {
-    text += c10::str(group->name(), ": ", group->members().size(), " parameters, ", group->bytes(), " bytes, ",
-                     group->is_whole() ? "whole" : "shards", " on ", group->mesh().text(), "\n");
-  }
-  return text;
 }
 
 }  // namespace intarsia

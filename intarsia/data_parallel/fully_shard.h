@@ -65,7 +65,10 @@ class Sharded {
   bool is_whole() const;
   int64_t bytes() const;  // of the whole
 
-  void set_requires_gradient_sync(bool syncs);  // without, gradients of the whole add up on each rank
+  void set_requires_gradient_sync(bool syncs);  // without, gradients of the whole add up on each rank: [P(avg)]
+  // Without, on a mesh of two axes, gradients are reduced over the shards and add up; the next pass with it averages the sum over
+  // the copies.
+  void set_requires_all_reduce(bool reduces);
   void set_reshard_after_forward(bool reshards);
   void set_reshard_after_backward(bool reshards);
   // Gradients are the sum over all ranks divided by this; default: their number.
@@ -91,8 +94,5 @@ Sharded sharded_by(const torch::nn::Module& module);
 
 // Of all groups with parameters in the module, submodules included.
 std::vector<Sharded> groups_in(const torch::nn::Module& module);
-
-// Groups, bytes and states, a line for each.
-std::string describe_sharding(const torch::nn::Module& module);
 
 }  // namespace intarsia

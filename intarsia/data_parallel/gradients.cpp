@@ -87,6 +87,12 @@ at::Tensor Leaf::gradient(Shards locals, const DeviceMesh& mesh) const {
   return wrap(std::move(body), whole.sizes(), whole.strides(), whole.dtype());
 }
 
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.requires_grad(), "[", where, "] the gradient of \"", name, "\" is to have a graph of its own ",
+                              "(create_graph), which is lost when the ranks bring it together. Use torch::autograd::grad, which ",
+                              "gives the gradient of this rank's loss, and call backward on what you make of it.");
+}
+
 std::string rank_list(const std::vector<int64_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);

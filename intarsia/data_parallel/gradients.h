@@ -43,6 +43,9 @@ struct Leaf {
   at::Tensor gradient(Shards locals, const DeviceMesh& mesh) const;
 };
 
+// An error if the gradient has a graph of its own (create_graph): what the ranks bring together has none.
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad);
+
 // Ranks as text: "rank 2", "ranks 0, 3".
 std::string rank_list(const std::vector<int64_t>& ranks);
 

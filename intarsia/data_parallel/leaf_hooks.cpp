@@ -8,6 +8,7 @@
 
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace intarsia {
@@ -30,6 +31,14 @@ class AfterGradient final : public torch::autograd::FunctionPostHook {
   size_t index_;
 };
 
+// torch::autograd::grad asks for the gradient of a leaf and adds it to nothing: the node is met, and does not run.
+bool will_add_up(torch::autograd::Node* node) {
+  auto* needed = torch::autograd::get_current_graph_task_exec_info();
+  if (!needed || needed->empty()) return true;
+  auto found = needed->find(node);
+  return found != needed->end() && found->second.needed_;
+}
+
 // Stands in the leaf's list of hooks.
 struct BeforeGradient {
   std::shared_ptr<LeafWatcher> watcher;
@@ -37,6 +46,7 @@ struct BeforeGradient {
 
   at::TensorBase operator()(const at::TensorBase& grad) const {
     auto node = torch::autograd::get_current_node();  // a leaf whose dtype changes has several in its life
+    if (!will_add_up(node.get())) return grad;
     auto is_ours = [&](auto& hook) {
       auto* after = dynamic_cast<AfterGradient*>(hook.get());
       return after && after->is_of(watcher.get());
@@ -64,6 +74,7 @@ class HeldTensorHook final : public torch::autograd::FunctionPreHook {
   explicit HeldTensorHook(std::unique_ptr<FunctionPreHook> hook) : hook_(std::move(hook)) {}
   variable_list operator()(const variable_list& grads) override { return grads; }
   variable_list run(const variable_list& grads) const { return (*hook_)(grads); }
+  std::unique_ptr<FunctionPreHook> release() { return std::move(hook_); }
 
  private:
   std::unique_ptr<FunctionPreHook> hook_;
@@ -74,6 +85,7 @@ class HeldPostAccumulateHook final : public torch::autograd::PostAccumulateGradH
   explicit HeldPostAccumulateHook(std::unique_ptr<PostAccumulateGradHook> hook) : hook_(std::move(hook)) {}
   void operator()(const torch::autograd::Variable&) override {}
   void run(const at::Tensor& leaf) const { (*hook_)(leaf); }
+  std::unique_ptr<PostAccumulateGradHook> release() { return std::move(hook_); }
 
  private:
   std::unique_ptr<PostAccumulateGradHook> hook_;
@@ -146,6 +158,20 @@ void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, si
     std::move(others.begin(), others.end(), std::back_inserter(meta->hooks_));
   }
   meta->cpp_hooks_list_->push_back(BeforeGradient{std::move(watcher), index});
+}
+
+void unwatch_leaf(const at::Tensor& leaf) {
+  auto* meta = impl::get_autograd_meta(leaf);
+  if (!meta) return;
+  for (auto& hook : meta->hooks_) {
+    if (auto* held = dynamic_cast<HeldTensorHook*>(hook.get())) hook = held->release();
+  }
+  for (size_t i = 0; meta->cpp_hooks_list_ && i < meta->cpp_hooks_list_->size(); ++i) {
+    auto& hook = (*meta->cpp_hooks_list_)[i];
+    if (hook.target<BeforeGradient>()) hook = nullptr;  // as hooks that are taken away: the others keep their numbers
+    if (auto* held = hook.target<HeldCppHook>()) hook = CppHook(held->hook);
+  }
+  if (auto* held = dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get())) meta->post_acc_grad_hooks_ = held->release();
 }
 
 std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf) {

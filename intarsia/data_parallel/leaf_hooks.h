@@ -16,13 +16,17 @@ namespace intarsia {
 class LeafWatcher {
  public:
   virtual ~LeafWatcher() = default;
-  // A gradient has come for leaf number `index`, and is about to be added to what the leaf has.
+  // A gradient has come for leaf number `index`, and is about to be added to what the leaf has. Not one that
+  // torch::autograd::grad asks for: that is the gradient of this rank's own loss.
   virtual void before_gradient(size_t index, const at::Tensor& grad) = 0;
   // It has been added.
   virtual void after_gradient(size_t index) = 0;
 };
 
 void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, size_t index);
+
+// Nobody watches from now on, and the hooks of the program are where they were.
+void unwatch_leaf(const at::Tensor& leaf);
 
 // Who watches over the leaf; null if nobody does.
 std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf);

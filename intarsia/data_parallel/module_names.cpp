@@ -1,5 +1,8 @@
 #include "intarsia/data_parallel/module_names.h"
 
+#include <mutex>
+#include <set>
+
 #include <torch/nn/module.h>
 
 namespace intarsia {
@@ -26,6 +29,13 @@ std::map<const void*, std::string> paths_in(const torch::nn::Module& module) {
   std::map<const void*, std::string> paths;
   add_paths(module, "", paths);
   return paths;
+}
+
+const char* cause_text(const char* function, const std::string& module) {
+  static auto* mutex = new std::mutex;
+  static auto* texts = new std::set<std::string>;
+  std::lock_guard lock(*mutex);
+  return texts->insert(std::string(function) + " " + module).first->c_str();
 }
 
 }  // namespace intarsia

@@ -1,6 +1,8 @@
 #include "intarsia/data_parallel/reducer.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -10,6 +12,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/end_of_backward.h"
+#include "intarsia/data_parallel/module_names.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -25,6 +28,14 @@ std::vector<size_t> last_first(size_t count) {
   return order;
 }
 
+// Those that share a lane, in the order in which they came.
+std::vector<Reducer*>& reducers_along(const Lane& lane) {
+  static auto* mutex = new std::mutex;
+  static auto* all = new std::map<const Lane*, std::vector<Reducer*>>;
+  std::lock_guard lock(*mutex);
+  return (*all)[&lane];
+}
+
 bool is_in_this_pass(const at::Tensor& leaf) {
   auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
   auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -36,7 +47,7 @@ bool is_in_this_pass(const at::Tensor& leaf) {
 Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
                  const NamedTensors& buffers, ReducerOptions options)
     : module_(module), name_(std::move(name)), mesh_(mesh), axis_(Axis::of(mesh, 0)), lane_(Lane::of(axis_)),
-      options_(options) {
+      cause_(cause_text(kCause, name_)), options_(options) {
   CauseScope cause(kCause, false);
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
@@ -46,9 +57,13 @@ Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, c
   touched_.resize(leaves_.size());
 }
 
-Reducer::~Reducer() { lane_.close(user_); }
+Reducer::~Reducer() {
+  std::erase(reducers_along(lane_), this);
+  lane_.close(user_);
+}
 
 void Reducer::watch() {
+  reducers_along(lane_).push_back(this);
   for (size_t i = 0; i < leaves_.size(); ++i) watch_leaf(leaves_[i].tensor.lock(), shared_from_this(), i);
 }
 
@@ -68,7 +83,7 @@ std::vector<std::vector<std::string>> Reducer::bucket_names() {
 }
 
 void Reducer::take_over(int64_t source) {
-  CauseScope cause(kCause, false);
+  CauseScope cause(cause_, false);
   std::vector<at::Tensor> tensors;
   for (auto& leaf : leaves_) tensors.push_back(leaf.tensor.lock());
   for (auto& buffer : buffers_) tensors.push_back(buffer.lock());
@@ -80,6 +95,11 @@ void Reducer::take_over(int64_t source) {
 // A gradient that was averaged is one value for all simulated ranks; what is added to it may be one value per rank.
 void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
   auto leaf = leaves_[index].tensor.lock();
+  if (syncs_) {
+    if (!step_) open_step();
+    arm();
+    check_has_no_graph(kCause, leaves_[index].name, grad);
+  }
   hold_hooks(leaf, /*tensor_hooks=*/false);
   auto& sum = leaf.mutable_grad();
   if (!is_per_rank(grad) || !sum.defined() || is_per_rank(sum)) return;
@@ -91,11 +111,9 @@ void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
 
 void Reducer::after_gradient(size_t index) {
   touched_[index] = true;
+  unsynced_ = unsynced_ || !syncs_;
   if (!syncs_) return;
   at::NoGradGuard no_grad;
-  CauseScope cause(kCause, false);
-  if (!step_) open_step();
-  arm();
   auto& step = *step_;
   if (!step.fires[index]++) step.order.push_back(static_cast<int32_t>(index));
   if (options_.static_graph && (expected_.empty() || step.fires[index] < expected_[index])) return;
@@ -123,10 +141,8 @@ void Reducer::arm() {
   auto self = shared_from_this();
   at_end_of_backward(
       [self] {
-        if (!self->step_) return;
-        self->step_->armed = false;
-        if (is_inside_another_backward() && !self->is_complete()) return;  // more is to come
-        self->end_step(Part::active);
+        if (self->step_) self->end_step(Part::active);
+        self->end_steps_of_others();
       },
       [self] {
         if (!self->step_) return;
@@ -151,12 +167,19 @@ void Reducer::launch_full_buckets() {
   while (next < buckets_->size() && (*buckets_)[next].missing == 0) launch(next);
 }
 
+// Not on behalf of this module: ranks at different ones must be able to tell each other.
+void Reducer::check_turn(size_t bucket) {
+  CauseScope cause(kCause, false);
+  all_know_ = true;
+  lane_.check(user_, static_cast<int64_t>(bucket));
+  all_know_ = false;
+}
+
 void Reducer::launch(size_t index) {
   step_->launched = index + 1;
   auto& bucket = (*buckets_)[index];
-  all_know_ = true;
-  lane_.check(user_, static_cast<int64_t>(index));
-  all_know_ = false;
+  check_turn(index);
+  CauseScope cause(cause_, false);
   if (!hook_) {
     bucket.reduction = std::make_shared<Reduction>(axis_, bucket.values, bucket.op);
     lane_.begin(bucket.reduction);
@@ -165,8 +188,6 @@ void Reducer::launch(size_t index) {
   GradientBucket given{axis_, bucket.values, bucket.op, index, index + 1 == buckets_->size(), bucket_names()[index]};
   bucket.wait = hook_(given);
 }
-
-bool Reducer::is_complete() const { return step_->launched == buckets_->size(); }
 
 // --- the end of a backward pass
 
@@ -181,11 +202,31 @@ void Reducer::end_step(Part part) {
   clear_step();
 }
 
+// Whether gradients of passes without sync are there, and nobody has averaged them or taken them away.
+bool Reducer::waits() const {
+  if (!unsynced_ || !syncs_ || step_) return false;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    if (touched_[i] && leaves_[i].tensor.lock().grad().defined()) return true;
+  }
+  return false;
+}
+
+void Reducer::end_steps_of_others() {
+  std::vector<std::shared_ptr<Reducer>> waiting;
+  for (auto* other : reducers_along(lane_)) {
+    if (other->waits()) waiting.push_back(other->shared_from_this());
+  }
+  for (auto& other : waiting) {
+    other->open_step();
+    other->end_step(Part::active);
+  }
+}
+
 // Every rank sends every bucket and its report, whatever part it takes.
 Reports Reducer::exchange(Part part) {
   at::NoGradGuard no_grad;
-  CauseScope cause(kCause, false);
   flush();
+  CauseScope cause(kCause, false);
   lane_.advance_all();
   Reports reports;
   reports.begin(axis_, report(part));
@@ -218,7 +259,7 @@ void Reducer::flush() {
 Use Reducer::use_of(size_t leaf, const at::Tensor& tensor) const {
   bool changed = !expected_.empty() && step_->fires[leaf] != expected_[leaf];
   if (!tensor.requires_grad()) return Use::frozen;
-  return changed ? Use::changed : touched_[leaf] ? Use::used : Use::none;
+  return changed ? Use::changed : touched_[leaf] && tensor.grad().defined() ? Use::used : Use::none;
 }
 
 Report Reducer::report(Part part) const {
@@ -240,6 +281,7 @@ void Reducer::settle(const Reports& reports) {
   auto active = static_cast<double>(reports.count(Part::active));
   write_gradients(reports, scales ? static_cast<double>(axis_.size()) / active : 1);
   std::fill(touched_.begin(), touched_.end(), false);
+  unsynced_ = false;
   ++steps_;
   if (options_.static_graph && expected_.empty()) expected_ = step_->fires;
   learn_order(reports);

@@ -25,7 +25,9 @@ struct ReducerOptions {
 // The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as
 // it and those before it are full. When the backward pass ends, what is missing counts as zeros, so that every rank has sent
 // every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or all ranks raise
-// the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it.
+// the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it. Reducers of the axis
+// that got gradients in earlier passes without sync, and none in this one, make their step now: the next thing that reads
+// gradients may be an optimizer.
 class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Reducer> {
  public:
   // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
@@ -62,10 +64,12 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   void arm();
   void mark_ready(size_t leaf, bool contributes);
   void launch_full_buckets();
+  void check_turn(size_t bucket);
   void launch(size_t bucket);
-  bool is_complete() const;
 
   void end_step(Part part);
+  bool waits() const;
+  void end_steps_of_others();
   void flush();
   Report report(Part part) const;
   Use use_of(size_t leaf, const at::Tensor& tensor) const;
@@ -84,6 +88,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   const Axis& axis_;
   Lane& lane_;
   int64_t user_ = 0;  // of the lane
+  const char* cause_;
   ReducerOptions options_;
   std::vector<Leaf> leaves_;
   std::vector<WeakTensor> buffers_;
@@ -93,6 +98,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   bool syncs_ = true;
   std::optional<Step> step_;
   std::vector<bool> touched_;      // by leaf: a gradient came since the last step that was averaged
+  bool unsynced_ = false;          // one of these in a pass without sync
   std::vector<int32_t> expected_;  // static_graph: how many gradients come for each leaf; empty before the first step
   bool order_known_ = false;
   int32_t steps_ = 0;

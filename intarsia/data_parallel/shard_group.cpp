@@ -9,7 +9,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/gradients.h"
+#include "intarsia/data_parallel/module_names.h"
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -23,10 +26,10 @@ bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0
 
 ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
                        const ShardGroupOptions& options)
-    : module_(module), name_(std::move(name)), axes_(axes), lane_(Lane::of(*axes.shard)), order_(ShardOrder::of(lane_)),
-      options_(options), came_(parameters.size()), used_(parameters.size()), used_last_(parameters.size(), true) {
+    : module_(module), name_(std::move(name)), axes_(axes), lane_(Lane::of(*axes.all)), order_(ShardOrder::of(lane_)),
+      options_(options), cause_(cause_text(kShardCause, name_)), came_(parameters.size()), used_(parameters.size()), used_last_(parameters.size(), true) {
   CauseScope cause(kShardCause, false);
-  auto others = agree_on_tensors(kShardCause, *axes_.shard, parameters, {}, lane_.user_count());
+  auto others = agree_on_tensors(kShardCause, *axes_.all, parameters, {}, lane_.user_count());
   user_ = lane_.open(name_, others);
   members_.reserve(parameters.size());
   for (auto& [leaf_name, leaf] : parameters) {
@@ -44,10 +47,15 @@ ShardGroup::~ShardGroup() {
   lane_.close(user_);
 }
 
+void ShardGroup::own_memories(const TwoValues& member) {
+  for (auto& memory : member.memories()) own_storage(memory.storage(), weak_from_this());
+}
+
 void ShardGroup::start() {
   at::NoGradGuard no_grad;
+  order_.came(this);
   for (size_t i = 0; i < members_.size(); ++i) {
-    for (auto& memory : members_[i].memories()) own_storage(memory.storage(), weak_from_this());
+    own_memories(members_[i]);
     members_[i].become_shards();
     watch_leaf(members_[i].leaf(), shared_from_this(), i);
     hold_hooks(members_[i].leaf(), /*tensor_hooks=*/true);
@@ -56,6 +64,7 @@ void ShardGroup::start() {
 
 void ShardGroup::set_name(const std::string& name) {
   name_ = name;
+  cause_ = cause_text(kShardCause, name_);
   lane_.rename(user_, name);
 }
 
@@ -75,11 +84,20 @@ int64_t ShardGroup::bytes() const {
 
 // --- whole and shards
 
+void ShardGroup::check_has_data() const {
+  if (is_rehearsing()) return;
+  for (auto& member : members_) {
+    TORCH_CHECK(member.has_data(), "[fully_shard] \"", member.name(), "\" of ", name_, " is on meta: it has no values yet. Give ",
+                "them before the model is used.");
+  }
+}
+
 void ShardGroup::begin_unshard() {
   if (whole_ || begun_) return;
+  check_has_data();
   at::NoGradGuard no_grad;
-  CauseScope cause(kShardCause, false);
   order_.word(user_, kGather);
+  CauseScope cause(cause_, false);
   begun_ = true;
   gathered_version_ = version();
   from_kept_ = kept_ && kept_->has(gathered_version_);
@@ -139,8 +157,33 @@ void ShardGroup::reshard_after_forward() {
   reshard();
 }
 
+void ShardGroup::reshard_after_backward() {
+  if (reshard_after_backward_ && !is_held()) need_shards();
+}
+
+bool ShardGroup::is_frozen() const {
+  return std::none_of(members_.begin(), members_.end(), [](auto& member) { return member.leaf().requires_grad(); });
+}
+
+void ShardGroup::hold(bool held) {
+  holds_ += held ? 1 : -1;
+  if (!holds_) order_.released(*this);
+}
+
+void ShardGroup::take_value(const at::Tensor& leaf, const at::Tensor& value) {
+  need_shards();
+  for (auto& member : members_) {
+    if (!member.leaf().is_same(leaf)) continue;
+    for (auto& memory : member.memories()) disown_storage(memory.storage());
+    member.replace(value);
+    own_memories(member);
+  }
+}
+
 void ShardGroup::need_whole() {
-  if (!is_in_backward()) {
+  if (is_in_backward()) {
+    order_.used_in_backward(shared_from_this());
+  } else {
     order_.used(*this);
     if (whole_ && version() != gathered_version_) reshard();  // shards were written by a handle that we do not know
   }
@@ -169,18 +212,21 @@ at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
 
 // --- gradients
 
-void ShardGroup::before_gradient(size_t index, const at::Tensor&) {
+void ShardGroup::before_gradient(size_t index, const at::Tensor& grad) {
+  order_.used_in_backward(shared_from_this());
+  check_has_no_graph(kShardCause, members_[index].name(), grad);
   hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
   members_[index].lend_gradient();
 }
 
 void ShardGroup::after_gradient(size_t index) {
-  members_[index].take_gradient(syncs_ ? std::nullopt : options_.reduce_dtype);
-  used_[index] = true;
-  if (!syncs_) return;
+  members_[index].take_gradient();
   came_[index] = true;
-  order_.in_backward(shared_from_this());
-  if (all_came()) reduce();
+  if (!syncs_) members_[index].show_as_pending(options_.reduce_dtype);
+  if (!all_came()) return;
+  if (syncs_) return reduce();
+  std::fill(came_.begin(), came_.end(), false);
+  if (reshard_after_backward_) reshard();
 }
 
 // Whether all gradients are there that this pass will bring.
@@ -207,8 +253,8 @@ int64_t ShardGroup::fingerprint() const {
 
 void ShardGroup::reduce() {
   at::NoGradGuard no_grad;
-  CauseScope cause(kShardCause, false);
   order_.word(user_, kReduce + fingerprint());
+  CauseScope cause(cause_, false);
   auto& round = rounds_.emplace_back();
   ShardsList send;
   CountsList counts;
@@ -216,6 +262,8 @@ void ShardGroup::reduce() {
     auto& member = members_[i];
     if (!member.leaf().requires_grad()) continue;
     round.members.push_back(i);
+    if (!came_[i]) member.fetch_pending();
+    used_[i] = used_[i] || member.has_gradient();
     send.push_back(member.parts_of_gradient(options_.reduce_dtype.value_or(member.gradient_dtype())));
     counts.push_back(member.gradient_counts());
     member.drop_gradient();
@@ -228,22 +276,46 @@ void ShardGroup::reduce() {
 }
 
 void ShardGroup::reduce_rest() {
-  if (std::find(came_.begin(), came_.end(), true) != came_.end()) reduce();
+  bool any = std::find(came_.begin(), came_.end(), true) != came_.end();
+  // Taken only in reduce(), when all ranks are there: what is left after an error must be in reach of zero_grad.
+  for (size_t i = 0; i < members_.size(); ++i) any = any || (!came_[i] && members_[i].has_pending());
+  if (any && syncs_) reduce();
 }
 
 void ShardGroup::reduce_over_copies(Round& round) {
-  if (!axes_.replicate) return;
+  if (!axes_.replicate || !syncs_copies_) return;
+  for (size_t m = 0; m < round.members.size(); ++m) {
+    auto earlier = members_[round.members[m]].take_pending_over_copies();
+    for (size_t slot = 0; slot < earlier.size(); ++slot) round.parts[m][slot].add_(earlier[slot]);
+    if (!earlier.empty()) used_[round.members[m]] = true;
+  }
   round.parts = all_reduce(*axes_.replicate, round.parts, divide_factor_ ? ReduceOp::sum : ReduceOp::avg);
+}
+
+// The parts of one dtype lie in one buffer, see packed.h.
+void ShardGroup::run_reduced_hook(const Round& round) const {
+  if (!reduced_hook_ || waits_for_copies()) return;
+  std::set<const void*> seen;
+  for (auto& part : round.parts) {
+    if (!seen.insert(part[0].storage().unsafeGetStorageImpl()).second) continue;
+    Shards flat;
+    for (auto& local : part) {
+      auto length = static_cast<int64_t>(local.storage().nbytes()) / static_cast<int64_t>(local.element_size());
+      flat.push_back(local.as_strided({length}, {1}, 0));
+    }
+    reduced_hook_(flat);
+  }
 }
 
 void ShardGroup::finish_reductions() {
   at::NoGradGuard no_grad;
-  CauseScope cause(kShardCause, false);
+  CauseScope cause(cause_, false);
   for (auto& round : rounds_) {
     if (round.finished) continue;
     if (round.wait) round.wait();
     round.wait = nullptr;
     reduce_over_copies(round);
+    run_reduced_hook(round);
     round.finished = true;
   }
 }
@@ -263,8 +335,8 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
       if (divide_factor_) {
         for (auto& part : round.parts[m]) part.div_(*divide_factor_);
       }
-      members_[i].add_gradient(round.parts[m]);
-      written.insert(i);
+      members_[i].add_gradient(round.parts[m], waits_for_copies());
+      if (!waits_for_copies()) written.insert(i);
     }
   }
   for (auto i : written) run_post_accumulate_hooks(members_[i].leaf());
@@ -275,10 +347,11 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
 void ShardGroup::forget_step() {
   rounds_.clear();
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (came_[i]) members_[i].drop_gradient();  // of a pass that failed
+    members_[i].end_loan();  // of a pass that failed, as what follows
+    if (came_[i] && syncs_) members_[i].drop_gradient();
     came_[i] = used_[i] = false;
   }
-  if (reshard_after_backward_) need_shards();
+  reshard_after_backward();
 }
 
 std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::string& name, const DeviceMesh& mesh,
@@ -289,7 +362,7 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
   if (init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) {
-      if (!lies_on(tensor, mesh)) tensors.push_back(tensor);
+      if (!lies_on(tensor, mesh) && !tensor.is_meta() && !is_rehearsing()) tensors.push_back(tensor);
     }
     CauseScope cause(kShardCause, false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);

@@ -27,6 +27,9 @@ struct ShardGroupOptions {
   std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
 };
 
+// Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
+using ReducedHook = std::function<void(const Shards& flat)>;
+
 class ShardGroup final : public LeafWatcher, public TwoValued, public std::enable_shared_from_this<ShardGroup> {
  public:
   ShardGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
@@ -39,6 +42,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   const DeviceMesh& mesh() const { return axes_.mesh; }
   const std::vector<TwoValues>& members() const { return members_; }
   bool is_whole() const { return whole_; }
+  bool is_begun() const { return begun_; }  // its gathering
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
   int64_t bytes() const;
 
@@ -47,8 +51,11 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void set_reshard_after_forward(bool reshards) { options_.reshard_after_forward = reshards; }
   void set_reshard_after_backward(bool reshards) { reshard_after_backward_ = reshards; }
   void set_syncs(bool syncs) { syncs_ = syncs; }
+  // Without, gradients are reduced over the shards, and the average over the copies of a mesh of two axes waits.
+  void set_syncs_copies(bool syncs) { syncs_copies_ = syncs; }
   void set_divide_factor(std::optional<double> factor) { divide_factor_ = factor; }
   void set_pinned(bool pinned) { pinned_ = pinned; }
+  void set_reduced_hook(ReducedHook hook) { reduced_hook_ = std::move(hook); }
   void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
   // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
   void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ShardGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
@@ -58,18 +65,23 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void unshard();
   void reshard();
   void reshard_after_forward();  // not where backward recomputes
+  void reshard_after_backward();
+  bool is_frozen() const;  // no parameter of it requires grad
 
   void need_whole() override;
   void need_shards() override;
   at::Tensor shards_for(const at::Tensor& whole) const override;
+  void take_value(const at::Tensor& leaf, const at::Tensor& value) override;
+  void hold(bool held) override;
   bool is_pinned() const override { return pinned_; }
+  bool is_held() const { return pinned_ || holds_ > 0; }
   bool lies_on(const DeviceMesh& mesh) const override;
 
   void before_gradient(size_t index, const at::Tensor& grad) override;
   void after_gradient(size_t index) override;
 
   // For the end of a backward pass: see ShardOrder.
-  void reduce_rest();
+  void reduce_rest();  // also what earlier passes have added up without sync
   void finish_reductions();
   void write_gradients(const Reports& reports, size_t first);
   void forget_step();
@@ -83,11 +95,15 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
     Wait wait;
     bool finished = false;
   };
+  void check_has_data() const;
   void wait_for_gathering();
   uint64_t version() const;
   bool all_came() const;
+  bool waits_for_copies() const { return axes_.replicate && !syncs_copies_; }
   void reduce();
+  void own_memories(const TwoValues& member);
   void reduce_over_copies(Round& round);
+  void run_reduced_hook(const Round& round) const;
   int64_t fingerprint() const;
 
   const void* module_;
@@ -98,8 +114,11 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   int64_t user_ = 0;
   ShardGroupOptions options_;
   std::vector<TwoValues> members_;
-  bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, pinned_ = false;
+  const char* cause_;
+  bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, syncs_copies_ = true, pinned_ = false;
+  int holds_ = 0;
   std::optional<double> divide_factor_;
+  ReducedHook reduced_hook_;
   std::vector<std::weak_ptr<ShardGroup>> prefetched_[2];
 
   bool whole_ = false;
@@ -110,8 +129,8 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   bool begun_ = false;
   uint64_t gathered_version_ = 0;  // of the shards that were sent
 
-  std::vector<bool> came_;      // by member: in this backward pass, and not yet reduced
-  std::vector<bool> used_;      // a gradient came since gradients were last written
+  std::vector<bool> came_;       // by member: in this backward pass, and not yet reduced
+  std::vector<bool> used_;       // there was a gradient to reduce since gradients were last written
   std::vector<bool> used_last_;  // before that
   std::vector<Round> rounds_;
 };

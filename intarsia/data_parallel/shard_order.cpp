@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/end_of_backward.h"
@@ -25,11 +26,18 @@ void ShardOrder::used(ShardGroup& group) {
   if (last_ == &group) return;
   auto* before = last_;
   last_ = &group;
-  if (before && before->reshards_after_forward() && !before->is_pinned()) before->reshard_after_forward();
+  if (before && before->reshards_after_forward() && !before->is_held()) before->reshard_after_forward();
 }
+
+void ShardOrder::released(ShardGroup& group) {
+  if (last_ != &group && group.reshards_after_forward() && !group.is_held()) group.reshard_after_forward();
+}
+
+void ShardOrder::came(ShardGroup* group) { groups_.push_back(group); }
 
 void ShardOrder::gone(const ShardGroup* group) {
   if (last_ == group) last_ = nullptr;
+  std::erase(groups_, group);
   std::erase(ahead_, group);
   for (auto& sequence : sequences_) {
     std::erase(sequence.now, group);
@@ -58,15 +66,23 @@ void ShardOrder::begin_ahead(ShardGroup& group) {
   group.begin_unshard();
 }
 
+// Not on behalf of one group: ranks at different ones must be able to tell each other.
 void ShardOrder::word(int64_t user, int64_t part) {
+  CauseScope cause("fully_shard", false);
   all_know_ = true;
   lane_.check_always(user, part);
   all_know_ = false;
 }
 
-void ShardOrder::in_backward(const std::shared_ptr<ShardGroup>& group) {
-  if (std::find(touched_.begin(), touched_.end(), group) == touched_.end()) touched_.push_back(group);
+void ShardOrder::used_in_backward(const std::shared_ptr<ShardGroup>& group) {
   arm();
+  const void* node = torch::autograd::get_current_node().get();
+  bool other_node = std::exchange(last_node_, node) != node;
+  if (!touched_.empty() && touched_.back() == group) return;
+  auto last = touched_.empty() ? nullptr : touched_.back();
+  std::erase(touched_, group);
+  touched_.push_back(group);
+  if (last && other_node && last->is_frozen()) last->reshard_after_backward();
 }
 
 void ShardOrder::arm() {
@@ -76,14 +92,14 @@ void ShardOrder::arm() {
   at_end_of_backward(
       [this] {
         armed_ = false;
-        if (!is_inside_another_backward()) return end();
-        after_recomputation([this] { arm(); });  // the outer pass may have more gradients, or none
+        end();
       },
       [this] { failed(); });
 }
 
 void ShardOrder::reducing(const std::shared_ptr<ShardGroup>& group) {
   constexpr size_t kUnderWay = 2;
+  if (std::find(reduced_.begin(), reduced_.end(), group) == reduced_.end()) reduced_.push_back(group);
   reducing_.push_back(group);
   if (reducing_.size() <= kUnderWay) return;
   reducing_.front()->finish_reductions();
@@ -101,9 +117,10 @@ void ShardOrder::end() {
 }
 
 void ShardOrder::close_step() {
-  auto groups = std::move(touched_);
-  touched_.clear();
+  auto groups = std::exchange(touched_, {});
+  for (auto& group : std::exchange(reduced_, {})) groups.push_back(group);
   reducing_.clear();
+  last_node_ = nullptr;
   last_ = nullptr;
   for (auto* group : std::exchange(ahead_, {})) group->reshard();
   for (auto& group : groups) group->forget_step();
@@ -111,25 +128,26 @@ void ShardOrder::close_step() {
 
 void ShardOrder::write() {
   at::NoGradGuard no_grad;
+  for (auto& group : std::vector(touched_)) group->reduce_rest();
+  for (auto* group : std::vector(groups_)) group->reduce_rest();
+  if (reduced_.empty()) return;
   CauseScope cause("fully_shard", false);
-  for (auto& group : touched_) group->reduce_rest();
-  if (touched_.empty()) return;
   word(Lane::kNobody, Lane::kEnd);
   Report mine;
   std::vector<std::string> names;
   bool as_zeros = true;
-  for (auto& group : touched_) {
+  for (auto& group : reduced_) {
     group->append_uses(mine.uses);
     for (auto& member : group->members()) names.push_back(member.name());
     as_zeros = as_zeros && group->unused_as_zeros();
   }
   Reports reports;
   reports.begin(lane_.axis(), mine);
-  for (auto& group : touched_) group->finish_reductions();
+  for (auto& group : reduced_) group->finish_reductions();
   reports.finish();
-  reports.check("fully_shard", names, touched_[0]->name(), as_zeros ? Reports::Missing::allowed : Reports::Missing::everywhere);
+  reports.check("fully_shard", names, reduced_[0]->name(), as_zeros ? Reports::Missing::allowed : Reports::Missing::everywhere);
   size_t first = 0;
-  for (auto& group : touched_) {
+  for (auto& group : reduced_) {
     group->write_gradients(reports, first);
     first += group->members().size();
   }

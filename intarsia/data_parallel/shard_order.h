@@ -23,12 +23,16 @@ class ShardOrder {
 
   // In forward a whole is needed: the group before it may go.
   void used(ShardGroup& group);
-  // A gradient has come for the group.
-  void in_backward(const std::shared_ptr<ShardGroup>& group);
+  // An op has run that used this group together with others.
+  void released(ShardGroup& group);
+  // In backward a whole is needed, or a gradient has come. What expects no gradient is not freed by its reduction: it is when
+  // another node needs another group.
+  void used_in_backward(const std::shared_ptr<ShardGroup>& group);
   // A reduction of the group was begun. What it sends stays in memory until it is finished, so few are under way at a time.
   void reducing(const std::shared_ptr<ShardGroup>& group);
   // All ranks must be at this point.
   void word(int64_t user, int64_t part);
+  void came(ShardGroup* group);
   void gone(const ShardGroup* group);
   // The group is gathered: those that it names are begun, or else the one that came next in the last step.
   void gathered(ShardGroup& group, bool in_backward);
@@ -48,10 +52,13 @@ class ShardOrder {
   };
 
   Lane& lane_;
+  std::vector<ShardGroup*> groups_;                   // all of them, in the order in which they came
   ShardGroup* last_ = nullptr;                        // used in forward
   Sequence sequences_[2];
   std::vector<ShardGroup*> ahead_;                    // begun, and not needed yet
-  std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass, in order
+  std::vector<std::shared_ptr<ShardGroup>> touched_;  // in this backward pass; the last one is the one used last
+  const void* last_node_ = nullptr;                   // of autograd, that used it
+  std::vector<std::shared_ptr<ShardGroup>> reduced_;  // in the order of their words: the same on all ranks
   std::vector<std::shared_ptr<ShardGroup>> reducing_;  // whose reductions may be under way, in order
   bool armed_ = false;
   bool all_know_ = false;  // the last error was one that all ranks raised

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/data_parallel/first_use.h"
+#include "intarsia/data_parallel/set_data.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
@@ -12,7 +13,8 @@ namespace intarsia {
 namespace {
 
 void resize_storage(const at::Tensor& tensor, int64_t bytes) {
-  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), bytes);
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  tensor.is_meta() ? storage->set_nbytes(bytes) : at::native::resize_bytes_cpu(storage, bytes);
 }
 
 // The mesh of a parameter that is cut over `inner`, a mesh of one axis, and then over `outer`: see Note [Cut twice].
@@ -48,12 +50,13 @@ ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
                     "of two (copies, shards), not ", mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[fully_shard] this process takes no part in ", mesh.text(), ".");
   auto axis = mesh.ndim() - 1;
-  return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr};
+  return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr, &Axis::whole(mesh)};
 }
 
 TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
                      std::optional<at::ScalarType> dtype_of_whole)
-    : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()), sizes_(leaf.sizes().vec()) {
+    : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()),
+      whole_follows_dtype_(!dtype_of_whole), sizes_(leaf.sizes().vec()) {
   TORCH_CHECK_VALUE(!leaf.grad().defined(), "[fully_shard] \"", name_, "\" has a gradient. Call zero_grad first.");
   at::NoGradGuard no_grad;
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
@@ -74,7 +77,7 @@ void TwoValues::take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_wh
 
 void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
   if (lies_on(leaf, axes_.mesh)) return take_shards(leaf, dtype_of_whole);
-  Shards values = is_dtensor(leaf) ? shards_of(leaf) : Shards{leaf.detach()};
+  Shards values = is_dtensor(leaf) ? shards_of(leaf) : Shards{value_at(leaf, 0).detach()};
   Shards locals;
   auto slots = axes_.shard->slot_count();
   for (auto& value : values) memories_sizes_.push_back(value.sizes().vec());
@@ -85,6 +88,7 @@ void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_wh
   for (auto& value : values) memories_.push_back(at::empty(value.sizes(), value.options().dtype(dtype_of_whole)));
   auto strides = c10::contiguous_strides(sizes_);
   auto mesh = is_dtensor(leaf) ? joined_mesh(name_, axes_.mesh, leaf, dim_) : axes_.mesh;
+  if (is_dtensor(leaf)) inner_axis_ = mesh.axis_name(0) == mesh_of(leaf).axis_name(0) ? 0 : mesh.ndim() - 1;
   auto* layout = Layout::get(mesh, sharded_placements(leaf, mesh));
   auto sharded = wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, strides, leaf.dtype());
   if (!is_dtensor(leaf)) {
@@ -101,9 +105,9 @@ void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_wh
 Placements TwoValues::sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const {
   Placements placements(mesh.ndim(), Replicate());
   auto inner = is_dtensor(leaf) ? placements_of(leaf)[0] : Placement(Replicate());
-  bool last = !(is_dtensor(leaf) && mesh.axis_name(0) == mesh_of(leaf).axis_name(0));  // the inner axis is the last
+  bool last = inner_axis_ != 0;
   auto shift = last ? 0 : 1;
-  if (is_dtensor(leaf)) placements[last ? mesh.ndim() - 1 : 0] = inner;
+  if (is_dtensor(leaf)) placements[inner_axis_] = inner;
   if (!dim_) return placements;
   bool both = is_dtensor(leaf) && cut_dim(inner) == *dim_;
   auto own = axes_.shard_axis + shift;
@@ -189,7 +193,7 @@ static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
   auto local = c10::impl::tls_local_dispatch_key_set();
   auto excluded = local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::impl::ForceDispatchKeyGuard guard(local.included_, excluded);
-  leaf.set_data(value);
+  set_data_unwatched(leaf, value);
 }
 
 void TwoValues::become_whole() { set_value(leaf(), whole_); }
@@ -199,16 +203,65 @@ void TwoValues::become_shards() {
   for (auto& memory : memories_) resize_storage(memory, 0);
 }
 
+// Where dtype or device change, the memory of the whole is made anew: what autograd has saved of the old one does not count any more.
+void TwoValues::take_form_of(const at::Tensor& local) {
+  dtype_ = local.scalar_type();
+  auto meta = whole_follows_dtype_ ? local.dtype() : whole_.dtype();
+  if (whole_.dtype() == meta && memories_[0].device() == local.device()) return;
+  for (size_t m = 0; m < memories_.size(); ++m) memories_[m] = at::empty(memories_sizes_[m], local.options().dtype(meta));
+  if (!is_dtensor(whole_)) {
+    whole_ = make_whole(memories_[0].storage(), sizes_, whole_.strides(), meta);
+    return;
+  }
+  auto note = body_of(whole_).note;
+  auto body = c10::make_intrusive<DTensorBody>(Shards(memories_.begin(), memories_.end()), &layout_of(whole_));
+  auto whole = wrap(std::move(body), sizes_, whole_.strides(), meta);
+  if (note) attach_note(whole, note);
+  whole_ = with_first_use_key(whole);
+}
+
+void TwoValues::replace(const at::Tensor& value) {
+  at::NoGradGuard no_grad;
+  bool as_whole = is_dtensor(value) == is_dtensor(whole_) && (!is_dtensor(value) || &layout_of(value) == &layout_of(whole_));
+  bool as_shards = is_dtensor(value) && mesh_of(value) == mesh_of(sharded_);
+  TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(sizes_) && (as_whole || as_shards), "[fully_shard] \"", name_, "\" of shape ",
+                    at::IntArrayRef(sizes_), " is given data of shape ", value.sizes(),
+                    is_dtensor(value) ? " as " + str(layout_of(value)) : "", ". Give a whole value, or one laid out as ",
+                    str(layout_of(sharded_)), ".");
+  Shards locals;
+  if (as_shards) {
+    for (auto& shard : shards_in(value, &layout_of(sharded_))) locals.push_back(shard.contiguous());
+  } else {
+    for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
+      auto whole = is_dtensor(value) ? shards_of(value)[slot] : value_at(value, slot);
+      locals.push_back(piece(whole, axes_.shard->position(slot)).clone(at::MemoryFormat::Contiguous));
+    }
+  }
+  auto note = body_of(sharded_).note;
+  auto first = locals[0];
+  auto body = c10::make_intrusive<DTensorBody>(std::move(locals), &layout_of(sharded_));
+  auto sharded = wrap(std::move(body), sizes_, sharded_.strides(), value.dtype());
+  if (note) attach_note(sharded, note);
+  sharded_ = with_first_use_key(sharded);
+  take_form_of(first);
+  leaf().unsafeGetTensorImpl()->bump_version();
+  become_shards();
+}
+
+Shards TwoValues::terms_of_gradient() const {
+  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of(whole_).with(settled(placements_of(whole_))));
+  Shards terms;
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(gradient_, slot));
+  return terms;
+}
+
 // What is whole on every rank is sent to every rank.
 Shards TwoValues::parts_of_gradient(at::ScalarType dtype) const {
   auto& axis = *axes_.shard;
-  Shards terms;
-  if (is_dtensor(gradient_)) terms = shards_in(gradient_, layout_of(whole_).with(settled(placements_of(whole_))));
-  Shards parts;
+  Shards terms, parts;
+  if (gradient_.defined()) terms = terms_of_gradient();
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    auto options = at::TensorOptions().dtype(dtype);
-    auto grad = !gradient_.defined() ? at::zeros(whole_sizes(slot), options)
-                                     : (terms.empty() ? value_at(gradient_, slot) : terms[slot]).to(dtype);
+    auto grad = terms.empty() ? at::zeros(whole_sizes(slot), at::TensorOptions().dtype(dtype)) : terms[slot].to(dtype);
     if (dim_ == 0) {
       parts.push_back(grad.contiguous().view(-1));
       continue;
@@ -229,33 +282,119 @@ Counts TwoValues::gradient_counts() const {
   return counts;
 }
 
-void TwoValues::add_gradient(const Shards& parts) {
+at::Tensor TwoValues::dtensor_of(Shards locals, const Layout* layout) const {
+  auto dtype = locals[0].dtype();
+  return wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, sharded_.strides(), dtype);
+}
+
+void TwoValues::add_gradient(const Shards& parts, bool pending) {
   at::NoGradGuard no_grad;
   Shards locals;
   for (size_t slot = 0; slot < parts.size(); ++slot) {
     locals.push_back(parts[slot].to(dtype_).view(local_sizes(slot, axes_.shard->position(slot))));
   }
-  auto body = c10::make_intrusive<DTensorBody>(std::move(locals), body_of(sharded_).layout);
-  auto grad = wrap(std::move(body), sizes_, sharded_.strides(), sharded_.dtype());
+  auto grad = dtensor_of(std::move(locals), pending ? pending_over_copies() : &layout_of(sharded_));
   auto tensor = leaf();
-  grad = after_tensor_hooks(tensor, grad);
+  if (!pending) grad = after_tensor_hooks(tensor, grad);
   tensor.grad().defined() ? tensor.mutable_grad().add_(grad) : tensor.mutable_grad() = grad;
 }
 
+// --- gradients that wait
+
+const Layout* TwoValues::pending_layout() const {
+  auto placements = placements_of(sharded_);
+  for (int64_t axis = 0; axis < static_cast<int64_t>(placements.size()); ++axis) {
+    if (axis != inner_axis_) placements[axis] = Partial(ReduceOp::avg);
+  }
+  return layout_of(sharded_).with(placements);
+}
+
+const Layout* TwoValues::pending_over_copies() const {
+  auto placements = placements_of(sharded_);
+  placements[inner_axis_ == 0 ? 1 : 0] = Partial(ReduceOp::avg);
+  return layout_of(sharded_).with(placements);
+}
+
+static uint64_t version_of(const at::Tensor& grad) { return is_dtensor(grad) ? body_of(grad).version() : grad._version(); }
+
+static bool is_laid_out(const at::Tensor& grad, const Layout* layout) {
+  return grad.defined() && is_dtensor(grad) && &layout_of(grad) == layout;
+}
+
+Shards TwoValues::take_pending_over_copies() {
+  auto tensor = leaf();
+  if (!axes_.replicate || !is_laid_out(tensor.grad(), pending_over_copies())) return {};
+  Shards terms;
+  for (auto& term : shards_of(tensor.grad())) terms.push_back(term.reshape(-1));
+  tensor.mutable_grad() = at::Tensor();
+  return terms;
+}
+
+bool TwoValues::has_pending() const {
+  auto grad = leaf().grad();
+  return is_laid_out(grad, pending_layout()) || (beside_ && grad.defined() && beside_->tensor.lock().is_same(grad));
+}
+
+bool TwoValues::fetch_pending() {
+  auto tensor = leaf();
+  auto& grad = tensor.mutable_grad();
+  if (is_laid_out(grad, pending_layout())) {
+    auto terms = shards_of(grad);
+    bool one = terms.size() == 1;
+    if (!is_dtensor(whole_)) {
+      gradient_ = one ? terms[0] : per_rank(std::move(terms));
+    } else {
+      gradient_ = dtensor_of(std::move(terms), layout_of(whole_).with(settled(placements_of(whole_))));
+    }
+    grad = at::Tensor();
+  } else if (beside_) {
+    bool same = grad.defined() && beside_->tensor.lock().is_same(grad);
+    if (!same) drop_gradient();  // zero_grad was called
+    TORCH_CHECK(!same || version_of(grad) == beside_->version, "[fully_shard] the gradient of \"", name_,
+                "\" was changed while another one, not reduced yet, adds up. Change gradients after a pass with sync, or take ",
+                "them away with zero_grad(set_to_none).");
+  }
+  beside_.reset();
+  return gradient_.defined();
+}
+
+void TwoValues::show_as_pending(std::optional<at::ScalarType> dtype) {
+  at::NoGradGuard no_grad;
+  if (!gradient_.defined()) return;
+  if (dtype && gradient_.scalar_type() != *dtype) gradient_ = gradient_.to(*dtype);
+  auto tensor = leaf();
+  if (tensor.grad().defined()) {
+    beside_ = Seen{tensor.grad(), version_of(tensor.grad())};
+    return;
+  }
+  auto terms = terms_of_gradient();
+  for (size_t slot = 0; slot < terms.size(); ++slot) {
+    bool shared = slot > 0 && terms[slot].is_same(terms[0]);  // one value that stands for all simulated ranks
+    terms[slot] = shared ? terms[slot].clone(at::MemoryFormat::Contiguous) : terms[slot].contiguous();
+  }
+  tensor.mutable_grad() = dtensor_of(std::move(terms), pending_layout());
+  drop_gradient();
+}
+
 void TwoValues::lend_gradient() {
+  fetch_pending();
   auto tensor = leaf();
   own_gradient_ = tensor.grad();
   tensor.mutable_grad() = std::move(gradient_);
   gradient_ = at::Tensor();
+  lent_ = true;
 }
 
-void TwoValues::take_gradient(std::optional<at::ScalarType> kept_as) {
-  at::NoGradGuard no_grad;
+void TwoValues::take_gradient() {
   auto tensor = leaf();
   gradient_ = tensor.grad();
-  if (kept_as && gradient_.scalar_type() != *kept_as) gradient_ = gradient_.to(*kept_as);
   tensor.mutable_grad() = std::move(own_gradient_);
   own_gradient_ = at::Tensor();
+  lent_ = false;
+}
+
+void TwoValues::end_loan() {
+  if (lent_) take_gradient(), drop_gradient();
 }
 
 }  // namespace intarsia

@@ -21,6 +21,7 @@ struct ShardingAxes {
   int64_t shard_axis;
   const Axis* shard;
   const Axis* replicate;  // null on a mesh of one axis
+  const Axis* all;        // both read as one: what the ranks tell each other, they tell all who share the parameters
 
   // Of one or two axes; the last one shards.
   static ShardingAxes of(const DeviceMesh& mesh);
@@ -44,6 +45,7 @@ class TwoValues {
   const std::vector<at::Tensor>& memories() const { return memories_; }  // of the whole
   const at::Tensor& sharded() const { return sharded_; }
   uint64_t version() const;  // goes up when shards are written, by whatever handle
+  bool has_data() const { return !memories_[0].is_meta(); }
   at::ScalarType dtype() const { return dtype_; }  // of the shards
   int64_t bytes_of_whole() const;  // that a rank holds
 
@@ -56,16 +58,29 @@ class TwoValues {
 
   void become_whole();
   void become_shards();  // and free the memory of the whole
+  // The shards become those of `value`, of any dtype: a whole one, or one that is laid out as the shards or as the whole are.
+  void replace(const at::Tensor& value);
 
   // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`; and the
   // gradient of the shards made of what comes out, which is added to what the leaf has.
   Shards parts_of_gradient(at::ScalarType dtype) const;
   Counts gradient_counts() const;
-  void add_gradient(const Shards& parts);
+  void add_gradient(const Shards& parts, bool pending_over_copies);
+  // Terms of the average over copies that earlier passes have left in the leaf's gradient; they are taken from there.
+  Shards take_pending_over_copies();
+
+  // Note [Gradients that wait]
+  // Without sync, gradients of the whole add up on each rank. The leaf shows their sum as what it is: a distributed tensor
+  // whose average is pending, [P(avg)]. So zero_grad takes it away, an optimizer reads the right value, and the next pass
+  // with sync reduces it. If the leaf has a reduced gradient besides, the sum is kept here, as long as that one is not changed.
 
   // The gradient of the whole, while a backward pass adds up: it takes the place of the leaf's own.
   void lend_gradient();
-  void take_gradient(std::optional<at::ScalarType> kept_as);
+  void take_gradient();
+  void end_loan();  // of a pass that failed before it took the gradient
+  void show_as_pending(std::optional<at::ScalarType> dtype);
+  bool has_pending() const;
+  bool fetch_pending();  // what earlier passes have added up becomes the gradient of the whole; false if there is nothing
   void drop_gradient() { gradient_ = at::Tensor(); }
   bool has_gradient() const { return gradient_.defined(); }
   at::ScalarType gradient_dtype() const { return gradient_.defined() ? gradient_.scalar_type() : whole_.scalar_type(); }
@@ -77,12 +92,19 @@ class TwoValues {
   Placements sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const;
   void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
   void take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
+  void take_form_of(const at::Tensor& local);
+  const Layout* pending_layout() const;
+  const Layout* pending_over_copies() const;
+  Shards terms_of_gradient() const;
+  at::Tensor dtensor_of(Shards locals, const Layout* layout) const;
 
   std::string name_;
   WeakTensor leaf_;
   const ShardingAxes& axes_;
   std::optional<int64_t> dim_;
   at::ScalarType dtype_;
+  bool whole_follows_dtype_;
+  int64_t inner_axis_ = -1;  // of the mesh of the shards: that of tensor parallelism, if there is one
   std::vector<int64_t> sizes_;
   at::Tensor whole_, sharded_;  // the two values
   // What the whole is made of: one tensor, or one per slot where the whole is itself distributed.
@@ -90,6 +112,12 @@ class TwoValues {
   std::vector<std::vector<int64_t>> memories_sizes_;
   at::Tensor gradient_;         // of the whole; per rank in a simulation
   at::Tensor own_gradient_;     // of the leaf, while it is lent
+  bool lent_ = false;
+  struct Seen {
+    WeakTensor tensor;
+    uint64_t version;
+  };
+  std::optional<Seen> beside_;  // the reduced gradient of the leaf, while a sum waits here
 };
 
 }  // namespace intarsia

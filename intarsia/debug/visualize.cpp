@@ -6,6 +6,7 @@
 
 #include <torch/nn/module.h>
 
+#include "intarsia/debug/groups_table.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -194,9 +195,14 @@ std::string describe(const torch::nn::Module& module) {
     if (is_dtensor(tensor)) row[3] = str(placements_of(tensor)), row[4] = local_shapes(tensor);
     table.add(std::move(row));
   };
-  for (auto& item : module.named_parameters()) add(item.key(), item.value());
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (auto& item : module.named_parameters()) {
+    add(item.key(), item.value());
+    parameters.emplace_back(item.key(), item.value());
+  }
   for (auto& item : module.named_buffers()) add(item.key(), item.value());
-  return table.text();
+  auto groups = groups_table(parameters);
+  return table.text() + (groups.empty() ? "" : "\n" + groups);
 }
 
 }  // namespace intarsia

@@ -2,8 +2,16 @@
 
 #include <algorithm>
 
+#include "intarsia/nn/backward_watch.h"
+
 namespace intarsia {
 namespace {
+
+template <class List, class Hook>
+void append(const char* where, List& list, int64_t number, Hook hook) {
+  TORCH_CHECK_VALUE(hook, "[", where, "] the hook is empty. Give a function.");
+  list.emplace_back(number, std::make_shared<const Hook>(std::move(hook)));
+}
 
 template <class List>
 void drop(List& list, int64_t number) {
@@ -13,7 +21,10 @@ void drop(List& list, int64_t number) {
 }  // namespace
 
 void HookHandle::remove() {
-  if (auto lists = lists_.lock()) drop(lists->before, number_), drop(lists->after, number_);
+  if (auto lists = lists_.lock()) {
+    drop(lists->before, number_), drop(lists->after, number_), drop(lists->failed, number_);
+    drop(lists->before_backward, number_), drop(lists->after_backward, number_);
+  }
   lists_.reset();
 }
 
@@ -30,8 +41,22 @@ HookHandle ForwardHooks::register_forward_pre_hook(ForwardPreHook hook, bool pre
 }
 
 HookHandle ForwardHooks::register_forward_hook(ForwardHook hook) {
-  TORCH_CHECK_VALUE(hook, "[register_forward_hook] the hook is empty. Give a function.");
-  lists_->after.emplace_back(++lists_->last, std::make_shared<const ForwardHook>(std::move(hook)));
+  append("register_forward_hook", lists_->after, ++lists_->last, std::move(hook));
+  return {lists_, lists_->last};
+}
+
+HookHandle ForwardHooks::register_forward_error_hook(ForwardErrorHook hook) {
+  append("register_forward_error_hook", lists_->failed, ++lists_->last, std::move(hook));
+  return {lists_, lists_->last};
+}
+
+HookHandle ForwardHooks::register_full_backward_pre_hook(BackwardPreHook hook) {
+  append("register_full_backward_pre_hook", lists_->before_backward, ++lists_->last, std::move(hook));
+  return {lists_, lists_->last};
+}
+
+HookHandle ForwardHooks::register_full_backward_hook(BackwardHook hook) {
+  append("register_full_backward_hook", lists_->after_backward, ++lists_->last, std::move(hook));
   return {lists_, lists_->last};
 }
 
@@ -44,6 +69,20 @@ void ForwardHooks::run_before(torch::nn::Module& module, Values& inputs) const {
 void ForwardHooks::run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const {
   auto hooks = lists_->after;
   for (auto& [number, hook] : hooks) (*hook)(module, inputs, outputs);
+}
+
+void ForwardHooks::run_failed(torch::nn::Module& module) const {
+  auto hooks = lists_->failed;
+  for (auto& [number, hook] : hooks) (*hook)(module);
+}
+
+std::shared_ptr<void> ForwardHooks::watch_inputs(torch::nn::Module& module, Values& inputs) const {
+  bool any = !lists_->before_backward.empty() || !lists_->after_backward.empty();
+  return any && at::GradMode::is_enabled() ? BackwardWatch::begin(module, lists_, inputs) : nullptr;
+}
+
+void ForwardHooks::watch_outputs(const std::shared_ptr<void>& watch, Values& outputs) const {
+  if (watch) std::static_pointer_cast<BackwardWatch>(watch)->end(outputs);
 }
 
 ForwardHooks* hooks_of(torch::nn::Module& module) { return dynamic_cast<ForwardHooks*>(&module); }

@@ -1,5 +1,6 @@
 #pragma once
-// Forward hooks for modules of torch::nn, which has none: code that runs before or after the forward of a module.
+// Hooks for modules of torch::nn, which has none: code that runs before or after the forward of a module, or its part of
+// backward.
 //
 //   struct MlpImpl : torch::nn::Module { at::Tensor forward(at::Tensor x); ... };
 //   INTARSIA_MODULE(Mlp);  // in place of TORCH_MODULE(Mlp)
@@ -25,13 +26,29 @@ namespace intarsia {
 // Both may replace values in place. An error in a hook ends the forward and leaves all hooks as they are.
 using ForwardPreHook = std::function<void(torch::nn::Module& module, Values& inputs)>;
 using ForwardHook = std::function<void(torch::nn::Module& module, Values& inputs, Values& outputs)>;
+// Runs if forward, or a hook around it, ends with an error, before the error goes on.
+using ForwardErrorHook = std::function<void(torch::nn::Module& module)>;
+
+// Gradients of the tensors among the results or the arguments, in their order; undefined where there is none. The first kind runs
+// when all gradients of the results that this pass brings are there, and may replace them; the second when those of the
+// arguments are, and may replace these. If no argument needs a gradient, it runs right after the first.
+using Gradients = std::vector<at::Tensor>;
+using BackwardPreHook = std::function<void(torch::nn::Module& module, Gradients& grad_outputs)>;
+using BackwardHook = std::function<void(torch::nn::Module& module, Gradients& grad_inputs, const Gradients& grad_outputs)>;
 
 struct HookLists {
   template <class Hook>
   using List = std::vector<std::pair<int64_t, std::shared_ptr<const Hook>>>;
   List<ForwardPreHook> before;
   List<ForwardHook> after;
+  List<ForwardErrorHook> failed;
+  List<BackwardPreHook> before_backward;
+  List<BackwardHook> after_backward;
   int64_t last = 0;
+
+  bool empty() const {
+    return before.empty() && after.empty() && failed.empty() && before_backward.empty() && after_backward.empty();
+  }
 };
 
 // Takes one hook away again. A handle may be dropped, which leaves the hook, and may outlive the module.
@@ -58,6 +75,9 @@ class ForwardHooks {
   // `prepend`: before those that are there.
   HookHandle register_forward_pre_hook(ForwardPreHook hook, bool prepend = false);
   HookHandle register_forward_hook(ForwardHook hook);
+  HookHandle register_forward_error_hook(ForwardErrorHook hook);
+  HookHandle register_full_backward_pre_hook(BackwardPreHook hook);
+  HookHandle register_full_backward_hook(BackwardHook hook);
 
   virtual size_t input_count() const = 0;                  // of forward
   virtual std::optional<size_t> output_count() const = 0;  // none where only running can tell
@@ -67,6 +87,10 @@ class ForwardHooks {
   const HookLists& hooks() const { return *lists_; }
   void run_before(torch::nn::Module& module, Values& inputs) const;
   void run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const;
+  void run_failed(torch::nn::Module& module) const;
+  // Backward passes what enters and leaves a forward: nothing where there are no backward hooks.
+  std::shared_ptr<void> watch_inputs(torch::nn::Module& module, Values& inputs) const;
+  void watch_outputs(const std::shared_ptr<void>& watch, Values& outputs) const;
 
  private:
   friend class Rollback;
@@ -121,11 +145,23 @@ class HookedForward : public Base, public ForwardHooks {
 
  protected:
   R run(A... args) {
-    if (hooks().before.empty() && hooks().after.empty()) return Base::forward(std::forward<A>(args)...);
+    if (hooks().empty()) return Base::forward(std::forward<A>(args)...);
     std::tuple<HeldArgument<A>...> held(std::forward<A>(args)...);
+    try {
+      return run_hooked(held);
+    } catch (...) {
+      run_failed(*this);
+      throw;
+    }
+  }
+
+ private:
+  template <class Tuple>
+  R run_hooked(Tuple& held) {
     Values inputs, outputs;
     std::apply([&](auto&... value) { (inputs.add_one(value), ...); }, held);
     run_before(*this, inputs);
+    auto watch = watch_inputs(*this, inputs);
     if constexpr (std::is_void_v<R>) {
       call(held, std::index_sequence_for<A...>());
       run_after(*this, inputs, outputs);
@@ -133,11 +169,11 @@ class HookedForward : public Base, public ForwardHooks {
       R result = call(held, std::index_sequence_for<A...>());
       outputs.add(result);
       run_after(*this, inputs, outputs);
+      watch_outputs(watch, outputs);
       return result;
     }
   }
 
- private:
   template <class Tuple, size_t... I>
   R call(Tuple& held, std::index_sequence<I...>) {
     return Base::forward(passed<A>(std::get<I>(held))...);

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/function_hook.h>
 
 #include "intarsia/dispatch/random_scope.h"
 
@@ -85,24 +84,12 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-// A node that has a hook is asked for hooks again when it has run: fully_shard adds one meanwhile, to learn of the end of the
-// outer pass.
-struct NoHook final : torch::autograd::FunctionPostHook {
-  variable_list operator()(const variable_list& outputs, const variable_list&) override { return outputs; }
-};
-
 }  // namespace
 
 std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return segment(inputs);
   auto anchor = at::empty({0}).set_requires_grad(true);
-  auto results = Checkpoint::apply(c10::make_intrusive<HeldSegment>(segment), anchor, at::TensorList(inputs));
-  for (auto& result : results) {
-    if (!result.grad_fn()) continue;
-    result.grad_fn()->add_post_hook(std::make_unique<NoHook>());
-    break;  // they share one node
-  }
-  return results;
+  return Checkpoint::apply(c10::make_intrusive<HeldSegment>(segment), anchor, at::TensorList(inputs));
 }
 
 }  // namespace intarsia

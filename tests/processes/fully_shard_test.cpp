@@ -100,5 +100,74 @@ TEST(FullyShardProcesses, AnErrorInTheBackwardOfOneRankReachesAll) {
   expect_usable(model, mesh);
 }
 
+// Copies of shards: the first half of the ranks has one copy, the second half the other.
+DeviceMesh two_copies() {
+  return init_device_mesh(at::kCPU, {2, current_world().size() / 2}, {"copies", "shards"});
+}
+bool in_second_copy() { return own_rank() >= current_world().size() / 2; }
+
+TEST(FullyShardProcesses, CopiesThatSkipAModuleAreTold) {
+  if (current_world().size() % 2) return;
+  auto model = mlp();
+  shard_layers(model, two_copies());
+  auto x = mine(inputs(0, {24, 5}), all_ranks());
+  auto text = error_text<c10::Error>([&] {
+    auto hidden = apply(model, 0, x);
+    if (!in_second_copy()) hidden = apply(model, 2, hidden);
+    apply(model, 4, hidden).sum().backward();
+  });
+  EXPECT_NE(text.find("the ranks are at different modules: rank 0 at 2"), std::string::npos) << text;
+  expect_usable(model, all_ranks());
+}
+
+TEST(FullyShardProcesses, AParameterThatOneCopyDoesNotUseIsNamedOnAllRanks) {
+  if (current_world().size() % 2) return;
+  auto model = mlp();
+  fully_shard(*model, two_copies());
+  auto x = mine(inputs(0, {24, 5}), all_ranks());
+  auto text = error_text<c10::Error>([&] {
+    auto hidden = apply(model, 2, apply(model, 0, x));
+    (in_second_copy() ? hidden : apply(model, 4, hidden)).sum().backward();
+  });
+  EXPECT_EQ(text.find("[fully_shard] 4.weight, 4.bias of SequentialImpl got no gradient on rank"), 0) << text;
+  expect_usable(model, all_ranks());
+}
+
+// Before any gradient has come, when the first group of backward is met.
+TEST(FullyShardProcesses, AnErrorAtTheBeginningOfTheBackwardOfOneRankReachesAll) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  FullyShardOptions freed;
+  freed.reshard_after_forward = true;
+  for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, freed);
+  for (auto& p : model[4]->parameters()) p.set_requires_grad(false);
+  auto hidden = apply(model, 2, apply(model, 0, mine(inputs(0, {24, 5}), mesh)));
+  if (own_rank() == last_rank()) hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
+  auto text = error_text<c10::Error>([&] { apply(model, 4, hidden).sum().backward(); });
+  if (own_rank() == last_rank()) {
+    EXPECT_EQ(text, "an error of the user");
+  } else {
+    EXPECT_NE(text.find("rank " + std::to_string(last_rank()) + " at an error"), std::string::npos) << text;
+  }
+  for (auto& p : model[4]->parameters()) p.set_requires_grad(true);
+  expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, AccumulatedGradientsThatOneRankHasNotAreNamed) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  shard_layers(model, mesh);
+  auto x = mine(inputs(0, {24, 5}), mesh);
+  auto text = error_text<c10::Error>([&] {
+    for (auto& group : groups_in(*model)) group.set_requires_gradient_sync(false);
+    model->forward(x).sum().backward();
+    if (own_rank() == last_rank()) model->zero_grad();
+    for (auto& group : groups_in(*model)) group.set_requires_gradient_sync(true);
+    apply(model, 0, x).sum().backward();
+  });
+  EXPECT_NE(text.find("the ranks are at different modules: rank 0 at"), std::string::npos) << text;
+  expect_usable(model, mesh);
+}
+
 }  // namespace
 }  // namespace intarsia

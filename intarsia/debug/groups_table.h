@@ -1,0 +1,21 @@
+#pragma once
+// What data parallelism does with the parameters of a model, as a table.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace intarsia {
+
+// A line per group of fully_shard, per module that is replicated, and for what is in neither, by mesh. Empty if nothing is in either.
+// Does not communicate.
+//
+//   kind         group     parameters  on                     layouts  bytes  of a rank  state
+//   fully_shard  layers.0           7  DeviceMesh(cpu, dp=2)  [S(0)]   10240       5120  shards, freed after forward
+//   replicate    head               2  DeviceMesh(cpu, dp=2)  plain      340        340  1 bucket
+//   total                           9                                  10580       5460
+std::string groups_table(const std::vector<std::pair<std::string, at::Tensor>>& parameters);
+
+}  // namespace intarsia
