@@ -9,6 +9,7 @@ from mismatch_test import check_told, told
 from support import PLAYER, Ended, environment
 
 MPIEXEC = os.environ["INTARSIA_MPIEXEC"]
+INSIDE = os.environ["INTARSIA_INSIDE_MPI"]
 
 
 def mpirun(*commands, **variables):
@@ -75,6 +76,14 @@ class AFault(unittest.TestCase):
             self.assertNotEqual(ended.status, 0)
             self.assertRegex(ended.err, r'error: \[all_reduce\(sum\)\] failed on rank [02] along axis "tp" \(ranks \[0, 1, 2\], over mpi\) for aten::mm: '
                                         r"rank 1 did not take part within 3 s\. ")
+
+
+class InsideAnMpiProgram(unittest.TestCase):
+    def test_messages_of_both_never_meet(self):
+        for level in ("single", "funneled", "serialized", "multiple"):
+            ended = mpirun((4, INSIDE, level))
+            self.assertEqual((ended.status, ended.err), (0, ""), ended)
+            self.assertEqual(ended.out, "4 ranks over mpi, and MPI is still the program's own\n", ended)
 
 
 if __name__ == "__main__":
