@@ -90,7 +90,8 @@ TEST(Generators, OfRanksOutsideOfTheMeshStayBehind) {
   if (world_size() == 2) return;
   auto t = zeros({70, 60}, line(), {Shard(0)});
   auto error = error_text<c10::ValueError>([&] { t.uniform_(); });
-  EXPECT_NE(error.find("the generators of the ranks [2, 3] are in another state than that of rank 0"), error.npos) << error;
+  auto named = world_size() == 3 ? "[2]" : "[2, 3]";
+  EXPECT_NE(error.find(c10::str("the generators of the ranks ", named, " are in another state than that of rank 0")), error.npos) << error;
   agree_on_generator(line());
   t.uniform_();
 }
