@@ -1,8 +1,10 @@
-// The engines side by side: collectives of several sizes over shared memory and over gloo, beside memcpy.
+// The engines side by side: collectives of several sizes over shared memory, over gloo and, where it is there, over MPI, beside MPI's own
+// collectives and memcpy.
 //
 //   intarsia run -n 2 build/benchmarks/8_engines [all_reduce [shm]]
+//   mpirun -n 2 build/benchmarks/8_engines [all_reduce [mpi]]
 //
-// Started alone, it starts itself that way, with 2 ranks and then with 4. Wall time of the slowest rank, the best of many
+// Started alone, it starts itself that way (by mpirun if there is one), with 2 ranks and then with 4. Wall time of the slowest rank, the best of many
 // rounds, the engines in turn. GB/s are bytes of the tensor by that time; for all_gather, reduce_scatter and all_to_all bytes
 // that one rank must receive.
 
@@ -12,7 +14,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "benchmarks/processes.h"
 #include "intarsia/comm/engines.h"
@@ -23,6 +27,37 @@ using namespace intarsia;
 namespace {
 
 std::vector<std::string> kEngines = {"shm", "gloo"};
+
+#ifdef INTARSIA_MPIEXEC
+const std::string kMpiexec = INTARSIA_MPIEXEC;
+#else
+const std::string kMpiexec;  // there is none
+#endif
+
+// The job's place to meet, which the children inherit.
+void set_meeting() {
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", std::to_string(20000 + getpid() % 10000).c_str(), 1);
+}
+
+// As many ranks as asked for, whoever we are.
+std::string mpirun(int ranks) {
+  return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1 '" + kMpiexec +
+         "' -n " + std::to_string(ranks);
+}
+
+// Of the same collectives of MPI's own, in the folder of this program.
+void print_raw(const std::string& self, int ranks) {
+  auto raw = bench::read_values(mpirun(ranks) + " '" + self.substr(0, self.rfind('/')) + "/raw_mpi'");
+  std::printf("\nMPI's own, %d ranks\n", ranks);
+  for (std::string what : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}) {
+    std::map<long, double> by_size;
+    for (auto& [name, us] : raw) {
+      if (name.starts_with(what + "/")) by_size[std::stol(name.substr(what.size() + 1))] = us;
+    }
+    for (auto& [bytes, us] : by_size) std::printf("%-15s %9ld B   raw mpi %9.2f us\n", what.c_str(), bytes, us);
+  }
+}
 
 std::unique_ptr<Engine> make(const std::string& name) {
   c10d::TCPStoreOptions options;
@@ -109,11 +144,10 @@ void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::str
       std::string line = text;
       for (size_t e = 0; e < engines.size(); ++e) {
         auto rate = one.moved(what) / best[e] * 1e-3;
-        std::snprintf(text, sizeof text, "   %s %9.1f us %6.2f GB/s", kEngines[e].c_str(), best[e], rate);
+        std::snprintf(text, sizeof text, "   %s %9.2f us %6.2f GB/s", kEngines[e].c_str(), best[e], rate);
         line += text;
       }
-      std::snprintf(text, sizeof text, "   %.2fx\n", best[0] / best.back());
-      say(line + text);
+      say(line + "\n");
     }
   }
   if (rank() == 0) std::printf("memcpy: 1 MB %.1f GB/s, 64 MB %.1f GB/s\n", memcpy_rate(1 << 20), memcpy_rate(64 << 20));
@@ -122,8 +156,15 @@ void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::str
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!std::getenv("WORLD_SIZE")) {
+  bool by_mpi = std::getenv("OMPI_COMM_WORLD_SIZE") || std::getenv("PMI_SIZE");
+  if (!std::getenv("WORLD_SIZE") && !by_mpi) {
     for (int ranks : {2, 4}) {
+      if (!kMpiexec.empty()) {
+        set_meeting();
+        if (std::system((mpirun(ranks) + " '" + argv[0] + "' " + (argc > 1 ? argv[1] : "")).c_str())) return 1;
+        print_raw(argv[0], ranks);
+        continue;
+      }
       auto child = fork();
       if (child == 0) bench::start_as_ranks(argv, ranks);
       int status = 0;
@@ -134,6 +175,7 @@ int main(int argc, char** argv) {
   }
   at::set_num_threads(1);
   init();
+  if (by_mpi) kEngines.push_back("mpi");
   if (argc > 2) kEngines = {argv[2]};
   std::vector<std::unique_ptr<Engine>> engines;
   for (auto& name : kEngines) engines.push_back(make(name));
