@@ -108,12 +108,15 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
-// The gradient of as_strided adds up by an index that the formula makes, the same on every rank; that of index_select by the one
-// that its forward pass has compared.
+// The gradient of as_strided adds up by an index that the formula makes, the same on every rank; those of index_select and of indexing by
+// the one that the forward pass has compared.
 bool is_index_of_formula(const at::Tensor& tensor) {
   if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
   auto node = torch::autograd::get_current_node();
-  return node && (node->name().rfind("AsStrided", 0) == 0 || node->name().rfind("IndexSelect", 0) == 0);
+  if (!node) return false;
+  auto name = node->name();
+  auto begins = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
+  return begins("AsStrided") || begins("IndexSelectBackward") || begins("IndexBackward") || begins("IndexPutBackward");
 }
 
 // A plain tensor into which a distributed value is written becomes distributed where it stands, if it is zeros of autograd's (the
@@ -131,14 +134,21 @@ bool is_drawn_by_caller(const Call& call, const c10::Argument& argument) {
   return argument.name() == "random_samples" && call.op.rule;
 }
 
-// The policy for an argument. A tensor without elements has no values in which ranks could differ. The rows to pick are often
-// those of a plain list of numbers (pack_padded_sequence sorts by lengths): not refused, but compared.
+// Places to pick are often a plain list of numbers: pack_padded_sequence sorts by lengths, and x[[0, 2]] in Python makes a tensor of the
+// list before any op is called.
+bool are_places(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
+  if (tensor.scalar_type() != at::kLong) return false;
+  auto& op = call.op.handle.schema().name();
+  if (argument.name() == "index") return op == "aten::index_select";
+  return argument.name() == "indices" && (op == "aten::index" || op == "aten::index_put" || op == "aten::index_put_");
+}
+
+// The policy for an argument. A tensor without elements has no values in which ranks could differ. Places are not refused, but compared.
 PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
   auto policy = plain_tensor_policy();
   if (policy != PlainTensors::error) return policy;
   if (tensor.numel() == 0 || is_missing_gradient(tensor) || is_index_of_formula(tensor)) return PlainTensors::replicate;
-  bool is_index = argument.name() == "index" && call.op.name == "aten::index_select";
-  return is_index ? PlainTensors::verify : policy;
+  return are_places(call, tensor, argument) ? PlainTensors::verify : policy;
 }
 
 // Which is one number for all where the simulated ranks agree on it; where they do not, the result would be no one tensor.

@@ -108,6 +108,11 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
   auto& returns = q.op.schema().returns();
   auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
   if (std::any_of(returns.begin(), returns.end(), is_number)) return std::nullopt;  // item(): the value is the result
+  // A rule that tells the order in memory knows the plain op on this device. In Python, ops have kernels for meta that are written in Python,
+  // and some of these answer for another device.
+  if (q.rule && q.rule->form.strides) {
+    if (auto told = forms_by_rule(q)) return told;
+  }
   // Not to be tried: an error takes much longer to throw than all the rest of a decision.
   if (!q.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return forms_by_rule(q);
   auto stack = stand_ins(q.args, StandIn::empty);

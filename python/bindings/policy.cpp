@@ -1,10 +1,25 @@
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
+#include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
 #include "managed_scope.h"
 
 namespace intarsia::python {
+namespace {
+
+// The scope of a function that was called with these tensors.
+struct InsideFunction {
+  explicit InsideFunction(const std::vector<at::Tensor>& tensors) : scope(given(tensors)) {}
+  static GivenTensors given(const std::vector<at::Tensor>& tensors) {
+    GivenTensors result;
+    for (auto& tensor : tensors) result.see(tensor);
+    return result;
+  }
+  FromNothingScope scope;
+};
+
+}  // namespace
 
 void bind_policies(py::module_& module) {
   py::enum_<PlainTensors>(module, "PlainTensors")
@@ -24,6 +39,8 @@ void bind_policies(py::module_& module) {
       .value("settle", PendingWrites::settle)
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
+  bind_scope<InsideFunction, std::vector<at::Tensor>>(
+      module, "FromNothingScope", "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
   bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }

@@ -231,6 +231,13 @@ class PendingWrites(Enum):
 
 def set_pending_writes(policy: PendingWrites) -> None: ...
 
+class FromNothingScope:
+    """What a function that is called with these tensors makes from nothing is replicated on their mesh."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
+
 class UnguidedScope:
     """The guide is not asked inside."""
 

@@ -30,6 +30,25 @@ def written(x, where, value):
     return x
 
 
+def attention(x):
+    """Makes zeros of its own on its way."""
+    weight, out = x.view(24, 4)[:12], x[:4, :4]
+    q = x[:, :4].unsqueeze(0)
+    result = F.multi_head_attention_forward(q, q, q, 4, 2, weight, None, None, None, True, 0.0, out, None)
+    return result[0]
+
+
+# Results whose order in memory PyTorch's kernels for meta, those in Python, tell for another device.
+IN_ORDER = {
+    "singular vectors": lambda x: torch.linalg.svd(x, full_matrices=False),
+    "all singular vectors": lambda x: torch.linalg.svd(x),
+    "singular values": lambda x: (torch.linalg.svdvals(x),),
+    "eigenvectors": lambda x: torch.linalg.eig(x[:, :8]),
+    "places": lambda x: (torch.nonzero_static(x, size=4),),
+    "transform to real": lambda x: (torch.fft.hfft2(x.view(2, 4, 12), dim=(0, -1)),),
+    "transform of real": lambda x: (torch.fft.rfftn(x.view(2, 4, 12)),),
+}
+
 # Of a tensor of 8 x 12.
 SMOOTH = {
     "sum": lambda x: x.sum(),
@@ -99,6 +118,11 @@ SMOOTH = {
     "written slice": lambda x: written(x * 1, slice(2, 4), 7.0),
     "written column": lambda x: written(x * 1, (slice(None), 1), x[:, 2]),
     "written by a mask": lambda x: written(x * 1, x > 1, -1.0),
+    "rows of a list": lambda x: x[[0, 5, -1]],
+    "places of lists": lambda x: x[[0, 5], [2, 2]],
+    "columns of a list": lambda x: x[:, [3, 3, 1]],
+    "written rows of a list": lambda x: written(x * 1, [0, 5], x[[1, 2]]),
+    "attention with a zero key": lambda x: attention(x),
     "topk": lambda x: x.topk(3, dim=1)[0],
     "sort": lambda x: x.sort(0)[0],
     "median": lambda x: x.median(),
@@ -192,6 +216,20 @@ class Ops(unittest.TestCase):
                 x = self.cut(torch.full((16, 8), 7.0), Shard(0))
                 getattr(nn.init, name)(x)
                 self.assertEqual((x.placements, (x == 7).any().item()), ((Shard(0),), False))
+
+    def test_results_lie_in_memory_as_plain_ones(self):
+        for name, op in IN_ORDER.items():
+            for layout in LAYOUTS:
+                with self.subTest(name, layout=layout):
+                    for result, expected in zip(op(self.cut(self.x, layout)), op(self.x)):
+                        self.assertEqual((result.shape, result.stride()), (expected.shape, expected.stride()))
+
+    def test_an_encoder_looks_whether_its_mask_is_causal(self):
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        cut = distribute_module(copy.deepcopy(encoder), self.mesh)
+        x, mask = torch.randn(4, 5, 4).double(), nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+        same(cut(self.cut(x, Shard(0)), self.cut(mask, Replicate())), encoder(x, mask), rtol=1e-9, atol=1e-9)
 
     def test_strides_are_kept(self):
         x = distribute_tensor(torch.randn(8, 4).t(), self.mesh, [Shard(1)])

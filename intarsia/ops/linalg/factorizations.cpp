@@ -33,6 +33,36 @@ Rule batched_with(Shapes (*shapes)(const OpCall&)) {
   return batched().with_shapes([shapes](const OpCall& call) { return are_matrices(call, {0}) ? shapes(call) : Shapes(); });
 }
 
+// U, S and Vh; the matrices have one column after the other in memory, and are empty where nobody asks for them.
+Shapes singular(const OpCall& call) {
+  auto u = sizes_of(call.inputs[0]), vh = u;
+  auto k = spectrum(call).back();
+  bool full = call.bool_arg("full_matrices", false);
+  u.back() = full ? u[u.size() - 2] : k;
+  vh[vh.size() - 2] = full ? vh.back() : k;
+  if (!call.bool_arg("compute_uv", true)) u = vh = {0};
+  return {u, spectrum(call), vh};
+}
+
+Rule svd() {
+  auto rule = batched_with(singular).with_dtypes([](const OpCall& call) {
+    auto dtype = call.inputs[0].dtype;
+    return std::vector<c10::ScalarType>{dtype, c10::toRealValueType(dtype), dtype};
+  });
+  rule.form.strides = [](const OpCall& call) {
+    auto results = singular(call);
+    for (auto& result : results) {
+      bool is_matrix = result.size() > 1 && result.size() == call.inputs[0].sizes.size();
+      if (is_matrix) std::swap(result.end()[-1], result.end()[-2]);
+      auto dense = c10::contiguous_strides(result);
+      result.assign(dense.begin(), dense.end());
+      if (is_matrix) std::swap(result.end()[-1], result.end()[-2]);
+    }
+    return results;
+  };
+  return rule;
+}
+
 // The error of a matrix names its number in the batch: the plain op speaks, on a batch as long as the whole whose other
 // matrices are without fault.
 void name_batch_element(LocalCall& local) {
@@ -66,7 +96,8 @@ void add_factorizations(RuleTable& t) {
         batched_with([](const OpCall& call) { return Shapes{sizes_of(call.inputs[0]), spectrum(call)}; }).column_major());
   t.add({"aten::cholesky", "aten::cholesky_inverse"},
         batched().like_input(0).column_major().with_local(name_batch_element).refusing(kMatrices));
-  t.add({"aten::_linalg_eigh", "aten::_linalg_svd"}, batched().with_local(name_batch_element).refusing(kMatrices));
+  t.add("aten::_linalg_eigh", batched().with_local(name_batch_element).refusing(kMatrices));
+  t.add("aten::_linalg_svd", svd().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_eigvals", batched_with([](const OpCall& call) { return Shapes{spectrum(call)}; }).refusing(kMatrices));
   t.add("aten::linalg_eig", batched_with([](const OpCall& call) { return Shapes{spectrum(call), sizes_of(call.inputs[0])}; })
                                 .column_major(1)
