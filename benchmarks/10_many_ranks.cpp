@@ -9,6 +9,7 @@
 
 #include "benchmarks/timing.h"
 #include "examples/llama.h"
+#include "intarsia/comm/axis.h"
 
 using namespace intarsia;
 
@@ -25,7 +26,7 @@ template <class Call>
 void report(const char* what, int64_t ranks, Call call) {
   call();
   auto before = resident_mb(), start = bench::wall_us();
-  auto result = call();
+  [[maybe_unused]] auto result = call();
   printf("  %5ld ranks  %-46s %9.1f ms  %8.1f MB\n", ranks, what, (bench::wall_us() - start) / 1000, resident_mb() - before);
   fflush(stdout);
 }
@@ -75,7 +76,7 @@ void make_parameters(int64_t ranks) {
   auto made = [&](bool cut) {
     torch::nn::Sequential model(torch::nn::Linear(256, 1024), torch::nn::Linear(1024, 256));
     if (cut) parallelize_module(model, mesh, {{"0", ColwiseParallel()}, {"1", RowwiseParallel()}});
-    if (!cut) distribute_module(model, mesh);
+    if (!cut) distribute_module(*model, mesh);
     return model;
   };
   report("Linear 256-1024-256, parallelize_module", ranks, [&] { return made(true); });

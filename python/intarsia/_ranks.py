@@ -304,6 +304,10 @@ def _mesh_local_rank(self: DeviceMesh, mesh_dim: "int | str | None" = None) -> A
         if mesh_dim not in (self.mesh_dim_names or ()):
             raise KeyError(f"[get_local_rank] the mesh {self} has no dim {mesh_dim!r}.")
         mesh_dim = self.mesh_dim_names.index(mesh_dim)
+    if len(core_mesh(self).hosted) == simulated_world().size and dist.is_initialized():
+        group = _group_of(self.get_group(mesh_dim or 0))
+        if group is not None:  # its order need not be that of the mesh
+            return group.numbers(lambda line, rank: line.index(rank), -1)
     return _mesh_coordinate(self)[mesh_dim or 0]
 
 
