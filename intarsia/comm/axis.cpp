@@ -8,11 +8,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/implicit_moves.h"
-#include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/carry.h"
 #include "intarsia/comm/reduce.h"
-#include "intarsia/comm/trace.h"
 #include "intarsia/core/twins.h"
 
 namespace intarsia {
@@ -47,59 +44,6 @@ Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
   return then(std::move(wait), [sums, n] {
     write_once(sums, {}, [&](size_t slot) { sums[slot].div_(n); });
   });
-}
-
-// An error in a collective, told with everything that helps to find the other side of it.
-[[noreturn]] void fail(const Engine& engine, const Line& line, const std::string& kind, const char* cause,
-                       const std::exception& error) {
-  auto* ours = dynamic_cast<const c10::Error*>(&error);
-  auto& ranks = line.ranks[0];
-  C10_THROW_ERROR(DistBackendError, c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"",
-                                             line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ", over ",
-                                             engine.carrier(line), ") for ",
-                                             *cause ? cause : "a direct call", ": ",
-                                             ours ? ours->what_without_backtrace() : error.what()));
-}
-
-// Waits for other ranks: errors are named, an interruption comes out as what it is.
-template <class Call>
-void wait_in(const Engine& engine, const Line& line, const std::string& kind, const char* cause, Call call) {
-  at::NoGradGuard no_grad;
-  with_interrupts([&] {
-    try {
-      auto guard = around_waits();
-      call();
-    } catch (const std::exception& error) {
-      fail(engine, line, kind, cause, error);
-    }
-  });
-}
-
-// Runs one collective.
-template <class Start>
-void attempt(const Engine& engine, const Line& line, const std::string& kind, Wait* wait, Start start) {
-  wait_in(engine, line, kind, CauseScope::op(), [&] {
-    Wait finish = start();
-    if (finish && wait) {
-      *wait = [finish, &engine, &line, kind, cause = CauseScope::op()] { wait_in(engine, line, kind, cause, finish); };
-    } else if (finish) {
-      finish();
-    }
-  });
-}
-
-// The same, timed and recorded.
-template <class Start>
-void carry(const Engine& engine, const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait, Start start) {
-  if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
-    // Also on a rank that itself sends nothing: all ranks of the line get the same answer.
-    judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), true);
-  }
-  auto begin = recording() ? seconds_since_start() : 0;
-  attempt(engine, line, kind, wait, start);
-  if (!recording()) return;
-  record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
-                   seconds_since_start() - begin, engine.carrier(line)});
 }
 
 }  // namespace
@@ -196,7 +140,7 @@ void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
 int64_t Axis::highest(int64_t number) const {
   TORCH_INTERNAL_ASSERT(slot_count() == 1);
   auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
-  attempt(*engine_, line_, "agreement", nullptr, [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
+  carry_unrecorded(*engine_, line_, "agreement", [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
   return most.item<int64_t>();
 }
 

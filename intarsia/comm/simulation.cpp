@@ -1,17 +1,16 @@
 #include "intarsia/comm/simulation.h"
 
 #include <algorithm>
-#include <functional>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
-#include <random>
-#include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include "intarsia/comm/arrivals.h"
 #include "intarsia/comm/engine.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/twins.h"
@@ -24,38 +23,6 @@ std::vector<int64_t> all_ranks(int64_t n) {
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
-
-// Collectives that were begun on this thread and have not moved their bytes yet.
-class UnderWay {
- public:
-  // Moves the bytes when `arrival` says so, if that is not now.
-  Wait begin(std::function<void()> move) {
-    if (arrival == Arrival::at_random) finish_some();
-    auto begun = std::make_shared<std::function<void()>>(std::move(move));
-    if (arrival == Arrival::at_random) waiting_.push_back(begun);
-    return [begun] { finish(*begun); };
-  }
-
-  void finish_all() {
-    for (auto& begun : std::exchange(waiting_, {})) finish(*begun);
-  }
-
-  Arrival arrival = Arrival::at_once;
-
- private:
-  static void finish(std::function<void()>& begun) {
-    if (auto move = std::exchange(begun, nullptr)) move();
-  }
-
-  void finish_some() {
-    std::shuffle(waiting_.begin(), waiting_.end(), dice_);
-    for (auto left = dice_() % (waiting_.size() + 1); waiting_.size() > left; waiting_.pop_back()) finish(*waiting_.back());
-  }
-
-  std::vector<std::shared_ptr<std::function<void()>>> waiting_;
-  std::minstd_rand dice_;  // small: libraries share little room for what is one per thread
-};
-thread_local UnderWay under_way;
 
 // Every rank is hosted, so a collective is copying between buffers of this process. Lines list their members by
 // rank; slots_of turns those into slots.
@@ -99,7 +66,7 @@ class SimulationEngine final : public Engine {
   // Counts are as many as pairs of ranks: only what is really under way has a copy of them.
   template <class... Parameters, class... Arguments>
   static Wait begin(void (*move)(Parameters...), const Arguments&... arguments) {
-    if (under_way.arrival != Arrival::at_once) return under_way.begin([=] { move(arguments...); });
+    if (arrives() != Arrival::at_once) return arriving([=] { move(arguments...); });
     move(arguments...);
     return {};
   }
@@ -163,6 +130,18 @@ class SimulationEngine final : public Engine {
     for (auto slot : apart) buffers[slot].copy_(first);
   }
 
+  // `count` elements of a buffer, from `begin` on, to place `at` of another. Pairs of ranks are many, and two views and an op for
+  // each cost far more than its bytes.
+  static void copy_run(const at::Tensor& to, int64_t at, const at::Tensor& from, int64_t begin, int64_t count) {
+    if (!count) return;
+    bool is_memory = to.is_cpu() && from.is_cpu() && to.has_storage() && from.has_storage() && to.dtype() == from.dtype() &&
+                     to.is_contiguous() && from.is_contiguous() && from.const_data_ptr();
+    if (!is_memory) return void(to.narrow(0, at, count).copy_(from.narrow(0, begin, count)));
+    auto size = static_cast<int64_t>(to.element_size());
+    std::memcpy(static_cast<char*>(to.mutable_data_ptr()) + at * size, static_cast<const char*>(from.const_data_ptr()) + begin * size,
+                count * size);
+  }
+
   // The reduction of what the members of a line bring, in their order. Several of them.
   static void reduce_line(const Slots& members, const Shards& mine, at::Tensor sum, ReduceOp op) {
     if (members.size() == 1) sum.copy_(mine[members[0]]);
@@ -197,7 +176,7 @@ class SimulationEngine final : public Engine {
         int64_t offset = 0;
         for (size_t j = 0; j < members.size(); ++j) {
           auto count = counts[members[0]][j];
-          if (count) whole.narrow(0, offset, count).copy_(mine[members[j]]);
+          copy_run(whole, offset, mine[members[j]], 0, count);
           offset += count;
         }
       });
@@ -215,7 +194,7 @@ class SimulationEngine final : public Engine {
           for (size_t i = 0; i < members.size(); ++i) {
             auto count = receive_counts[members[j]][i];
             TORCH_INTERNAL_ASSERT(count == send_counts[members[i]][j]);
-            if (count) got.narrow(0, offset, count).copy_(send[members[i]].narrow(0, read[i], count));
+            copy_run(got, offset, send[members[i]], read[i], count);
             offset += count;
             read[i] += count;
           }
@@ -269,11 +248,11 @@ const Engine& simulation_of(int64_t n) {
 }
 
 Simulation::Simulation(int64_t n, Arrival arrival)
-    : size_(n), scope_(n == 1 ? world_of_one() : simulation_of(n)), outer_(std::exchange(under_way.arrival, arrival)) {}
+    : size_(n), scope_(n == 1 ? world_of_one() : simulation_of(n)), outer_(set_arrival(arrival)) {}
 
 Simulation::~Simulation() {
-  under_way.finish_all();
-  under_way.arrival = outer_;
+  arrive_all();
+  set_arrival(outer_);
 }
 
 }  // namespace intarsia

@@ -253,7 +253,8 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
       given[slot].push_back(argument_at(arg, slot, [&](const at::Tensor& tensor) { return tensor_at(tensor, slot, by_form); }));
     }
   }
-  auto first = written.empty() && !by_form ? first_given_the_same(op, args, given) : std::vector<size_t>();
+  bool may_be_once = written.empty() && !by_form && !writes_unannounced(op, args);
+  auto first = may_be_once ? first_given_the_same(op, args, given) : std::vector<size_t>();
   for (size_t slot = 0; slot < slots; ++slot) {
     auto& local = results.emplace_back();
     if (first.empty() || first[slot] == slot) {

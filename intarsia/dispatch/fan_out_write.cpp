@@ -16,6 +16,8 @@ namespace {
 
 using Impl = c10::intrusive_ptr<c10::TensorImpl>;
 
+constexpr size_t kRunningMean = 3, kRunningVariance = 4, kBatchNormTraining = 5;  // arguments of all forms of batch norm
+
 // Plain leaves with per-rank gradients, by their memory.
 class Leaves {
  public:
@@ -109,11 +111,19 @@ struct PlainTargets::Target {
   }
 };
 
+bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+  auto& name = op.schema().name();
+  bool is_batch_norm = name == "aten::native_batch_norm" || name == "aten::_batch_norm_impl_index" || name == "aten::batch_norm";
+  return is_batch_norm && args[kBatchNormTraining].toBool();
+}
+
 PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, size_t slots) {
   at::AutoDispatchBelowADInplaceOrView guard;
+  bool unannounced = writes_unannounced(op, args);
   for (size_t i = 0; i < args.size(); ++i) {
     auto* alias = op.schema().arguments()[i].alias_info();
-    if (!alias || !alias->isWrite()) continue;
+    bool is_written = (alias && alias->isWrite()) || (unannounced && (i == kRunningMean || i == kRunningVariance));
+    if (!is_written) continue;
     for (auto& tensor : tensors_in(args[i])) {
       if (tensor.defined() && !is_per_rank(tensor)) add(c10::toString(op.operator_name()), args, tensor, slots);
     }

@@ -28,6 +28,16 @@ bool same_place(const Slot& a, const Slot& b, const std::vector<int64_t>& axes) 
                           }));
 }
 
+// Of each slot, the next one that has the same first one; 0 for none.
+std::vector<size_t> next_alike(const std::vector<size_t>& first) {
+  std::vector<size_t> next(first.size(), 0), last(first.size());
+  for (size_t slot = 0; slot < first.size(); ++slot) {
+    if (first[slot] != slot) next[last[first[slot]]] = slot;
+    last[first[slot]] = slot;
+  }
+  return next;
+}
+
 }  // namespace
 
 c10::IValue made_from(const c10::IValue& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to) {
@@ -59,6 +69,7 @@ TwinSlots::TwinSlots(const Call& call, const Decision& decision, const Inputs& i
     return decision.local_sizes.empty() || decision.local_sizes[a] == decision.local_sizes[b];
   };
   first_ = first_alike(slots.size(), hash, same);
+  next_ = next_alike(first_);
 }
 
 std::vector<at::Tensor> TwinSlots::tensors_at(size_t slot) const {
@@ -69,8 +80,8 @@ std::vector<at::Tensor> TwinSlots::tensors_at(size_t slot) const {
 }
 
 void TwinSlots::write_for_others(size_t slot, WriteForTwins& writes) const {
-  for (size_t other = slot + 1; other < first_.size(); ++other) {
-    if (first_[other] != slot) continue;
+  if (first_.empty()) return;
+  for (auto other = next_[slot]; other; other = next_[other]) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (written_[i] && !inputs_[i].empty()) writes.add(inputs_[i][slot], inputs_[i][other]);
     }

@@ -32,6 +32,7 @@ class TwinSlots {
   const Call& call_;
   const Inputs& inputs_;
   std::vector<size_t> first_;  // empty if there is one slot
+  std::vector<size_t> next_;   // the next one that does the same; 0 for none
   std::vector<char> written_;  // per operand
 };
 

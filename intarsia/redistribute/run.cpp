@@ -11,6 +11,7 @@
 #include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/played.h"
 
 namespace intarsia {
 namespace {
@@ -125,9 +126,10 @@ bool offers(const Layout& from, c10::ArrayRef<int64_t> axes, c10::ArrayRef<int64
   return true;
 }
 
-// Each pair of members exchanges exactly what one has and the other needs.
+// Each pair of members exchanges exactly what one has and the other needs; see Note [Played all-to-all] for simulations.
 Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto& mesh = step.from->mesh();
+  if (shards.size() > 1) return play_all_to_all(step, shards, shape, async);
   auto& axis = Axis::of(mesh, step.axes);
   auto given = [&](c10::ArrayRef<int64_t> source, c10::ArrayRef<int64_t> target) {
     if (!offers(*step.from, step.axes, source, target)) return std::vector<Runs>();

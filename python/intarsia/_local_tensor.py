@@ -29,7 +29,9 @@ _modes: list["LocalTensorMode"] = []  # that are open, innermost last
 
 class _LocalTensorMeta(type):
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and _core.is_per_rank(value)
+        if not isinstance(value, torch.Tensor) or _core.is_dtensor(value):
+            return False
+        return _core.is_per_rank(value) or enabled_local_tensor_mode() is not None  # a plain one is the same on all ranks
 
 
 class LocalTensor(metaclass=_LocalTensorMeta):

@@ -96,6 +96,8 @@ torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
 
 # Who calls functions while every rank has a generator of its own: with the function, its arguments and the usual way to call it.
 own_generators: list[Callable] = []
+# Who is told the states of the generators of all ranks when they begin to differ.
+generators_differ: list[Callable] = []
 
 
 class NumbersMode(TorchFunctionMode):
@@ -219,12 +221,19 @@ def _is_plain(value: Any) -> bool:
 
 
 def _rank_by_rank(func: Callable, ranks: int, args: tuple, kwargs: dict) -> Any:
-    """A function of no tensors, such as a factory: each rank makes its own from the same state of the generator."""
+    """A function of no tensors, such as a factory: each rank makes its own from the same state of the generator.
+
+    A rank that draws more numbers than another has another state afterwards.
+    """
     needs_grad = kwargs.pop("requires_grad", False)
-    before, results = torch.get_rng_state(), []
+    before, results, states = torch.get_rng_state(), [], []
     for rank in range(ranks):
         torch.set_rng_state(before)
         results.append(func(*tree_on(args, rank), **tree_on(kwargs, rank)))
+        states.append(torch.get_rng_state())
+    torch.set_rng_state(states[0])
+    if not all(torch.equal(state, states[0]) for state in states):
+        generators_differ[0](states)
     made = joined(results, getattr(func, "__name__", str(func)))
     return made.requires_grad_() if needs_grad else made
 

@@ -122,6 +122,45 @@ def _new_subgroups_by_enumeration(theirs: Callable) -> Callable:
     return new_subgroups_by_enumeration
 
 
+def _split_group(theirs: Callable) -> Callable:
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: "Sequence[Sequence[int]] | None" = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: "str | None" = None,
+        backend: Any = None,
+    ) -> Any:
+        parent = _group_of(parent_pg)
+        if parent is None:
+            return theirs(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+        if backend is not None and str(backend) != parent.getBackendName():
+            raise ValueError(f"[split_group] the groups of a simulation are {parent.getBackendName()!r}, but backend is {backend!r}. Leave it out.")
+        splits = _checked_splits(split_ranks, parent.size())
+        lines = [[line[place] for place in split] for line in parent.lines for split in splits]
+        options = {"timeout": timeout, "pg_options": pg_options, "group_desc": group_desc}
+        group = dist.new_group(ranks=lines[0], sort_ranks=False, **options)  # every rank's own: it plays them all
+        group.lines = lines
+        return group
+
+    return split_group
+
+
+def _checked_splits(splits: "Sequence[Sequence[int]] | None", size: int) -> list[list[int]]:
+    if not splits:
+        raise ValueError("split_ranks cannot be None or empty")
+    for split in splits:
+        if not split:
+            raise ValueError("the split group cannot be empty")
+        if len(split) != len(set(split)):
+            raise ValueError("the split group cannot have duplicate ranks")
+        if not all(0 <= place < size for place in split):
+            raise ValueError(f"[split_group] the ranks of the group are 0 to {size - 1}, but a split is {list(split)}.")
+    splits = [sorted(split) for split in splits]
+    _check_apart(splits)
+    return splits
+
+
 def _check_apart(lines: Sequence[Sequence[int]]) -> None:
     seen: dict[int, Sequence[int]] = {}
     for line in lines:
@@ -265,6 +304,10 @@ def _mesh_local_rank(self: DeviceMesh, mesh_dim: "int | str | None" = None) -> A
         if mesh_dim not in (self.mesh_dim_names or ()):
             raise KeyError(f"[get_local_rank] the mesh {self} has no dim {mesh_dim!r}.")
         mesh_dim = self.mesh_dim_names.index(mesh_dim)
+    if len(core_mesh(self).hosted) == simulated_world().size and dist.is_initialized():
+        group = _group_of(self.get_group(mesh_dim or 0))
+        if group is not None:  # its order need not be that of the mesh
+            return group.numbers(lambda line, rank: line.index(rank), -1)
     return _mesh_coordinate(self)[mesh_dim or 0]
 
 
@@ -295,7 +338,7 @@ _replace(_c10d, "new_subgroups_by_enumeration", _new_subgroups_by_enumeration)
 _replace(_c10d, "scatter_object_list", _scatter_object_list)
 _replace(_c10d, "gather", _by_root("dst"))
 _replace(_c10d, "scatter", _by_root("src"))
-_replace(_c10d, "split_group", _refused("Make a DeviceMesh and take its groups: mesh.get_group(dim)."))
+_replace(_c10d, "split_group", _split_group)
 for _name in ("gather_object", "send_object_list", "recv_object_list"):
     _replace(_c10d, _name, _refused("Use all_gather_object or broadcast_object_list."))
 _mesh_method("get_rank", _mesh_rank)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 
 from . import _core
-from ._numbers import joined, numbers_of, own_generators, per_rank, tree_on
+from ._numbers import generators_differ, joined, numbers_of, own_generators, per_rank, tree_on
 
 _PREFIXES = ("rand", "normal", "bernoulli", "multinomial", "poisson", "binomial", "dropout", "alpha_dropout", "feature_")
 _IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_")
@@ -29,6 +29,9 @@ def _differ(others: "list[torch.Tensor]") -> None:
     global _others
     _others = others
     own_generators[:] = [_call]
+
+
+generators_differ.append(lambda states: _differ(states[1:]))
 
 
 _INITS = {getattr(torch.nn.init, name) for name in dir(torch.nn.init) if name.endswith(("uniform_", "normal_", "orthogonal_", "sparse_"))}

@@ -96,7 +96,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def __init__(self, rank: int, size: int, ranks: Sequence[int], fake: Any) -> None:
         super().__init__(rank, size)
-        self.lines = [sorted(ranks) if ranks else list(range(size))]  # who talks to whom; see set_lines
+        self.lines = [list(ranks) or list(range(size))]  # who talks to whom, in the order of the group
         self.of_world = not ranks
         self.acting = rank  # the rank that PyTorch's own functions go on as
         self._busy = False  # one collective may be made of others

@@ -239,6 +239,32 @@ class Collectives(Ranks):
         with self.assertRaisesRegex(ValueError, "divisible"):
             dist.new_subgroups(3)
 
+    def test_groups_are_split(self):
+        table = [
+            (None, [[0, 1], [2, 3]], [3, 3, 7, 7]),
+            (None, [[3, 0], [2, 1]], [5, 5, 5, 5]),
+            (None, [[1, 2]], [1, 5, 5, 4]),
+            (self.tp, [[0], [1]], [1, 2, 3, 4]),
+            (self.dp, [[0, 1]], [4, 6, 4, 6]),
+        ]
+        for parent, splits, expected in table:
+            group, x = dist.split_group(parent, splits), self.x.clone()
+            dist.all_reduce(x, group=group)
+            self.check(x[0], expected)
+        self.assertEqual(str(dist.get_rank(dist.split_group(split_ranks=[[1, 0], [3, 2]]))), "0|1|0|1")
+        bad = {"empty": [], "cannot be empty": [[]], "duplicate": [[0, 0]], "appeared in both": [[0, 1], [1, 2]], "are 0 to 3": [[0, 4]]}
+        for text, splits in bad.items():
+            with self.assertRaisesRegex(ValueError, text):
+                dist.split_group(split_ranks=splits)
+        with self.assertRaisesRegex(ValueError, "Leave it out"):
+            dist.split_group(split_ranks=[[0, 1]], backend="gloo")
+
+    def test_a_group_keeps_the_order_that_it_is_given(self):
+        group, got = dist.new_group([2, 0], sort_ranks=False), torch.zeros(2)
+        self.assertEqual(str(dist.get_rank(group)), "1|-1|0|-1")
+        dist.all_gather_into_tensor(got, self.x[:1], group)
+        self.check(got, [[3, 1], [0, 0], [3, 1], [0, 0]])
+
     def test_lists_are_gathered(self):
         outs = [torch.zeros(2) for _ in range(4)]
         dist.all_gather(outs, self.x)
@@ -298,8 +324,6 @@ class Collectives(Ranks):
             dist.all_gather_into_tensor(torch.zeros(3), torch.ones(1))
         with self.assertRaisesRegex(ValueError, "one shape and dtype"):
             dist.all_reduce(torch.ones(self.rank + 1))
-        with self.assertRaisesRegex(NotImplementedError, "is not simulated. Make a DeviceMesh"):
-            dist.split_group(split_ranks=[[0, 1], [2, 3]])
 
 
 class Outside(unittest.TestCase):
