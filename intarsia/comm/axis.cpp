@@ -13,6 +13,7 @@
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/comm/words.h"
 #include "intarsia/core/twins.h"
 
 namespace intarsia {
@@ -98,6 +99,7 @@ void carry(const Engine& engine, const Line& line, std::string kind, int64_t sen
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(engine, line, kind, wait, start);
   if (!recording()) return;
+  if (WordScope::active()) return record(AgreementEvent{CauseScope::op(), line.name});
   record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
                    seconds_since_start() - begin, engine.carrier(line)});
 }
