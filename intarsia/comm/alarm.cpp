@@ -27,6 +27,11 @@ std::optional<int64_t> Alarm::raised() {
   return std::nullopt;
 }
 
+bool Alarm::answers() const {
+  std::lock_guard lock(mutex_);
+  return store_ != nullptr;
+}
+
 int64_t Alarm::first_gone(int64_t rank) {
   std::lock_guard lock(mutex_);
   try {

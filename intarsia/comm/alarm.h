@@ -26,11 +26,12 @@ class Alarm {
   // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that was
   // reported.
   int64_t first_gone(int64_t rank);
+  bool answers() const;  // whether the store did, as far as we have asked
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;  // null: there is none, or it does not answer
   std::string key_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/comm/words.h"
 
 namespace intarsia {
 namespace {
@@ -58,6 +59,7 @@ void carry(const Engine& engine, const Line& line, std::string kind, int64_t sen
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(engine, line, kind, wait, start);
   if (!recording()) return;
+  if (WordScope::active()) return record(AgreementEvent{CauseScope::op(), line.name});
   record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
                    seconds_since_start() - begin, engine.carrier(line)});
 }

@@ -54,6 +54,14 @@ uint64_t hash_of(const std::vector<int64_t>& counts) {
 
 const char* Collective::name(Kind kind) { return kKinds[kind]; }
 
+Collective Collective::step(uint64_t which) const {
+  auto part = *this;
+  part.whole = number;
+  part.counts = mixed(mixed(counts, number), which);
+  part.flight = 0;
+  return part;
+}
+
 uint64_t Collective::fingerprint() const {
   auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
   hash = mixed(mixed(mixed(hash, counts), source + 1), move);

@@ -35,7 +35,11 @@ struct Collective {
   std::string axis;
   uint64_t number = 0;          // on its line, from 0; given by the group
   uint64_t flight = 0;          // see Note [Flights]; 0: not recorded
+  std::optional<uint64_t> whole;  // of a step inside a host: the number of the collective on the larger line
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
+
+  // A step of this one, inside a host. See Note [Two levels].
+  Collective step(uint64_t which) const;
 
   static const char* name(Kind kind);
   uint64_t fingerprint() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -48,6 +49,23 @@ Note read_note(const std::string& text) {
   return note;
 }
 
+std::string write_awaited(uint64_t number, const std::vector<int64_t>& ranks) {
+  std::ostringstream out;
+  out << number;
+  for (auto rank : ranks) out << " " << rank;
+  return out.str();
+}
+
+// None, if that was another collective.
+std::vector<int64_t> read_awaited(const std::string& text, uint64_t number) {
+  std::istringstream in(text);
+  uint64_t then = 0;
+  std::vector<int64_t> ranks;
+  in >> then;
+  for (int64_t rank = 0; then == number && in >> rank;) ranks.push_back(rank);
+  return ranks;
+}
+
 std::string last_key(int64_t rank) { return "waiting/" + std::to_string(rank); }
 
 // Parts of one all_to_all that do not fit each other.
@@ -73,6 +91,8 @@ std::string Notes::key(int64_t rank) const { return c10::str("waits/", line_, "/
 
 std::string Notes::farewell_key(int64_t rank) const { return c10::str("left/", line_, "/", rank); }
 
+std::string Notes::awaited_key(int64_t rank) const { return c10::str("awaits/", line_, "/", rank); }
+
 std::string Notes::read(int64_t member, const History& history, const Collective& call) const {
   auto me = ranks_[position_], other = ranks_[member];
   if (!store_->check({key(other)})) return "";
@@ -86,9 +106,10 @@ std::string Notes::read(int64_t member, const History& history, const Collective
 }
 
 // A store that does not answer is no news: its server may have ended well before us.
-std::string Notes::compare(const History& history, const Collective& call) const {
+std::string Notes::compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited) const {
   if (!store_) return "";
   try {
+    if (!awaited.empty()) store_->set(awaited_key(ranks_[position_]), write_awaited(call.number, awaited));
     store_->set(key(ranks_[position_]), write_note(history, call));
     store_->set(last_key(ranks_[position_]), c10::str(call.text(), " on axis \"", call.axis, "\" (ranks ", c10::ArrayRef<int64_t>(ranks_), ")"));
     for (size_t j = 0; j < ranks_.size(); ++j) {
@@ -98,6 +119,25 @@ std::string Notes::compare(const History& history, const Collective& call) const
   } catch (const std::exception&) {
   }
   return "";
+}
+
+std::vector<int64_t> Notes::behind(const std::vector<int64_t>& ranks, uint64_t number) const {
+  std::set<int64_t> seen{ranks_[position_]}, ends;
+  auto next = ranks;
+  try {
+    while (store_ && !next.empty()) {
+      auto rank = next.back();
+      next.pop_back();
+      if (!seen.insert(rank).second) continue;
+      auto key = awaited_key(rank);
+      auto awaited = store_->check({key}) ? read_awaited(store_->get_to_str(key), number) : std::vector<int64_t>();
+      std::erase_if(awaited, [&](int64_t other) { return seen.count(other); });
+      if (awaited.empty()) ends.insert(rank);
+      next.insert(next.end(), awaited.begin(), awaited.end());
+    }
+  } catch (const std::exception&) {
+  }
+  return ends.empty() ? ranks : std::vector<int64_t>(ends.begin(), ends.end());
 }
 
 std::string Notes::last_seen(const std::vector<int64_t>& ranks) const {

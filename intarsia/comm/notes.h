@@ -16,6 +16,16 @@ class Store;
 
 namespace intarsia {
 
+// A line of which another one, inside a host, is a part: it knows what all of its ranks wait in.
+class LargerLine {
+ public:
+  virtual ~LargerLine() = default;
+  // As Notes, for the collective of which `step` is a part.
+  virtual std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const = 0;
+  virtual std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const = 0;
+  virtual std::string last_seen(const std::vector<int64_t>& ranks) const = 0;
+};
+
 // Notes of the ranks of one line in the store of the job. See Note [A message knows what it is].
 class Notes {
  public:
@@ -24,8 +34,12 @@ class Notes {
   ~Notes();
 
   // Tells the others that we wait in `call`, and reads what they wait in. Two that differ at the same number are a mistake of the
-  // program, told with both sides; else the text is empty.
-  std::string compare(const History& history, const Collective& call) const;
+  // program, told with both sides; else the text is empty. `awaited`: the ranks for whom we wait, where others may wait for us because
+  // of them.
+  std::string compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited = {}) const;
+
+  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have told.
+  std::vector<int64_t> behind(const std::vector<int64_t>& ranks, uint64_t number) const;
 
   // Where those members wait, as far as they have told, on whatever line: "; rank 1 was last seen waiting in ...".
   std::string last_seen(const std::vector<int64_t>& ranks) const;
@@ -40,6 +54,7 @@ class Notes {
  private:
   std::string key(int64_t rank) const;
   std::string farewell_key(int64_t rank) const;
+  std::string awaited_key(int64_t rank) const;
   std::string read(int64_t member, const History& history, const Collective& call) const;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string line_;

@@ -214,10 +214,10 @@ Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int6
   return shuffle(now, now->with(goal), cut, p);
 }
 
-// Whether two reductions, one behind the other, are one along the axes of both: of the same op, or of sums and averages, which
-// are sums that are divided at the end.
+// Whether two reductions, one behind the other, are one along the axes of both: both to all members or both to parts, of the same op,
+// or of sums and averages, which are sums that are divided at the end.
 bool merge(const Step& first, const Step& second) {
-  if (first.kind != StepKind::all_reduce || second.kind != StepKind::all_reduce) return false;
+  if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter)) return false;
   auto op = *pending_op(second.from->placements()[second.axes[0]]);
   auto sums = [](ReduceOp op) { return op == ReduceOp::sum || op == ReduceOp::avg; };
   return std::all_of(first.axes.begin(), first.axes.end(), [&](int64_t axis) {
@@ -229,7 +229,7 @@ bool merge(const Step& first, const Step& second) {
 void append(Plan& plan, Step step, const Problem& p) {
   if (!plan.steps.empty() && merge(plan.steps.back(), step)) {
     auto& last = plan.steps.back();
-    Step one{StepKind::all_reduce, last.axes, last.from, step.to};
+    Step one{step.kind, last.axes, last.from, step.to};
     one.axes.insert(one.axes.end(), step.axes.begin(), step.axes.end());
     std::sort(one.axes.begin(), one.axes.end());
     auto apart = cost_of(last, p), together = cost_of(one, p);

@@ -154,6 +154,31 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
   return lay_out(exchange(axis, std::move(trades), async), std::move(targets));
 }
 
+// What one collective along the axes of a step reduces by.
+struct MergedOp {
+  ReduceOp op;
+  int64_t divisor = 1;  // of a sum along some axes and an average along others: the members of the latter
+
+  MergedOp(const Step& step, const Shards& shards) : op(*pending_op(step.from->placements()[step.axes[0]])) {
+    int64_t averaged = 1;
+    bool mixed = false;
+    for (auto axis : step.axes) {
+      auto own = *pending_op(step.from->placements()[axis]);
+      if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
+      mixed = mixed || own != op;
+    }
+    if (!mixed) return;
+    if (!shards.empty()) check_reducible(step.kind == StepKind::all_reduce ? "all_reduce" : "reduce_scatter", shards[0].scalar_type(), ReduceOp::avg);
+    op = ReduceOp::sum;
+    divisor = averaged;
+  }
+
+  void divide(const Shards& sums) const {
+    at::NoGradGuard no_grad;
+    if (divisor != 1) write_once(sums, {}, [&](size_t slot) { sums[slot].div_(divisor); });
+  }
+};
+
 std::vector<int64_t> counts_of_parts(const at::Tensor& shard, const Placement& cut, int64_t parts) {
   std::vector<int64_t> counts;
   auto dim = cut_dim(cut), length = shard.size(dim), others = length ? shard.numel() / length : 0;
@@ -161,18 +186,44 @@ std::vector<int64_t> counts_of_parts(const at::Tensor& shard, const Placement& c
   return counts;
 }
 
+// Cuts a shard along the axes of a step but the last, and hands on what each member along these gets, with the cut along the last.
+template <class Take>
+void each_part(const Step& step, const at::Tensor& shard, Take take, size_t k = 0) {
+  auto& cut = step.to->placements()[step.axes[k]];
+  auto parts = step.to->mesh().size(step.axes[k]);
+  if (k + 1 == step.axes.size()) return take(shard, cut, parts);
+  for (int64_t j = 0; j < parts; ++j) each_part(step, part_of(shard, cut, parts, j), take, k + 1);
+}
+
+// The parts of all members, in the order of the line.
+at::Tensor packed_parts(const Step& step, const at::Tensor& shard) {
+  std::vector<at::Tensor> all;
+  each_part(step, shard, [&](const at::Tensor& part, const Placement& cut, int64_t parts) {
+    for (auto& one : parts_in_order(part, cut, parts)) all.push_back(std::move(one));
+  });
+  return packed(all, shard.options());
+}
+
+std::vector<int64_t> counts_of_members(const Step& step, const at::Tensor& shard) {
+  std::vector<int64_t> all;
+  each_part(step, shard, [&](const at::Tensor& part, const Placement& cut, int64_t parts) {
+    for (auto count : counts_of_parts(part, cut, parts)) all.push_back(count);
+  });
+  return all;
+}
+
 Shards reduce_scatter(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape) {
   auto& mesh = step.from->mesh();
   auto& axis = Axis::of(mesh, step.axes);
-  auto op = *pending_op(step.from->placements()[step.axes[0]]);
-  auto& cut = step.to->placements()[step.axes[0]];
+  MergedOp merged(step, shards);
   Counts counts;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     bool as_before = slot > 0 && shards[slot].sizes() == shards[slot - 1].sizes();
-    counts.push_back(as_before ? counts.back() : counts_of_parts(shards[slot], cut, axis.size()));
+    counts.push_back(as_before ? counts.back() : counts_of_members(step, shards[slot]));
   }
-  auto send = made_once(shards, [&](auto& shard) { return packed(parts_in_order(shard, cut, axis.size()), shard.options()); });
-  auto reduced = axis.reduce_scatter(send, counts, op);
+  auto send = made_once(shards, [&](auto& shard) { return packed_parts(step, shard); });
+  auto reduced = axis.reduce_scatter(send, counts, merged.op);
+  merged.divide(reduced);
   Shards result;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     result.push_back(reduced[slot].view(local_shape(*step.to, shape, mesh.slots()[slot].coordinate)));
@@ -186,21 +237,12 @@ Shards apart(const Shards& shards) {
 
 Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   Wait wait;
-  auto op = *pending_op(step.from->placements()[step.axes[0]]);
-  int64_t averaged = 1;  // members of the axes along which a sum is divided by their number
-  bool mixed = false;
-  for (auto axis : step.axes) {
-    auto own = *pending_op(step.from->placements()[axis]);
-    if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
-    mixed = mixed || own != op;
-  }
-  if (mixed && !shards.empty()) check_reducible("all_reduce", shards[0].scalar_type(), ReduceOp::avg);
+  MergedOp merged(step, shards);
   auto mine = async ? apart(shards) : shards;
-  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(mine, mixed ? ReduceOp::sum : op, async ? &wait : nullptr);
-  return [wait, result, divisor = mixed ? averaged : 1] {
+  auto result = Axis::of(step.from->mesh(), step.axes).all_reduce(mine, merged.op, async ? &wait : nullptr);
+  return [wait, result, merged] {
     if (wait) wait();
-    at::NoGradGuard no_grad;
-    if (divisor != 1) write_once(result, {}, [&](size_t slot) { result[slot].div_(divisor); });
+    merged.divide(result);
     return result;
   };
 }

@@ -198,6 +198,17 @@ TEST(RedistributeTable, WhatIsPendingAlongTwoAxesIsReducedByOneCollective) {
   });
 }
 
+TEST(RedistributeTable, WhatIsPendingAlongTwoAxesIsScatteredByOneCollective) {
+  for_each_world({4}, [&](int64_t) {
+    auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+    for (auto* to : {"[S(0), S(1)]", "[S(1), S(0)]", "[S(0), S(0)]", "[SS(0, 2), S(1)]"}) {
+      EXPECT_EQ(heard_on(mesh, "[P(sum), P(sum)]", to), "reduce_scatter(sum) dp_tp 192B;") << to;
+      EXPECT_EQ(heard_on(mesh, "[P(avg), P(sum)]", to), "reduce_scatter(sum) dp_tp 192B;") << to;
+      EXPECT_EQ(heard_on(mesh, "[P(max), P(max)]", to), "reduce_scatter(max) dp_tp 192B;") << to;
+    }
+  });
+}
+
 // Between hosts that are slow to reach, as few bytes as possible.
 TEST(RedistributeTable, ASlowAxisIsReducedByItself) {
   for_each_world({8}, [&](int64_t) {
@@ -206,6 +217,9 @@ TEST(RedistributeTable, ASlowAxisIsReducedByItself) {
     set_link_cost(mesh, 1, {1, 10});
     auto *pending = Layout::get(mesh, {Partial(), Partial()}), *whole = Layout::get(mesh, {Replicate(), Replicate()});
     EXPECT_EQ(plan(pending, whole, {1 << 20}, 4).steps.size(), 2);
+    auto* parts = Layout::get(mesh, {Shard(1), Shard(0)});
+    EXPECT_EQ(str(plan(pending, parts, {1 << 10, 1 << 10}, 4)),
+              "reduce_scatter tp [P(sum), P(sum)] -> [P(sum), S(0)]; reduce_scatter host [P(sum), S(0)] -> [S(1), S(0)]");
     for (int64_t axis : {0, 1}) set_link_cost(mesh, axis, LinkCost());
   });
 }

@@ -12,13 +12,15 @@
 #include "intarsia/comm/c10d/collective_group.h"
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/comm/c10d/making.h"
 #include "intarsia/comm/c10d/own_backend.h"
 #include "intarsia/comm/c10d/proof.h"
+#include "intarsia/comm/c10d/two_level_group.h"
 #include "intarsia/comm/impatient_store.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/mpi/mpi_group.h"
-#include "intarsia/comm/shm/meet.h"
+#include "intarsia/comm/shm/hosts.h"
 #include "intarsia/comm/shm/shm_group.h"
 
 namespace intarsia {
@@ -174,19 +176,48 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   meeting->setTimeout(options_.timeout);
   if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks, entry.uid);
   if (auto shared = shared_group(meeting, ranks, entry.uid)) return shared;
-  if (entry.fallback) return group_over(entry.fallback, ranks, count_up<int>(ranks.size()));
+  auto hosts = hosts_of(meeting, ranks);
+  if (entry.fallback) return group_between(entry.fallback, ranks, std::move(hosts));
   std::shared_ptr<GlooMaker> gloo;
   {
     std::lock_guard lock(mutex_);
     if (!gloo_) gloo_ = std::make_shared<GlooMaker>(options_.interface, options_.timeout);
     gloo = gloo_;
   }
-  arrive("make_group", *meeting, hosted()[0], ranks, options_.timeout);
   int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
-  auto backend = gloo->make(meeting, position, ranks.size());
+  Making making(*meeting, hosted()[0], ranks, options_.timeout);
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = gloo->make(meeting, position, ranks.size());
+  } catch (const std::exception& error) {
+    making.fail(error, alarm_of(key).get());
+  }
+  making.done();
   auto secret = is_loopback(options_.interface) ? "" : job_secret();  // no stranger reaches loopback
   if (!secret.empty()) check_members(*backend, secret, key, ranks, position, options_.timeout);
-  return group_over(std::move(backend), ranks, count_up<int>(ranks.size()));
+  return group_between(std::move(backend), ranks, std::move(hosts));
+}
+
+// None: this line is not done in two levels.
+std::optional<Hosts> C10dEngine::hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks) const {
+  if (options_.lines != Lines::either || !options_.direct || ranks.size() < 3) return std::nullopt;
+  return find_hosts(c10::make_intrusive<c10d::PrefixStore>("hosts", meeting), hosted()[0], ranks, options_.timeout);
+}
+
+std::shared_ptr<const Group> C10dEngine::group_between(c10::intrusive_ptr<c10d::Backend> backend, const std::vector<int64_t>& ranks,
+                                                       std::optional<Hosts> hosts) const {
+  auto peers = count_up<int>(ranks.size());
+  if (!hosts) return group_over(std::move(backend), ranks, std::move(peers));
+  auto members = members_over(std::move(backend), ranks, std::move(peers));
+  auto alarm = members.alarm;
+  auto line = std::make_shared<DirectLine>(std::move(members), true);
+  std::shared_ptr<const HostGroup> inside;
+  auto begin = hosts->begins[hosts->own], end = hosts->begins[hosts->own + 1];
+  if (end - begin > 1) {
+    inside = make_shm_group({{ranks.begin() + begin, ranks.begin() + end}, line->members.position - begin, std::move(hosts->trial.segment),
+                             std::move(hosts->trial.processes), options_.timeout, alarm, nullptr, line});
+  }
+  return make_two_level_group(Levels(std::move(line), *hosts, std::move(inside)));
 }
 
 // Null: this line is for gloo.
@@ -214,17 +245,20 @@ std::shared_ptr<const Group> C10dEngine::group_over_mpi(std::shared_ptr<MpiTraff
   return make_mpi_group(std::move(mpi), std::move(side));
 }
 
-std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
-                                                    std::vector<int64_t> ranks, std::vector<int> peers) const {
+Members C10dEngine::members_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks, std::vector<int> peers) const {
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
-  bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
   auto alarm = backend ? alarm_of(key_of(ranks) + "/" + backend->getGroupUid()) : nullptr;
   auto notes = backend ? notes_of(ranks, backend->getGroupUid()) : nullptr;
-  Members members{std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm),
-                  std::move(notes)};
+  return {std::move(backend), std::move(ranks), std::move(peers), position, options_.timeout, std::move(alarm), std::move(notes)};
+}
+
+std::shared_ptr<const Group> C10dEngine::group_over(c10::intrusive_ptr<c10d::Backend> backend,
+                                                    std::vector<int64_t> ranks, std::vector<int> peers) const {
+  bool direct = !backend || (options_.direct && backend->getBackendName() == "gloo");
+  auto members = members_over(std::move(backend), std::move(ranks), std::move(peers));
   // Other backends carry part of their ranks only by messages, too.
-  return direct || !members.whole() ? make_direct_group(std::move(members))
-                                    : make_collective_group(std::move(members));
+  if (!direct && members.whole()) return make_collective_group(std::move(members));
+  return make_direct_group(std::make_shared<DirectLine>(std::move(members)));
 }
 
 std::shared_ptr<Alarm> C10dEngine::alarm_of(const std::string& group) const {

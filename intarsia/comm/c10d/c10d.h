@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ namespace intarsia {
 class Alarm;
 class GlooMaker;
 class Group;
+struct Hosts;
+struct Members;
 class MpiTraffic;
 class Notes;
 
@@ -81,6 +84,10 @@ class C10dEngine final : public Engine {
                                               const std::vector<int64_t>& ranks, const std::string& uid) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
+  Members members_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks, std::vector<int> peers) const;
+  std::optional<Hosts> hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> group_between(c10::intrusive_ptr<c10d::Backend> backend, const std::vector<int64_t>& ranks,
+                                             std::optional<Hosts> hosts) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;
   std::shared_ptr<Notes> notes_of(const std::vector<int64_t>& ranks, const std::string& group) const;
   std::shared_ptr<const Group> group_inside_adopted(const std::vector<int64_t>& ranks) const;

@@ -119,8 +119,7 @@ void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room
 
 class DirectGroup final : public Group {
  public:
-  explicit DirectGroup(Members members)
-      : line_(std::make_shared<DirectLine>(std::move(members))), room_(std::make_shared<Room>()) {
+  explicit DirectGroup(std::shared_ptr<DirectLine> line) : line_(std::move(line)), room_(std::make_shared<Room>()) {
     carrier_ = this->members().backend ? this->members().backend->getBackendName() : "gloo";
   }
 
@@ -229,6 +228,6 @@ class DirectGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_direct_group(Members members) { return std::make_unique<DirectGroup>(std::move(members)); }
+std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line) { return std::make_unique<DirectGroup>(std::move(line)); }
 
 }  // namespace intarsia

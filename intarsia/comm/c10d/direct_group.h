@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "intarsia/comm/group.h"
-#include "intarsia/comm/c10d/members.h"
+#include "intarsia/comm/c10d/messages.h"
 
 namespace intarsia {
 
 // For backends whose send and recv work side by side, as gloo's do: see Note [Direct exchange].
-std::unique_ptr<Group> make_direct_group(Members members);
+std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line);
 
 }  // namespace intarsia

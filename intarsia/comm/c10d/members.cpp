@@ -1,9 +1,16 @@
 #include "intarsia/comm/c10d/members.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace intarsia {
+namespace {
+
+constexpr int kNeverSent = 0x1A76 << 15;  // see Note [Direct exchange]
+
+}  // namespace
 
 bool Members::whole() const {
   if (!backend || backend->getSize() != size()) return false;
@@ -20,9 +27,25 @@ std::string Members::interrupted() const {
   return rank ? c10::str("rank ", *rank, " was interrupted while it waited. Start the job again.") : "";
 }
 
+// Gloo refuses to receive from whom it has lost.
+std::vector<int64_t> Members::unconnected(int64_t member) const {
+  std::vector<int64_t> lost;
+  for (int64_t j = 0; j < size(); ++j) {
+    bool is_lost = j == member;
+    try {
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      if (!is_lost && j != position && gloo()) backend->recv(nothing, peers[j], kNeverSent);
+    } catch (const std::exception&) {
+      is_lost = true;
+    }
+    if (is_lost) lost.push_back(ranks[j]);
+  }
+  std::sort(lost.begin(), lost.end());
+  return lost;
+}
+
 // Gloo closes all connections of a group when a wait times out, so we wait for a message that nobody sends.
 void Members::give_up() const {
-  constexpr int kNeverSent = 0x1A76 << 15;  // see Note [Direct exchange]
   if (alarm) alarm->raise(ranks[position]);
   if (!gloo() || size() == 1) return;
   std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};

@@ -34,6 +34,8 @@ struct Members {
 
   // The rank that was interrupted, as the end of an error; empty if none was.
   std::string interrupted() const;
+  // Those to whom there is no connection any more; `member` is known to be one.
+  std::vector<int64_t> unconnected(int64_t member) const;
   // We were interrupted: tells the others, and closes the connections, so that no side waits for what will not come.
   void give_up() const;
 };

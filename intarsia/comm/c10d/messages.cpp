@@ -25,9 +25,10 @@ std::string list(const std::vector<int64_t>& ranks) {
 
 }  // namespace
 
-DirectLine::DirectLine(Members given)
-    : members(std::move(given)), gloo(members.gloo()), hash(hash_of(members.ranks)) {
-  flights_ = flight_line(members.ranks[members.position], members.ranks, members.backend ? members.backend->getBackendName() : "gloo");
+DirectLine::DirectLine(Members given, bool levels)
+    : members(std::move(given)), gloo(members.gloo()), levels(levels), hash(hash_of(members.ranks)) {
+  auto carrier = levels ? kTwoLevels : members.backend ? members.backend->getBackendName() : "gloo";
+  flights_ = flight_line(members.ranks[members.position], members.ranks, carrier);
 }
 
 void DirectLine::number(Collective& call) {
@@ -53,8 +54,23 @@ History DirectLine::history() const {
   return history_.tail(kComparedCalls);
 }
 
-Messages::Messages(std::shared_ptr<DirectLine> line, Collective call) : line_(std::move(line)), call_(std::move(call)) {
+std::string DirectLine::compare(const Collective& step, const std::vector<int64_t>& awaited) const {
+  auto calls = history();
+  auto* call = calls.find(*step.whole);
+  return members.notes && call ? members.notes->compare(calls, *call, awaited) : "";
+}
+
+std::vector<int64_t> DirectLine::behind(const std::vector<int64_t>& ranks, const Collective& step) const {
+  return members.notes ? members.notes->behind(ranks, *step.whole) : ranks;
+}
+
+std::string DirectLine::last_seen(const std::vector<int64_t>& ranks) const {
+  return members.notes ? members.notes->last_seen(ranks) : "";
+}
+
+Messages::Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step) : line_(std::move(line)), call_(std::move(call)) {
   hash_ = mixed(mixed(line_->hash, call_.number), call_.fingerprint());
+  if (step) hash_ = mixed(hash_, step);
   works_.reserve(2 * members().size());
 }
 
@@ -111,7 +127,11 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
   auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
-  line_->fail(call_, c10::str(list({first}), " is gone (", others, plain_text(error), "). See why it ended."));
+  // Who served the store may have left because of another one, and cannot tell any more.
+  bool told = members().alarm && members().alarm->answers();
+  auto lost = first == rank && !told ? members().unconnected(peer) : std::vector<int64_t>{first};
+  line_->fail(call_, c10::str(list(lost), lost.size() == 1 ? " is gone (" : " are gone (", others, plain_text(error), "). See why ",
+                              lost.size() == 1 ? "it" : "they", " ended."));
 }
 
 // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
@@ -121,7 +141,9 @@ void Messages::check_alarm() {
 }
 
 void Messages::compare_notes() {
-  auto text = members().notes ? members().notes->compare(line_->history(), call_) : "";
+  std::vector<int64_t> awaited;
+  if (line_->levels && next_ < works_.size()) awaited.push_back(members().ranks[works_[next_].peer]);
+  auto text = members().notes ? members().notes->compare(line_->history(), call_, awaited) : "";
   if (!text.empty()) line_->fail(call_, text);
 }
 
@@ -141,6 +163,7 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Note
     if (line_->trouble.exists()) throw;
     if (Clock::now() < deadline) gone(message.peer, error);
     auto late = missing();
+    if (line_->levels && members().notes) late = members().notes->behind(late, call_.number);
     line_->fail(call_, c10::str(list(late), " did not take part within ", std::chrono::duration<double>(members().timeout).count(), " s",
                                 members().notes ? members().notes->last_seen(late) : "",
                                 ". Stuck, gone, or running other code: look at the output. ",

@@ -24,12 +24,15 @@ namespace intarsia {
 
 struct FlightLine;
 
+constexpr auto kTwoLevels = "shm+gloo";  // what carries a line in two levels
+
 // What a group and its messages share: the messages may outlive the group.
-class DirectLine {
+class DirectLine final : public LargerLine {
  public:
-  explicit DirectLine(Members members);
+  // `levels`: some of the members talk to each other through memory, see Note [Two levels].
+  explicit DirectLine(Members members, bool levels = false);
   const Members members;
-  const bool gloo;
+  const bool gloo, levels;
   const uint64_t hash;  // keeps lines that share a backend apart
   Trouble trouble;
 
@@ -37,6 +40,10 @@ class DirectLine {
   [[noreturn]] void fail(const Collective& call, const std::string& text);
   void interrupt();         // ends all waits, here and of the peers
   History history() const;
+
+  std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const override;
+  std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const override;
+  std::string last_seen(const std::vector<int64_t>& ranks) const override;
 
  private:
   mutable std::mutex mutex_;
@@ -49,8 +56,8 @@ class DirectLine {
 // long.
 class Messages {
  public:
-  // The call has its number.
-  Messages(std::shared_ptr<DirectLine> line, Collective call);
+  // The call has its number. `step` tells the messages of one call apart that lie in several of these.
+  Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step = 0);
   ~Messages();  // waits: the caller did not, but the peers count on it
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;

@@ -81,19 +81,40 @@ Wait Worker::run(std::function<void()> work, std::function<void()> give_up) {
   return [job] { job->wait(); };
 }
 
+bool Worker::idle() {
+  std::lock_guard lock(mutex_);
+  return jobs_.empty() && !running_;
+}
+
+bool Worker::claim() {
+  std::lock_guard lock(mutex_);
+  if (!jobs_.empty() || running_) return false;
+  return running_ = true;
+}
+
+void Worker::release() {
+  {
+    std::lock_guard lock(mutex_);
+    running_ = false;
+  }
+  more_.notify_one();
+}
+
 bool Worker::runs_here() const { return thread_ && thread_->get_id() == std::this_thread::get_id(); }
 
 void Worker::serve() {
   std::unique_lock lock(mutex_);
   while (true) {
-    more_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    more_.wait(lock, [&] { return stopping_ || (!jobs_.empty() && !running_); });
     if (jobs_.empty()) return;
     auto job = std::move(jobs_.front());
     jobs_.pop_front();
+    running_ = true;
     lock.unlock();
     job->run();
     job.reset();
     lock.lock();
+    running_ = false;
   }
 }
 

@@ -21,6 +21,10 @@ class Worker {
 
   // The wait throws what `work` throws. It can be interrupted: `give_up` is called, and has to make `work` end.
   Wait run(std::function<void()> work, std::function<void()> give_up);
+  bool idle();             // nothing is left to be done
+  // If nothing is left to be done: what is asked for from now on waits until release(), while the caller does something itself.
+  bool claim();
+  void release();
   bool runs_here() const;  // whether this is its thread, which cannot wait for itself
 
  private:
@@ -29,7 +33,7 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable more_;
   std::deque<std::shared_ptr<Job>> jobs_;
-  bool stopping_ = false;
+  bool stopping_ = false, running_ = false;
   int pid_ = 0;  // that of the thread
   std::unique_ptr<std::thread> thread_;
 };

@@ -1,6 +1,7 @@
 #include "intarsia/comm/shm/meet.h"
 
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,11 +26,18 @@ constexpr auto kYes = "yes ";
 
 int open_process(int64_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)); }
 
+// Tests make several hosts out of one: so many ranks on each.
+std::string pretended_host(int64_t rank) {
+  auto* text = getenv("INTARSIA_TEST_HOSTS");
+  auto each = text ? std::atoll(text) : 0;
+  return each > 0 ? " as host " + std::to_string(rank / each) : "";
+}
+
 // Processes see each other's files and ends if they run under one kernel and in one namespace of processes.
-std::string boot_id() {
+std::string boot_id(int64_t rank) {
   std::string text;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
-  return text;
+  return text + pretended_host(rank);
 }
 
 std::string process_namespace() {
@@ -45,7 +53,7 @@ uint64_t random_token() {
 
 // What the first member says: where its memory is, and how to know that it is that.
 struct Offer {
-  std::string boot = boot_id(), processes = process_namespace(), path;  // path is empty: none, and `why_not`
+  std::string boot, processes = process_namespace(), path;  // path is empty: none, and `why_not`
   uint64_t token = 0;
   std::string why_not = "-";
 
@@ -67,8 +75,9 @@ std::string text_of(const std::exception& error) {
   return ours ? ours->what_without_backtrace() : error.what();
 }
 
-std::shared_ptr<Segment> make_offer(c10d::Store& store, int64_t size) {
+std::shared_ptr<Segment> make_offer(c10d::Store& store, int64_t rank, int64_t size) {
   Offer offer;
+  offer.boot = boot_id(rank);
   std::shared_ptr<Segment> segment;
   try {
     TORCH_CHECK(size <= kMostMembers, size, " ranks are more than the ", kMostMembers, " that can share memory");
@@ -84,8 +93,8 @@ std::shared_ptr<Segment> make_offer(c10d::Store& store, int64_t size) {
 }
 
 // Throws what stands in the way.
-std::shared_ptr<Segment> accept_offer(const Offer& offer, int64_t position, int64_t size) {
-  TORCH_CHECK(offer.boot == boot_id(), "is on another host");
+std::shared_ptr<Segment> accept_offer(const Offer& offer, int64_t rank, int64_t position, int64_t size) {
+  TORCH_CHECK(offer.boot == boot_id(rank), "is on another host");
   TORCH_CHECK(offer.processes == process_namespace(), "is in another namespace of processes (", process_namespace(), ")");
   auto segment = Segment::open(offer.path, size);
   TORCH_CHECK(segment->member(0).echo == offer.token, "found other memory at ", offer.path);
@@ -100,6 +109,8 @@ void check_processes_can_be_watched() {
 }
 
 }  // namespace
+
+std::string host_name(int64_t rank) { return boot_id(rank) + " " + process_namespace(); }
 
 Process::Process(int64_t pid) : fd_(open_process(pid)), gone_(fd_ < 0) {}
 Process::~Process() {
@@ -121,14 +132,14 @@ Trial try_to_share(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, c
                    std::chrono::milliseconds timeout) {
   int64_t size = ranks.size(), position = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
   Trial trial;
-  if (position == 0) trial.segment = make_offer(*store, size);
+  if (position == 0) trial.segment = make_offer(*store, rank, size);
   arrive("make_group", *store, rank, ranks, timeout);
   auto offer = Offer::parse(store->get_to_str("offer"));
   auto answer = kYes + std::to_string(getpid());
   try {
     TORCH_CHECK(!offer.path.empty(), "found ", offer.why_not);
     check_processes_can_be_watched();
-    if (position != 0) trial.segment = accept_offer(offer, position, size);
+    if (position != 0) trial.segment = accept_offer(offer, rank, position, size);
   } catch (const std::exception& error) {
     answer = text_of(error);
   }

@@ -17,6 +17,8 @@ struct MemberRecord {
   Bell bell;
   alignas(64) std::atomic<uint64_t> echo{0};  // what it wrote to show that it sees this memory
   std::atomic<uint32_t> state{taking_part};
+  std::atomic<int64_t> awaits{-1};  // a rank of another host for which it waits; -1: none
+  char why[1024] = "";              // it has failed: the words of its error, written before the state
 };
 
 // The counter of a lane: what was ever written to it, or read from it by one member, in bytes.

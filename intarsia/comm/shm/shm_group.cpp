@@ -14,7 +14,7 @@ namespace {
 // Up to here a reduction is fastest if every member reads all that the others have: one exchange instead of two.
 constexpr uint64_t kReadAllBytes = 32 << 10;  // that a member reads
 
-class ShmGroup final : public Group {
+class ShmGroup final : public HostGroup {
  public:
   explicit ShmGroup(SharedLine line)
       : size_(line.ranks.size()), me_(line.position), segment_(line.segment),
@@ -31,6 +31,8 @@ class ShmGroup final : public Group {
 
   const char* carrier() const override { return "shm"; }
   bool reduces_in_place() const override { return true; }
+  void give_up_because(const std::string& why, MemberRecord::State state) const override { traffic_->give_up_because(why, state); }
+  void tell_awaited(int64_t rank) const override { traffic_->tell_awaited(rank); }
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
@@ -179,6 +181,6 @@ class ShmGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_shm_group(SharedLine line) { return std::make_unique<ShmGroup>(std::move(line)); }
+std::unique_ptr<HostGroup> make_shm_group(SharedLine line) { return std::make_unique<ShmGroup>(std::move(line)); }
 
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -126,7 +127,7 @@ Wait Traffic::begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Tas
 
 void Traffic::add(Task& task, bool waits) {
   task.set_number(next_number_++);
-  begin_flight(flights_, task.call, waits);
+  if (!task.call.whole) begin_flight(flights_, task.call, waits);
   history_.add(task.call);
   under_way_.push_back(&task);
 }
@@ -223,25 +224,38 @@ void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
   auto missing = under_way_.front()->missing();
   look_for_gone(lock, missing);
   if (Clock::now() < deadline || missing.empty()) return;
-  std::vector<int64_t> late;
-  for (auto j : missing) late.push_back(line_.ranks[j]);
+  auto late = awaited();
+  auto call = under_way_.front()->call;
   lock.unlock();  // the store may take its time
-  auto seen = line_.notes ? line_.notes->last_seen(late) : "";
+  if (line_.larger) late = line_.larger->behind(late, call);
+  auto seen = line_.larger ? line_.larger->last_seen(late) : line_.notes ? line_.notes->last_seen(late) : "";
   lock.lock();
   fail(c10::str(names_of(late), " did not take part within ", std::chrono::duration<double>(line_.timeout).count(), " s", seen,
                 ". Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
 }
 
+// Ranks for whom we wait: those who wait for someone on another host themselves are not to blame.
+std::vector<int64_t> Traffic::awaited() const {
+  std::vector<int64_t> ranks;
+  for (auto j : under_way_.front()->missing()) {
+    auto outside = line_.segment->member(j).awaits.load();
+    ranks.push_back(outside < 0 ? line_.ranks[j] : outside);
+  }
+  return ranks;
+}
+
 // What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
 void Traffic::compare_notes(Lock& lock, std::chrono::milliseconds patience) {
-  if (under_way_.empty() || !line_.notes) return;
+  if (under_way_.empty() || (!line_.notes && !line_.larger)) return;
   auto call = under_way_.front()->call;
   auto history = history_.tail(kCompared);
+  auto whom = awaited();
   lock.unlock();  // the store may take its time
-  std::string text = line_.notes->compare(history, call);
+  auto compare = [&] { return line_.larger ? line_.larger->compare(call, whom) : line_.notes->compare(history, call); };
+  auto text = compare();
   for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
     std::this_thread::sleep_for(kLook);
-    text = line_.notes->compare(history, call);
+    text = compare();
   }
   lock.lock();
   trouble_.check();
@@ -251,7 +265,8 @@ void Traffic::compare_notes(Lock& lock, std::chrono::milliseconds patience) {
 // The header says what the other did, its note also why.
 void Traffic::explain(Lock& lock, const WrongMessage& wrong) {
   compare_notes(lock, kExplanation);
-  auto& call = under_way_.front()->call;
+  auto call = under_way_.front()->call;
+  call.number = call.whole.value_or(call.number);
   fail(mismatch_text(call, line_.ranks[line_.position], line_.ranks[wrong.writer], wrong.found.text()));
 }
 
@@ -262,6 +277,8 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     if (!ended && state == MemberRecord::taking_part) continue;
     if (move_all()) return;  // what it did last
     if (state == MemberRecord::failed) compare_notes(lock, {});  // it may have failed because of us
+    auto& why = line_.segment->member(j).why;
+    if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
     lock.unlock();  // the store may take its time
     auto first = line_.alarm ? line_.alarm->first_gone(rank) : rank;
@@ -274,24 +291,34 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
   }
 }
 
-void Traffic::give_up(const std::string& text, MemberRecord::State state) {
+void Traffic::give_up(const std::string& text, MemberRecord::State state, const std::string& told) {
   trouble_.set(text);
   for (auto* task : under_way_) {
     end_flight(task->call, false);
     if (task->self) over_.push_back(std::move(task->self));
   }
   under_way_.clear();
+  auto& why = me().why;
+  if (state == MemberRecord::failed) why[told.copy(why, sizeof why - 1)] = 0;
   me().state = state;
   for (size_t j = 0; j < line_.ranks.size(); ++j) ring(line_.segment->member(j).bell);
 }
 
-// An op may have failed while it reduced.
-void Traffic::give_up_after(const std::exception& error) {
-  if (!trouble_.exists()) give_up(error.what(), MemberRecord::failed);
+void Traffic::give_up_because(const std::string& why, MemberRecord::State state) {
+  Lock lock(mutex_);
+  if (!trouble_.exists()) give_up(why, state, why);
 }
 
-void Traffic::fail(const std::string& text, MemberRecord::State state) {
-  give_up(text, state);
+// An op may have failed while it reduced.
+void Traffic::give_up_after(const std::exception& error) {
+  if (trouble_.exists()) return;
+  auto* ours = dynamic_cast<const c10::Error*>(&error);
+  give_up(error.what(), MemberRecord::failed,
+          c10::str("rank ", line_.ranks[line_.position], " failed: ", ours ? ours->what_without_backtrace() : error.what()));
+}
+
+void Traffic::fail(const std::string& text) {
+  give_up(text, MemberRecord::failed, text);
   report_failure();
   C10_THROW_ERROR(DistBackendError, text);
 }

@@ -31,6 +31,7 @@ struct SharedLine {
   std::chrono::milliseconds timeout;
   std::shared_ptr<Alarm> alarm;  // null where there is no store
   std::shared_ptr<Notes> notes;  // the same
+  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with notes for both; null: none
 };
 
 // Note [Who moves bytes]
@@ -44,6 +45,11 @@ class Traffic {
   ~Traffic() { close(); }
   Traffic(const Traffic&) = delete;
   Traffic& operator=(const Traffic&) = delete;
+
+  // For a line that is a part of a larger one. What happened there, to be told by all members here.
+  void give_up_because(const std::string& why, MemberRecord::State state);
+  // The rank of another host for which we wait before we go on here; -1: none.
+  void tell_awaited(int64_t rank) { me().awaits = rank; }
 
   // Leaves the line: what is under way ends, and nothing more can begin. To be called before the lanes go.
   void close();
@@ -66,9 +72,11 @@ class Traffic {
   void look_around(Lock& lock, Clock::time_point deadline);
   void compare_notes(Lock& lock, std::chrono::milliseconds patience);
   [[noreturn]] void explain(Lock& lock, const WrongMessage& wrong);
+  std::vector<int64_t> awaited() const;
   void look_for_gone(Lock& lock, const std::vector<int64_t>& missing);
-  [[noreturn]] void fail(const std::string& text, MemberRecord::State state = MemberRecord::failed);
-  void give_up(const std::string& text, MemberRecord::State state);
+  [[noreturn]] void fail(const std::string& text);
+  // `told`: what the others are to say, if we have failed; empty: what they see themselves.
+  void give_up(const std::string& text, MemberRecord::State state, const std::string& told = {});
   void give_up_after(const std::exception& error);
   bool needs_server() const;
   void wake_server();

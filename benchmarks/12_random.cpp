@@ -1,6 +1,6 @@
 // Random numbers on four ranks beside the plain op on a quarter, and beside the plain op on the whole.
 //
-//   intarsia run -n 4 build/benchmarks/9_random
+//   intarsia run -n 4 build/benchmarks/12_random
 //
 // Started alone, it starts itself that way. Processor time of the slowest rank, best of several rounds: four ranks may have fewer
 // cores.
