@@ -24,7 +24,9 @@ ArgKind kind_of(const c10::Argument& argument) {
   if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
   if (is_list_of_tensors(type)) return ArgKind::tensor_list;
   // Numbers steer values, not layouts: learning rates change in every step and must not fill the cache.
+  // But the order of a norm is what stays pending of it.
   auto kind = type->kind();
+  if (argument.name() == "ord") return ArgKind::value;
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
 }
 

@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from . import _core, _guide
 from ._born_sharded import BornSharded
 from ._calls import as_given, tensors_of
+from ._dropin import original
 from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
@@ -197,6 +198,9 @@ def register_sharding(op: Any) -> Callable:
             name, variant = overload._schema.name, overload._schema.overload_name
             _core.add_rule(name, variant, _rows_of(function, overload))
             _guide.leave(f"{name}.{variant}".rstrip("."))
+        theirs = original("torch.distributed.tensor.experimental._register_sharding", "register_sharding")
+        if theirs is not None:  # programs of the drop-in may look there
+            theirs(op)(function)
         return function
 
     return register
