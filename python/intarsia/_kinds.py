@@ -78,3 +78,26 @@ def masked(local: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
             raise AssertionError(f"[placements] {placement!r} has no mask, so nothing tells which values count. Use Partial.")
         local = local.masked_fill(covered if covered.ndim == local.ndim else covered.unsqueeze(-1), 0)
     return local
+
+
+def kept(placement: Any) -> Any:
+    """What pickle keeps of a placement: PyTorch's own norms come back as norms of order 2, and masks have been used."""
+    from torch.distributed.tensor.placement_types import _MaskPartial
+
+    if hasattr(placement, "norm_type"):
+        return ("norm", placement.norm_type)
+    if isinstance(placement, _MaskPartial):
+        return ("mask", tuple(placement.offset_shape or ()), placement.offset_dim)
+    return placement
+
+
+def from_kept(value: Any) -> Any:
+    """The placement again."""
+    from torch.distributed.tensor._ops._math_ops import _NormPartial
+    from torch.distributed.tensor.placement_types import _MaskPartial
+
+    if not isinstance(value, tuple):
+        return value
+    if value[0] == "norm":
+        return _NormPartial(value[1])
+    return _MaskPartial(offset_shape=torch.Size(value[1]) if value[1] else None, offset_dim=value[2])

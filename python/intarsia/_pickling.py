@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from . import _core
-from ._kinds import GIVEN
+from ._kinds import GIVEN, from_kept, kept
 from ._mesh import core_mesh, python_mesh
 
 _is_dtensor = _core.is_dtensor
@@ -14,6 +14,7 @@ _is_dtensor = _core.is_dtensor
 
 def _rebuild(shards: list, mesh: Any, placements: tuple, shape: Any, stride: Any, requires_grad: bool) -> torch.Tensor:
     """Makes a distributed tensor again from what pickle kept."""
+    placements = tuple(from_kept(placement) for placement in placements)
     local = shards[0] if len(shards) == 1 else _core.per_rank(shards)
     made = _core.from_local(local, core_mesh(mesh), placements, False, list(shape), list(stride)).detach()
     return made.requires_grad_(requires_grad)
@@ -50,7 +51,8 @@ def reduce(self: torch.Tensor, protocol: int) -> Any:
             return (torch._utils._rebuild_parameter, (_rebuild_per_rank(*state), self.requires_grad, {}))
         return (_rebuild_per_rank, state)
     shards = [shard.detach() for shard in _core.shards_of(self)]
-    state = (shards, python_mesh(_core.mesh_of(self)), _core.placements_of(self), tuple(self.shape), self.stride(), self.requires_grad)
+    placements = tuple(kept(placement) for placement in _core.placements_of(self))
+    state = (shards, python_mesh(_core.mesh_of(self)), placements, tuple(self.shape), self.stride(), self.requires_grad)
     if isinstance(self, torch.nn.Parameter):
         return (torch._utils._rebuild_parameter, (_Rebuilt(state), self.requires_grad, {}))
     return (_rebuild, state)
