@@ -194,12 +194,13 @@ def register_sharding(op: Any) -> Callable:
     """
 
     def register(function: Callable) -> Callable:
+        theirs = original("torch.distributed.tensor.experimental._register_sharding", "register_sharding")
         for overload in op if isinstance(op, Sequence) else [op]:
             name, variant = overload._schema.name, overload._schema.overload_name
             _core.add_rule(name, variant, _rows_of(function, overload))
-            _guide.leave(f"{name}.{variant}".rstrip("."))
-        theirs = original("torch.distributed.tensor.experimental._register_sharding", "register_sharding")
-        if theirs is not None:  # programs of the drop-in may look there
+            if theirs is None:
+                _guide.leave(f"{name}.{variant}".rstrip("."))
+        if theirs is not None:  # who follows PyTorch's rules has to find this one there
             theirs(op)(function)
         return function
 
