@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
 
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia {
@@ -33,11 +34,30 @@ int64_t parse_int(std::string_view text, std::string_view whole) {
   return value;
 }
 
+double parse_number(std::string_view text, std::string_view whole) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  TORCH_CHECK_VALUE(error == std::errc{} && end == text.data() + text.size(), "[Partial] \"", whole,
+                    "\" has no order. Write a number behind it: \"norm 2\".");
+  return value;
+}
+
+// The same in every process: those that have no name may have become known there in another order.
+size_t hash_of(ReduceOp op) {
+  if (auto order = norm_order(op)) return c10::get_hash(-1, *order);
+  if (auto* sum = masked_sum_of(op)) return c10::get_hash(-2, sum->table, sum->dim);
+  return c10::get_hash(static_cast<int>(op));
+}
+
 }  // namespace
 
 Partial::Partial(std::string_view name) : op(parse_reduce_op(name)) {}
 
-std::string str(ReduceOp op) { return std::string(kReduceNames[static_cast<size_t>(op)]); }
+std::string str(ReduceOp op) {
+  if (auto order = norm_order(op)) return c10::str("norm ", *order);
+  if (masked_sum_of(op)) return "masked sum";
+  return std::string(kReduceNames[static_cast<size_t>(op)]);
+}
 
 std::string str(const Placement& placement) {
   return std::visit(
@@ -63,8 +83,9 @@ ReduceOp parse_reduce_op(std::string_view text) {
   for (size_t i = 0; i < kReduceNames.size(); ++i) {
     if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
   }
+  if (text.starts_with("norm ")) return norm_op(parse_number(text.substr(5), text));
   TORCH_CHECK_VALUE(false, "[Partial] \"", text,
-                    "\" is not a reduction. Use sum, avg, product, min, max, band, bor or bxor.");
+                    "\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, such as \"norm 2\".");
 }
 
 Placement parse_placement(std::string_view whole) {
@@ -105,7 +126,7 @@ size_t hash_value(const Placement& placement) {
           [](Replicate) { return size_t{0}; },
           [](Shard s) { return c10::get_hash(s.dim); },
           [](StridedShard s) { return c10::get_hash(s.dim, s.split); },
-          [](Partial p) { return c10::get_hash(static_cast<int>(p.op)); },
+          [](Partial p) { return hash_of(p.op); },
       },
       placement);
   return c10::hash_combine(placement.index(), content);

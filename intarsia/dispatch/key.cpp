@@ -8,6 +8,12 @@
 namespace intarsia {
 namespace {
 
+bool push_bits(CallKey& key, double number) {
+  int64_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  return keys::push(key, bits);
+}
+
 bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
   if (value.isNone()) return keys::push(key, keys::kNone);
   if (kind == ArgKind::number) return value.isScalar() && keys::push(key, value.toScalar());
@@ -17,13 +23,10 @@ bool push_value(CallKey& key, const c10::IValue& value, ArgKind kind) {
   if (value.isBoolList()) return keys::push_items(key, value.toBoolList());
   if (value.isDoubleList()) {
     key.push_back(value.toDoubleList().size());
-    for (double item : value.toDoubleList()) {
-      int64_t bits;
-      std::memcpy(&bits, &item, sizeof bits);
-      key.push_back(bits);
-    }
+    for (double item : value.toDoubleList()) push_bits(key, item);
     return true;
   }
+  if (value.isDouble()) return push_bits(key, value.toDouble());
   if (value.isDevice()) return keys::push(key, value.toDevice().type());
   if (value.isString()) return keys::push(key, std::string_view(value.toStringRef()));
   return false;

@@ -18,13 +18,21 @@ bool is_list_of_tensors(const c10::TypePtr& type) {
   return (optional ? optional->getElementType() : element)->kind() == c10::TypeKind::TensorType;
 }
 
-ArgKind kind_of(const c10::Argument& argument) {
+// Numbers on which it depends what is pending of a result: the order of a norm, and the range of a histogram.
+bool steers(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  auto& name = argument.name();
+  return (schema.name() == "aten::linalg_vector_norm" && name == "ord") ||
+         (schema.name() == "aten::histc" && (name == "min" || name == "max"));
+}
+
+ArgKind kind_of(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   auto type = argument.type();
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
   if (is_list_of_tensors(type)) return ArgKind::tensor_list;
   // Numbers steer values, not layouts: learning rates change in every step and must not fill the cache.
   auto kind = type->kind();
+  if (steers(schema, argument)) return ArgKind::value;
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
 }
 
@@ -56,7 +64,7 @@ Op::Op(const c10::OperatorHandle& handle)
   is_random = handle.hasTag(at::Tag::nondeterministic_seeded) && !(rule && !rule->draws);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     auto& argument = schema.arguments()[i];
-    kinds.push_back(kind_of(argument));
+    kinds.push_back(kind_of(schema, argument));
     if (argument.alias_info() && argument.alias_info()->isWrite()) written.push_back(i);
   }
   for (auto& result : schema.returns()) {

@@ -1,15 +1,31 @@
 // Ops that ask for all of their tensor by nature: they run on whole tensors, and nobody needs to be told.
 
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
+namespace {
+
+// Counts in given bins add up. Left to ourselves we bring the values together once; these rows are there for a guide.
+Rule histogram() {
+  auto rule = on_whole_tensors();
+  rule.rows = [](const OpCall& call) {
+    Rows rows;
+    if (!is_guided() || call.arg("min").toScalar().toDouble() >= call.arg("max").toScalar().toDouble()) return rows;
+    for (int64_t dim = 0; dim < call.inputs[0].dim(); ++dim) rows.push_back({{S(dim)}, {P_sum}});
+    return rows;
+  };
+  return rule;
+}
+
+}  // namespace
 
 void add_whole(RuleTable& t) {
   t.add({"aten::_local_scalar_dense", "aten::equal", "aten::allclose", "aten::is_nonzero"}, on_whole_tensors());
   // The middle and what occurs where: questions to all of the values at once.
   t.add({"aten::median", "aten::nanmedian", "aten::masked_select", "aten::nonzero", "aten::bincount",
-         "aten::histc", "aten::histogram.bins_tensor", "aten::histogram.bin_ct", "aten::_unique", "aten::_unique2",
+         "aten::histogram.bins_tensor", "aten::histogram.bin_ct", "aten::_unique", "aten::_unique2",
          "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::_pdist_forward",
          "aten::_pdist_backward", "aten::masked_scatter", "aten::masked_scatter_backward", "aten::put",
          "aten::repeat_interleave.Tensor", "aten::_linalg_check_errors"},
@@ -20,6 +36,7 @@ void add_whole(RuleTable& t) {
                                     })
                                     .with_dtypes([](const OpCall&) { return std::vector<c10::ScalarType>{at::kLong}; })
                                     .contiguous());
+  t.add("aten::histc", histogram());
 }
 
 }  // namespace intarsia

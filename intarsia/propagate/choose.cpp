@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/pending.h"
 #include "intarsia/propagate/guide.h"
+#include "intarsia/propagate/more_rows.h"
 #include "intarsia/redistribute/plan.h"
 
 namespace intarsia {
@@ -56,11 +58,12 @@ bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
   return false;
 }
 
-// The rule's rows, all-Replicate, for aligned rules strided forms, and rows along a cut that is there.
+// The rule's rows, all-Replicate, for aligned rules strided forms, those of reductions that rules do not list, and rows along a cut that is there.
 AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& along, int64_t axis) {
   AxisRows result{base, base.size(), 0};
   result.rows.push_back(all_replicate(q));
   if (q.rule && q.rule->aligned) add_strided_rows(q, base, axis, result.rows);
+  add_more_rows(q, base, axis, result.rows);
   result.along = result.rows.size();
   for (auto& row : along) {
     if (follows_a_cut(q, row, axis)) result.rows.push_back(row);
@@ -181,6 +184,15 @@ bool follows(const Question& q, const Row& row, const Advice& advice, int64_t ax
   return true;
 }
 
+// The masked sum that is advised for the results on an axis, if one is.
+std::optional<Placement> advised_mask(const Advice& advice, int64_t axis) {
+  for (auto& out : advice.out) {
+    auto op = out ? pending_op((*out)[axis]) : std::nullopt;
+    if (op && masked_sum_of(*op)) return (*out)[axis];
+  }
+  return std::nullopt;
+}
+
 // The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is
 // cheap.
 std::optional<Choice> free_choice(const Question& q) {
@@ -262,7 +274,10 @@ std::optional<Choice> choose_as_advised(const Question& q) {
   auto base = q.rule->rows(q.call);
   std::vector<AxisRows> rows;
   std::vector<const Row*> picked;
-  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, {}, axis));
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    rows.push_back(rows_for_axis(q, base, {}, axis));
+    if (auto mask = advised_mask(*advice, axis)) add_rows_that_mask(*mask, base, rows.back().rows);
+  }
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto& all = rows[axis].rows;
     auto found = std::find_if(all.begin(), all.end(),

@@ -6,6 +6,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/pending.h"
 
 namespace intarsia {
@@ -219,10 +220,9 @@ Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int6
 bool merge(const Step& first, const Step& second) {
   if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter)) return false;
   auto op = *pending_op(second.from->placements()[second.axes[0]]);
-  auto sums = [](ReduceOp op) { return op == ReduceOp::sum || op == ReduceOp::avg; };
   return std::all_of(first.axes.begin(), first.axes.end(), [&](int64_t axis) {
     auto other = *pending_op(first.from->placements()[axis]);
-    return other == op || (sums(other) && sums(op));
+    return other == op || (adds_up(other) && adds_up(op));
   });
 }
 

@@ -8,6 +8,7 @@
 #include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
@@ -159,11 +160,11 @@ struct MergedOp {
   ReduceOp op;
   int64_t divisor = 1;  // of a sum along some axes and an average along others: the members of the latter
 
-  MergedOp(const Step& step, const Shards& shards) : op(*pending_op(step.from->placements()[step.axes[0]])) {
+  MergedOp(const Step& step, const Shards& shards) : op(travels_as(*pending_op(step.from->placements()[step.axes[0]]))) {
     int64_t averaged = 1;
     bool mixed = false;
     for (auto axis : step.axes) {
-      auto own = *pending_op(step.from->placements()[axis]);
+      auto own = travels_as(*pending_op(step.from->placements()[axis]));
       if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
       mixed = mixed || own != op;
     }
@@ -254,7 +255,7 @@ Shards as_stored(const Shards& shards) {
   return made_once(shards, [](auto& shard) { return shard.resolve_conj().resolve_neg(); });
 }
 
-Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
+Finish begin_sums(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   MoveScope move(step.from->placements(), step.to->placements(), step.axes);
   auto done = [](Shards result) -> Finish { return [result] { return result; }; };
   switch (step.kind) {
@@ -266,6 +267,33 @@ Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shap
     case StepKind::all_reduce: return all_reduce(step, shards, async);
   }
   TORCH_INTERNAL_ASSERT(false);
+}
+
+// The order of the norm that a step settles, if it does.
+std::optional<double> settles_norm(const Step& step) {
+  if (step.kind != StepKind::all_reduce && step.kind != StepKind::reduce_scatter) return std::nullopt;
+  return norm_order(*pending_op(step.from->placements()[step.axes[0]]));
+}
+
+// |x|^order, in double: powers leave the range of smaller types soon.
+Shards raised(const Shards& shards, double order) {
+  at::NoGradGuard no_grad;
+  return made_once(shards, [&](auto& shard) {
+    auto x = at::abs(shard).to(at::kDouble);
+    return order == 2 ? at::mul(x, x) : at::pow(x, order);
+  });
+}
+
+Finish begin(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
+  if (auto order = settles_norm(step)) {
+    auto type = shards.empty() ? at::kFloat : shards[0].scalar_type();
+    auto finish = begin_sums(step, raised(shards, *order), shape, async);
+    return [finish, order = *order, type] {
+      auto roots = raised(finish(), 1 / order);
+      return made_once(roots, [&](auto& root) { return root.to(type); });
+    };
+  }
+  return begin_sums(step, shards, shape, async);
 }
 
 }  // namespace

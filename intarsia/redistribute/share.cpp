@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/core/more_reductions.h"
+
 namespace intarsia {
 namespace {
 
@@ -30,7 +32,7 @@ std::optional<ReduceOp> deciding(const Layout& layout, c10::ArrayRef<int64_t> co
 }  // namespace
 
 c10::Scalar neutral_element(ReduceOp op, c10::ScalarType dtype) {
-  switch (op) {
+  switch (travels_as(op)) {
     case ReduceOp::sum:
     case ReduceOp::bor:
     case ReduceOp::bxor: return 0;
@@ -43,7 +45,8 @@ c10::Scalar neutral_element(ReduceOp op, c10::ScalarType dtype) {
   TORCH_INTERNAL_ASSERT(false, "an average has no neutral element");
 }
 
-bool holds_value(ReduceOp op, int64_t position) {
+bool holds_value(ReduceOp pending, int64_t position) {
+  auto op = travels_as(pending);
   return position == 0 || !(op == ReduceOp::sum || op == ReduceOp::product || op == ReduceOp::bxor);
 }
 

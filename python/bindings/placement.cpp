@@ -1,6 +1,8 @@
+#include <cmath>
 #include <unordered_map>
 
 #include "bindings.h"
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia::python {
@@ -16,9 +18,33 @@ py::object make(const char* name, Args&&... args) {
   return py::module_::import("torch.distributed.tensor.placement_types").attr(name)(std::forward<Args>(args)...);
 }
 
-// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell.
+py::object norm_class() { return py::module_::import("torch.distributed.tensor._ops._math_ops").attr("_NormPartial"); }
+
+// Of infinite orders the largest or the smallest counts.
+Partial norm_from(double order) {
+  if (std::isinf(order)) return Partial(order > 0 ? ReduceOp::max : ReduceOp::min);
+  return Partial(norm_op(order));
+}
+
+Partial masked_from(py::handle object) {
+  auto shape = object.attr("offset_shape");
+  TORCH_CHECK_NOT_IMPLEMENTED(object.attr("reduce_op").cast<std::string>() == "sum", "[placements] ",
+                              py::repr(object).cast<std::string>(), " reduces by no sum. Use Partial.");
+  auto table = shape.is_none() ? std::vector<int64_t>() : shape.cast<std::vector<int64_t>>();
+  return Partial(masked_sum({std::move(table), object.attr("offset_dim").cast<int64_t>()}));
+}
+
+py::object masked_to(const MaskedSum& sum) {
+  auto table = sum.table.empty() ? py::object(py::none()) : py::module_::import("torch").attr("Size")(py::cast(sum.table));
+  return make("_MaskPartial", py::arg("offset_shape") = table, py::arg("offset_dim") = sum.dim);
+}
+
+// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are sums here
+// in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
 Partial partial_from(py::handle object) {
   auto name = py::type::of(object).attr("__name__").cast<std::string>();
+  if (name == "_NormPartial") return norm_from(object.attr("norm_type").cast<double>());
+  if (name == "_MaskPartial") return masked_from(object);
   TORCH_CHECK_NOT_IMPLEMENTED(name == "Partial", "[placements] ", py::repr(object).cast<std::string>(), " is a ", name,
                               ", which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial.");
   return Partial(object.attr("reduce_op").cast<std::string>());
@@ -46,7 +72,11 @@ py::object placement_to(const Placement& placement) {
                         [](const StridedShard& s) {
                           return make("_StridedShard", s.dim, py::arg("split_factor") = s.split);
                         },
-                        [](const Partial& p) { return make("Partial", str(p.op)); },
+                        [](const Partial& p) {
+                          if (auto order = norm_order(p.op)) return py::object(norm_class()(*order));
+                          if (auto* sum = masked_sum_of(p.op)) return masked_to(*sum);
+                          return make("Partial", str(p.op));
+                        },
                     },
                     placement);
 }

@@ -103,6 +103,14 @@ _KEPT = ("torch.distributed._composable.replicate_with_fsdp",)
 _undo: list[Callable[[], None]] = []
 
 
+_originals: dict[tuple[str, str], Any] = {}  # what was replaced, by module and name
+
+
+def original(path: str, name: str) -> Any:
+    """PyTorch's own object that :func:`install` has replaced; None before."""
+    return _originals.get((path, name))
+
+
 def installed() -> bool:
     """Whether :func:`install` is in effect."""
     return bool(_undo)
@@ -169,6 +177,7 @@ def _pairs() -> dict[int, tuple[Any, Any]]:
         for name, ours in names.items():
             theirs = getattr(module, name)
             pairs[id(theirs)] = (theirs, getattr(importlib.import_module(ours), name))
+            _originals[path, name] = theirs
     return pairs
 
 

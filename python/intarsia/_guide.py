@@ -53,7 +53,7 @@ def _asked(op: Any, specs: list, metas: list) -> "tuple[list, list] | None":
     schema = _schema(op, specs, dispatcher.sharding_propagator)
     found = _propagator(dispatcher.sharding_propagator, op, metas).propagate_op_sharding_non_cached(schema)
     wanted = found.redistribute_schema if found.needs_redistribute else schema
-    return _inputs(wanted), _outputs(found.output_spec, len(metas))
+    return _inputs(wanted, schema), _outputs(found.output_spec, len(metas))
 
 
 def _schema(op: Any, specs: list, rules: Any) -> Any:
@@ -106,31 +106,25 @@ def _propagator(theirs: Any, op: Any, metas: list) -> Any:
     return made
 
 
-def _inputs(schema: Any) -> list:
+def _inputs(wanted: Any, now: Any) -> list:
+    """The placements of the tensors of a schema, which lie now as those of another one."""
+    return [tuple(map(_as_input, one.placements, other.placements)) for one, other in zip(_specs(wanted), _specs(now), strict=True)]
+
+
+def _specs(schema: Any) -> list:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
     leaves = pytree.tree_leaves((schema.args_schema, schema.kwargs_schema))
-    return [tuple(map(_as_input, leaf.placements)) for leaf in leaves if isinstance(leaf, DTensorSpec)]
+    return [leaf for leaf in leaves if isinstance(leaf, DTensorSpec)]
 
 
 def _outputs(spec: Any, count: int) -> list:
     specs: Sequence[Any] = spec if isinstance(spec, (list, tuple)) else [spec]
-    return [None if one is None else tuple(map(_as_output, one.placements)) for one in specs][:count]
+    return [None if one is None else tuple(one.placements) for one in specs][:count]
 
 
-def _as_input(placement: Any) -> Any:
+def _as_input(placement: Any, now: Any) -> Any:
     """Places of which a rank looks up those that it holds are whole on every rank; PyTorch says here what becomes of them."""
     from torch.distributed.tensor.placement_types import Replicate, _MaskPartial
 
-    return Replicate() if isinstance(placement, _MaskPartial) else placement
-
-
-def _as_output(placement: Any) -> Any:
-    """What was looked up is a pending sum. PyTorch keeps the mask there, we have used it already."""
-    from torch.distributed.tensor.placement_types import Partial, _MaskPartial
-
-    if isinstance(placement, _MaskPartial):
-        return Partial(placement.reduce_op)
-    if placement.is_partial() and type(placement) is not Partial:
-        raise NotImplementedError(f"{placement!r} is a kind of its own")
-    return placement
+    return Replicate() if isinstance(placement, _MaskPartial) and not isinstance(now, _MaskPartial) else placement

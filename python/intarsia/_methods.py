@@ -1,140 +1,21 @@
 """What distributed tensors can do beyond plain ones. It lives on ``torch.Tensor``; plain tensors deny having it."""
 
-import copy
 import functools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import _core
-from ._mesh import core_mesh, python_mesh
-from ._numbers import expect_numbers, joined
+from ._kinds import give_spec, shown_placements, spec_of
+from ._memory import explaining, has_no_memory
+from ._mesh import python_mesh
+from ._moves import full_tensor, redistribute, to_local
+from ._numbers import expect_numbers
+from ._pickling import _rebuild, _rebuild_per_rank, deepcopy, reduce  # noqa: F401  files name the first two here
 from ._tensor import DTensor
 
 _is_dtensor = _core.is_dtensor
-
-
-def to_local(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
-    """This rank's shard, sharing memory. In a simulation, one tensor that stands for the shards of all ranks."""
-    expect_numbers()
-    try:
-        local = _core.to_local(self, grad_placements)
-    except RuntimeError:
-        return _nothing_of(self)
-    if "_came_later" in self.__dict__:
-        return _Arriving.apply(local)
-    return local if type(self) is torch.Tensor else _kind_of(self, local)
-
-
-class _Arriving(torch.autograd.Function):
-    """A local tensor in the dress that PyTorch's DTensor gives to what is still under way. Ours has come when it is asked for."""
-
-    @staticmethod
-    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-        return AsyncCollectiveTensor(local)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad.trigger_wait() if hasattr(grad, "trigger_wait") else grad
-
-
-def _kind_of(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """What to_local of a parameter returns is an instance of Parameter, too. The shard itself is not marked."""
-    if isinstance(tensor, torch.nn.Parameter):
-        local = local if torch.is_grad_enabled() else local.view_as(local)
-        local._is_param = True
-    return local
-
-
-def _nothing_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What a rank that is not on the mesh holds. Other ranks have had an error, which goes on."""
-    if _core.shards_of(tensor):
-        raise
-    return torch.empty(0, dtype=tensor.dtype) if tensor.ndim else torch.zeros((), dtype=tensor.dtype)
-
-
-def full_tensor(self: torch.Tensor, *, grad_placements: "Sequence[Any] | None" = None) -> torch.Tensor:
-    """The whole tensor, on every rank."""
-    try:
-        return _core.full_tensor(self, grad_placements)
-    except RuntimeError:
-        return _nothing_of(self)
-
-
-def redistribute(
-    self: torch.Tensor,
-    device_mesh: Any = None,
-    placements: "Sequence[Any] | None" = None,
-    *,
-    async_op: bool = False,
-    forward_dtype: "torch.dtype | None" = None,
-    backward_dtype: "torch.dtype | None" = None,
-) -> torch.Tensor:
-    """The same tensor in another layout. Differentiable; the dtypes say in which precision data and gradient travel."""
-    if placements is None:
-        raise RuntimeError("[redistribute] placements is needed for redistribute!")
-    if device_mesh is not None and device_mesh is not self.device_mesh and device_mesh != self.device_mesh:
-        raise NotImplementedError("[redistribute] Cross device mesh comm not supported yet!")
-    for placement, now in zip(placements, self.placements):
-        if placement.is_partial() and not _core.same_placement(placement, now):
-            raise RuntimeError(
-                "[redistribute] Can not redistribute to Partial, redistributing to Partial is for internal use only!"
-            )
-    if forward_dtype is None and backward_dtype is None:
-        moved = _core.redistribute(self, placements, async_op)
-    else:
-        moved = _TravelsAs.apply(self, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
-    if async_op and _dressed(self, moved):
-        moved._came_later = True
-    return moved
-
-
-def _dressed(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether to_local of what travelled is an AsyncCollectiveTensor: programs of the drop-in may ask for it."""
-    from ._dropin import installed
-
-    sent = any(p.is_shard() or p.is_partial() for p, q in zip(before.placements, after.placements) if p != q)
-    return sent and installed() and len(_core.shards_of(after)) == 1
-
-
-class _TravelsAs(torch.autograd.Function):
-    """A redistribution whose data and gradient travel in dtypes of their own. The result has the dtype in which it came."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, placements: tuple, async_op: bool, dtype: Any, back: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.before, ctx.dtype, ctx.back = tensor.placements, tensor.dtype, back
-        return _core.redistribute(_cast(tensor, dtype), placements, async_op)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        if grad is None:
-            return None, None, None, None, None
-        travels = grad.to(ctx.back)
-        way_back = tuple(_settled(p, now) for p, now in zip(ctx.before, travels.placements))
-        return _core.redistribute(travels, way_back).to(ctx.dtype), None, None, None, None
-
-
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor with its local tensors cast, pending terms as they are."""
-    if tensor.dtype == dtype:
-        return tensor
-    with torch.no_grad():
-        local = _core.to_local(tensor).to(dtype)
-    return _core.from_local(
-        local, _core.mesh_of(tensor), _core.placements_of(tensor), False, list(tensor.shape), list(tensor.stride())
-    )
-
-
-def _settled(placement: Any, now: Any) -> Any:
-    """Where a gradient goes: what was pending is not asked for, but one that comes pending alike may stay so."""
-    from torch.distributed.tensor.placement_types import Replicate
-
-    return Replicate() if placement.is_partial() and not _core.same_placement(placement, now) else placement
 
 
 def _get_mesh(self: torch.Tensor) -> Any:
@@ -144,15 +25,12 @@ def _get_mesh(self: torch.Tensor) -> Any:
 
 def _get_placements(self: torch.Tensor) -> tuple:
     """One placement per axis of the mesh."""
-    return _core.placements_of(self)
+    return shown_placements(self)
 
 
 def _get_spec(self: torch.Tensor) -> Any:
     """Mesh, placements and global form, as PyTorch's DTensorSpec."""
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
-    meta = TensorMeta(self.shape, self.stride(), self.dtype)
-    return DTensorSpec(_get_mesh(self), _core.placements_of(self), tensor_meta=meta)
+    return spec_of(self)
 
 
 def _get_local(self: torch.Tensor) -> torch.Tensor:
@@ -189,7 +67,7 @@ def _get_tensor_shard(self: torch.Tensor, index: Any) -> Any:
 
 
 def _text(self: torch.Tensor) -> str:
-    mesh, placements = _get_mesh(self), _core.placements_of(self)
+    mesh, placements = _get_mesh(self), shown_placements(self)
     shards = _core.shards_of(self)
     if len(shards) == 1:
         return f"DTensor(local_tensor={shards[0]}, device_mesh={mesh}, placements={placements})"
@@ -202,60 +80,6 @@ def _rank_text(self: torch.Tensor) -> str:
     if all(torch.equal(values[0], value) for value in values):
         return f"LocalTensor(on all {len(values)} ranks: {values[0]})"
     return "\n".join(["LocalTensor(", *(f"  {slot}: {value}" for slot, value in enumerate(values))]) + ")"
-
-
-def _rebuild(shards: list, mesh: Any, placements: tuple, shape: Any, stride: Any, requires_grad: bool) -> torch.Tensor:
-    """Makes a distributed tensor again from what pickle kept."""
-    local = shards[0] if len(shards) == 1 else _core.per_rank(shards)
-    made = _core.from_local(local, core_mesh(mesh), placements, False, list(shape), list(stride)).detach()
-    return made.requires_grad_(requires_grad)
-
-
-def _deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
-    if not self.is_leaf:
-        raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
-        )
-    if id(self) in memo:
-        return memo[id(self)]
-    with torch.no_grad():  # of a tensor that is one per rank, all are copied
-        made = self.detach().clone()
-    if type(self) is not torch.Tensor:
-        made = made.as_subclass(type(self))
-    made.requires_grad_(self.requires_grad)
-    memo[id(self)] = made
-    if self.grad is not None:
-        made.grad = copy.deepcopy(self.grad, memo)
-    made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-    return made
-
-
-def _rebuild_per_rank(values: list, requires_grad: bool) -> torch.Tensor:
-    """Makes a tensor that is one per simulated rank again from what pickle kept."""
-    return _core.per_rank(values).requires_grad_(requires_grad)
-
-
-def _reduce(self: torch.Tensor, protocol: int) -> Any:
-    if not _is_dtensor(self):
-        state = [value.detach() for value in _core.values_of(self)], self.requires_grad
-        if isinstance(self, torch.nn.Parameter):
-            return (torch._utils._rebuild_parameter, (_rebuild_per_rank(*state), self.requires_grad, {}))
-        return (_rebuild_per_rank, state)
-    shards = [shard.detach() for shard in _core.shards_of(self)]
-    state = (shards, _get_mesh(self), _core.placements_of(self), tuple(self.shape), self.stride(), self.requires_grad)
-    if isinstance(self, torch.nn.Parameter):
-        return (torch._utils._rebuild_parameter, (_Rebuilt(state), self.requires_grad, {}))
-    return (_rebuild, state)
-
-
-class _Rebuilt:
-    """Pickles as a distributed tensor."""
-
-    def __init__(self, state: tuple) -> None:
-        self.state = state
-
-    def __reduce__(self) -> Any:
-        return (_rebuild, self.state)
 
 
 def _new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
@@ -285,6 +109,9 @@ def _only_distributed_value(name: str, function: Callable) -> property:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def give(self: torch.Tensor, value: Any) -> None:
+        if name == "_spec" and _is_dtensor(self):
+            give_spec(self, value)
+            return
         if _is_dtensor(self):
             raise AttributeError(f"[{name}] of a distributed tensor follows from how it lies. Use redistribute or from_local.")
         self.__dict__[name] = value
@@ -308,70 +135,13 @@ def _served(name: str, ours: Callable, asks: Callable[[torch.Tensor], bool] = _i
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _has_no_memory(tensor: torch.Tensor) -> bool:
-    return _is_dtensor(tensor) or _core.is_per_rank(tensor)
-
-
 def _show(self: torch.Tensor, **_: Any) -> str:
     return _text(self) if _is_dtensor(self) else _rank_text(self)
 
 
-_NOT_TRACED = (
-    "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
-    "Compile functions of plain tensors, such as those inside local_map, and leave fullgraph out."
-)
-
-
-def _leave_tracing() -> None:
-    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
-    if torch._guards.TracingContext.try_get() is not None:
-        from torch._dynamo.exc import Unsupported
-
-        _warn_not_traced()
-        raise Unsupported(_NOT_TRACED) from None
-
-
-@functools.cache
-def _warn_not_traced() -> None:
-    warnings.warn(_NOT_TRACED, stacklevel=2)
-
-
-def _explaining(name: str) -> Callable:
-    """A method that needs memory: its error says what to call instead."""
-    theirs = getattr(torch.Tensor, name)
-
-    @functools.wraps(theirs)
-    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return theirs(self, *args, **kwargs)
-        except RuntimeError as error:
-            if not _has_no_memory(self):
-                raise
-            if _core.is_per_rank(self) and name in ("numpy", "tolist", "__array__"):
-                return _reconciled(name, self, *args, **kwargs)
-            _leave_tracing()
-            what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
-            advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
-            if not _is_dtensor(self):
-                what, advice = f"[{name}] this tensor stands for one per simulated rank. ", "Use x._local_tensors[rank]."
-            raise type(error)(what + advice) from None
-
-    return method
-
-
-def _reconciled(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Lists and arrays of a tensor that is one per rank are those of its one value, if the ranks agree. Whole numbers may differ."""
-    values = _core.values_of(tensor)
-    if name == "tolist":
-        return joined([value.tolist() for value in values], name)
-    if not all(torch.equal(values[0], value) for value in values):
-        raise AssertionError(f"[{name}] the simulated ranks hold different values. Use x._local_tensors[rank].")
-    return getattr(values[0], name)(*args, **kwargs)
-
-
 def _equip_tensors() -> None:
     for name in ("numpy", "data_ptr", "storage", "untyped_storage", "tolist", "__array__"):
-        setattr(torch.Tensor, name, _explaining(name))
+        setattr(torch.Tensor, name, explaining(name))
     for name, function in {
         "to_local": to_local,
         "full_tensor": full_tensor,
@@ -392,10 +162,9 @@ def _equip_tensors() -> None:
         setattr(torch.Tensor, name, _only_distributed_value(name, function))
         setattr(DTensor, name, property(function))
     torch.Tensor.new_tensor = _served("new_tensor", _new_tensor)
-    torch.Tensor.__repr__ = _served("__repr__", _show, _has_no_memory)
-    torch.Tensor.__deepcopy__ = _served("__deepcopy__", _deepcopy, _has_no_memory)
-    torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", _reduce, _has_no_memory)
+    torch.Tensor.__repr__ = _served("__repr__", _show, has_no_memory)
+    torch.Tensor.__deepcopy__ = _served("__deepcopy__", deepcopy, has_no_memory)
+    torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", reduce, has_no_memory)
 
 
 _equip_tensors()
-torch.serialization.add_safe_globals([_rebuild, _rebuild_per_rank])

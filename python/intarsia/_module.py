@@ -10,7 +10,7 @@ from torch import nn
 
 from . import _core
 from ._mesh import core_mesh
-from ._tensor import _given_mesh, _replicated
+from ._tensor import _given_mesh, _replicated, xla_function
 
 PartitionFn = Callable[[str, nn.Module, Any], None]
 
@@ -30,6 +30,8 @@ def distribute_module(
     mesh = _given_mesh(device_mesh, "distribute_module")
     if getattr(module, "_distribute_module_applied", False):
         raise RuntimeError("[distribute_module] should only be called once on a module, but it has already been called!")
+    if mesh.device_type == "xla":
+        return xla_function("xla_distribute_module")(module, mesh, partition_fn, input_fn, output_fn)
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)

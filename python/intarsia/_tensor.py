@@ -5,6 +5,7 @@ attributes of DTensor therefore live on ``torch.Tensor``; see _methods.py.
 """
 
 import functools
+import importlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch
 import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
+from ._kinds import in_order, kind_of_partial, masked
 from ._mesh import DeviceMesh, core_mesh
 
 _is_dtensor = _core.is_dtensor
@@ -64,7 +66,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             warnings.warn(text, UserWarning, stacklevel=2)
         meta = spec.tensor_meta
         made = DTensor.from_local(
-            local_tensor.detach(), spec.mesh, _in_order(spec), run_check=False, shape=meta.shape, stride=meta.stride
+            local_tensor.detach(), spec.mesh, in_order(spec), run_check=False, shape=meta.shape, stride=meta.stride
         )
         made = made if cls is DTensor else made.as_subclass(cls)
         return made.requires_grad_(requires_grad)
@@ -95,6 +97,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         if placements is None:
             placements = _replicated(mesh)
         _check_one_kind_of_partial(placements, "from_local")
+        local_tensor = masked(local_tensor, placements)
         _check_dims(placements, local_tensor.ndim, "from_local")
         if grad_placements is not None and len(grad_placements) != mesh.ndim:
             raise ValueError(
@@ -143,24 +146,9 @@ def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
     return local if share == 1 else local / share
 
 
-def _in_order(spec: Any) -> tuple:
-    """The placements of PyTorch's spec. Axes that cut a dim in another order than they stand in leave strided shards."""
-    from torch.distributed.tensor.placement_types import _StridedShard
-
-    placements = list(spec.placements)
-    for entry in spec.shard_order or ():
-        for place, axis in enumerate(entry.mesh_dims):
-            split = 1
-            for earlier in entry.mesh_dims[:place]:
-                split *= spec.mesh.size(earlier) if earlier > axis else 1
-            if split > 1 and not isinstance(placements[axis], _StridedShard):
-                placements[axis] = _StridedShard(entry.tensor_dim, split_factor=split)
-    return tuple(placements)
-
-
 def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> None:
-    kinds = {placement.reduce_op for placement in placements if placement.is_partial()}
-    if len(kinds) > 1:
+    kinds = {kind_of_partial(placement) for placement in placements if placement.is_partial()}
+    if len(kinds) > 1 and kinds != {"sum", "avg"}:  # sums and averages commute
         raise ValueError(
             f"[{where}] Mixed Partial reduce types are not supported in the same placement list. Found reduce ops: {sorted(kinds)} "
             f"in {tuple(placements)}. Use one of them for all axes."
@@ -193,6 +181,14 @@ def _given_mesh(mesh: Any, where: str) -> Any:
         raise RuntimeError(f"[{where}] no mesh was given and there is none around the call. Pass device_mesh.") from None
 
 
+def xla_function(name: str) -> Any:
+    """What PyTorch/XLA has for its own meshes, if it is there."""
+    try:
+        return getattr(importlib.import_module("torch_xla.distributed.spmd"), name)
+    except ImportError as error:
+        raise ImportError("To use DTensor API with xla, you must install the torch_xla package!") from error
+
+
 def _replicated(mesh: Any) -> tuple:
     from torch.distributed.tensor.placement_types import Replicate
 
@@ -211,6 +207,8 @@ def distribute_tensor(
     The data of the rank at ``src_data_rank`` of every axis counts; with None every rank cuts its own and nothing is sent.
     """
     mesh = _given_mesh(device_mesh, "distribute_tensor")
+    if mesh.device_type == "xla":
+        return xla_function("xla_distribute_tensor")(tensor, mesh, placements)
     if placements is None:
         placements = _replicated(mesh)
     if len(placements) != mesh.ndim:
@@ -218,6 +216,7 @@ def distribute_tensor(
             "[distribute_tensor] `placements` must have the same length as `device_mesh.ndim`! "
             f"Found placements length: {len(placements)}, and device_mesh.ndim: {mesh.ndim}."
         )
+    _check_one_kind_of_partial(placements, "distribute_tensor")
     _check_dims(placements, tensor.ndim, "distribute_tensor")
     if _is_dtensor(tensor):
         if _core.moves_parameters():  # it was born on the mesh, and a plan lays it out now

@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from . import _core, _guide
 from ._born_sharded import BornSharded
 from ._calls import as_given, tensors_of
+from ._dropin import original
 from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
@@ -193,10 +194,14 @@ def register_sharding(op: Any) -> Callable:
     """
 
     def register(function: Callable) -> Callable:
+        theirs = original("torch.distributed.tensor.experimental._register_sharding", "register_sharding")
         for overload in op if isinstance(op, Sequence) else [op]:
             name, variant = overload._schema.name, overload._schema.overload_name
             _core.add_rule(name, variant, _rows_of(function, overload))
-            _guide.leave(f"{name}.{variant}".rstrip("."))
+            if theirs is None:
+                _guide.leave(f"{name}.{variant}".rstrip("."))
+        if theirs is not None:  # who follows PyTorch's rules has to find this one there
+            theirs(op)(function)
         return function
 
     return register

@@ -7,7 +7,9 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/ops/along/layouts.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -141,6 +143,31 @@ Way vector_norm_along(const CutCall& c) {
   };
 }
 
+// What is left of the norm over dims that are cut, while the ranks have only looked at their own parts.
+std::optional<Placement> pending_norm(double ord) {
+  if (std::isinf(ord)) return ord > 0 ? P_max : P_min;
+  if (ord == 0) return P_sum;
+  return ord > 0 ? std::optional(P(norm_op(ord))) : std::nullopt;
+}
+
+// PyTorch's DTensor leaves norms pending. Left to ourselves we settle them, so these rows are there for a guide.
+Rule vector_norm() {
+  auto rule = per_line();
+  rule.rows = [lines = rule.rows](const OpCall& call) {
+    auto rows = lines(call);
+    auto pending = is_guided() ? pending_norm(call.arg("ord").toScalar().toDouble()) : std::nullopt;
+    if (!pending) return rows;
+    for (auto dim : call.dims_arg("dim", call.inputs[0].dim())) rows.push_back({{S(dim)}, {*pending}});
+    return rows;
+  };
+  // A rank that holds nothing has no largest element.
+  rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
+    auto infinite = std::isinf(call.arg("ord").toScalar().toDouble());
+    return !infinite || !out.has_partial() || means_weigh_the_same(call, in, out);
+  };
+  return rule;
+}
+
 // The older name: norm(self, ord, dim, keepdim) or norm(self, ord, dim, keepdim, dtype)
 void norm_by_vector_norm(Stack& stack) {
   auto dims = stack[2].toIntVector();
@@ -171,7 +198,8 @@ void add_statistics(RuleTable& t) {
   t.along("aten::var_mean.correction", variance_along(false, true));
   t.along("aten::std_mean.correction", variance_along(true, true));
 
-  t.add({"aten::linalg_vector_norm", "aten::logsumexp"}, per_line());
+  t.add("aten::logsumexp", per_line());
+  t.add("aten::linalg_vector_norm", vector_norm());
   t.along("aten::logsumexp", logsumexp_along);
   t.along("aten::linalg_vector_norm", vector_norm_along);
   t.always("aten::norm.ScalarOpt_dim", norm_by_vector_norm);

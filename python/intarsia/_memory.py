@@ -1,0 +1,70 @@
+"""Methods of tensors that need memory, which distributed tensors have none of: their errors say what to call instead."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import _core
+from ._numbers import joined
+
+_is_dtensor = _core.is_dtensor
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    return _is_dtensor(tensor) or _core.is_per_rank(tensor)
+
+
+_NOT_TRACED = (
+    "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
+    "Compile functions of plain tensors, such as those inside local_map, and leave fullgraph out."
+)
+
+
+def _leave_tracing() -> None:
+    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
+    if torch._guards.TracingContext.try_get() is not None:
+        from torch._dynamo.exc import Unsupported
+
+        _warn_not_traced()
+        raise Unsupported(_NOT_TRACED) from None
+
+
+@functools.cache
+def _warn_not_traced() -> None:
+    warnings.warn(_NOT_TRACED, stacklevel=2)
+
+
+def explaining(name: str) -> Callable:
+    """A method that needs memory: its error says what to call instead."""
+    theirs = getattr(torch.Tensor, name)
+
+    @functools.wraps(theirs)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return theirs(self, *args, **kwargs)
+        except RuntimeError as error:
+            if not has_no_memory(self):
+                raise
+            if _core.is_per_rank(self) and name in ("numpy", "tolist", "__array__"):
+                return _reconciled(name, self, *args, **kwargs)
+            _leave_tracing()
+            what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
+            advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
+            if not _is_dtensor(self):
+                what, advice = f"[{name}] this tensor stands for one per simulated rank. ", "Use x._local_tensors[rank]."
+            raise type(error)(what + advice) from None
+
+    return method
+
+
+def _reconciled(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Lists and arrays of a tensor that is one per rank are those of its one value, if the ranks agree. Whole numbers may differ."""
+    values = _core.values_of(tensor)
+    if name == "tolist":
+        return joined([value.tolist() for value in values], name)
+    if not all(torch.equal(values[0], value) for value in values):
+        raise AssertionError(f"[{name}] the simulated ranks hold different values. Use x._local_tensors[rank].")
+    return getattr(values[0], name)(*args, **kwargs)

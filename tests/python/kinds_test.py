@@ -1,0 +1,220 @@
+"""Kinds of placements that PyTorch has beside Shard, Replicate and Partial: pending norms, masked lookups, dims cut in another order."""
+
+import copy
+import io
+import math
+import unittest
+import warnings
+
+import torch
+import torch.nn.functional as F
+
+import intarsia
+
+intarsia.install()
+
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
+from torch.distributed.tensor._dtensor_spec import ShardOrderEntry  # noqa: E402
+from torch.distributed.tensor._ops._math_ops import _NormPartial  # noqa: E402
+from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
+from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard  # noqa: E402
+
+from support import run_ranks, same  # noqa: E402
+
+ORDERS = (0.5, 1, 2, 3)
+
+
+def matrix(rows=7, columns=6):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
+
+
+def line():
+    return init_device_mesh("cpu", (4,))
+
+
+def grid():
+    return init_device_mesh("cpu", (2, 2))
+
+
+def norms_over_a_cut_are_pending_norms():
+    x = matrix()
+    for mesh, placements in ((line(), [Shard(0)]), (grid(), [Shard(0), Shard(1)]), (grid(), [Shard(0), Shard(0)])):
+        cut = distribute_tensor(x, mesh, placements)
+        for order in ORDERS:
+            norm = torch.linalg.vector_norm(cut, order)
+            assert norm.placements == (_NormPartial(order),) * mesh.ndim, norm.placements
+            same(norm, torch.linalg.vector_norm(x, order))
+            same(torch.linalg.vector_norm(cut, order, dim=0, keepdim=True), torch.linalg.vector_norm(x, order, dim=0, keepdim=True))
+
+
+def the_order_of_one_norm_is_not_that_of_the_next():
+    cut, x = distribute_tensor(matrix(8, 2), line(), [Shard(0)]), matrix(8, 2)
+    for order in (2.0, 3.0, 2.0, 1.0, math.inf, -math.inf, 0.0, 2.0):
+        same(torch.linalg.vector_norm(cut, order), torch.linalg.vector_norm(x, order))
+
+
+def infinite_norms_are_pending_extremes_where_every_rank_has_a_part():
+    even, uneven = distribute_tensor(matrix(8), line(), [Shard(0)]), distribute_tensor(matrix(5), line(), [Shard(0)])
+    assert torch.linalg.vector_norm(even, math.inf).placements == (Partial("max"),)
+    assert torch.linalg.vector_norm(even, -math.inf).placements == (Partial("min"),)
+    same(torch.linalg.vector_norm(uneven, -math.inf), torch.linalg.vector_norm(matrix(5), -math.inf))
+
+
+def pending_norms_pass_views_and_are_settled_by_arithmetic():
+    norm = torch.linalg.vector_norm(distribute_tensor(matrix(), line(), [Shard(0)]), 2, dim=0)
+    whole = torch.linalg.vector_norm(matrix(), 2, dim=0)
+    for view in (lambda n: n.view(2, 3), lambda n: n.unsqueeze(0), lambda n: n[1:4], lambda n: torch.stack([n, n])):
+        assert view(norm).placements == (_NormPartial(2),), view(norm).placements
+        same(view(norm), view(whole))
+    for op in (lambda n: n * -2, lambda n: n + 1, lambda n: n.exp(), lambda n: n.sum(), lambda n: n + n, lambda n: n / n.sum(), lambda n: -n):
+        same(op(norm), op(whole))
+    same(norm.redistribute(placements=[Shard(0)]), whole)
+
+
+def gradients_flow_through_pending_norms():
+    for order in (1.0, 2.0, 3.0):
+        x, plain = distribute_tensor(matrix(), line(), [Shard(0)]).requires_grad_(), matrix().requires_grad_()
+        for tensor in (x, plain):
+            (torch.linalg.vector_norm(tensor, order, dim=0) * torch.linalg.vector_norm(tensor, order) * -3).sum().backward()
+        same(x.grad, plain.grad)
+
+
+def gradients_are_clipped_by_the_norm_of_all():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
+    plain, mesh = copy.deepcopy(model), line()
+    for layer in (model[0], model[2]):
+        for name, parameter in list(layer.named_parameters()):
+            setattr(layer, name, torch.nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)])))
+    model(distribute_tensor(matrix(), mesh, [Replicate()])).square().sum().backward()
+    plain(matrix()).square().sum().backward()
+    for foreach in (True, False):
+        same(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=foreach), torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
+        for cut, whole in zip(model.parameters(), plain.parameters()):
+            same(cut.grad, whole.grad)
+
+
+def local_norms_are_taken_as_they_are():
+    mesh = line()
+    local = distribute_tensor(torch.arange(1.0, 5), mesh, [Shard(0)]).to_local()  # 1, 2, 3, 4 by rank
+    for kind in (torch.float32, torch.float16, torch.float64):
+        x = DTensor.from_local(local.to(kind), mesh, [_NormPartial(2)])
+        assert x.placements == (_NormPartial(2),)
+        same(x, torch.tensor([30.0]).sqrt().to(kind))
+    same(DTensor.from_local(-local, mesh, [_NormPartial(3)]), torch.tensor([100.0]) ** (1 / 3))
+    same(distribute_tensor(torch.tensor([5.0]), mesh, [_NormPartial(2)]), torch.tensor([5.0]))
+    same(DTensor.from_local(local * 1e30, mesh, [_NormPartial(2)]), torch.tensor([30.0]).sqrt() * 1e30)
+
+
+def lookups_in_a_cut_table_are_masked_sums():
+    mesh, table, places = line(), matrix(10), torch.tensor([[1, 9, 3], [0, 7, 7]])
+    weight, plain = distribute_tensor(table, mesh, [Shard(0)]).requires_grad_(), table.clone().requires_grad_()
+    found = F.embedding(distribute_tensor(places, mesh, [Replicate()]), weight)
+    kind = found.placements[0]
+    assert isinstance(kind, _MaskPartial) and (kind.offset_shape, kind.offset_dim) == (torch.Size([10, 6]), 0), kind
+    assert found.view(6, 6).placements[0].offset_shape == torch.Size([10, 6])
+    with CommDebugMode() as comms:
+        same(found, F.embedding(places, table))
+    assert comms.get_total_counts() == 1
+    same(found.redistribute(placements=[Shard(1)]), F.embedding(places, table))
+    other = F.embedding(distribute_tensor(places, mesh, [Replicate()]), distribute_tensor(matrix(12), mesh, [Shard(0)]))
+    assert other.placements[0] != kind
+    same(found + other, F.embedding(places, table) + F.embedding(places, matrix(12)))
+    (found * 2 + found).square().sum().backward()
+    (F.embedding(places, plain) * 3).square().sum().backward()
+    same(weight.grad, plain.grad)
+
+
+def masks_of_local_tensors_are_used():
+    mesh, mask = line(), _MaskPartial(offset_shape=torch.Size([8, 2]), offset_dim=0)
+    mask.mask_buffer.materialize_mask(torch.tensor([True, False, False]))
+    x = torch.ones(3, 2, requires_grad=True)
+    found = DTensor.from_local(x, mesh, [mask])
+    same(found, torch.tensor([[0.0, 0.0], [4.0, 4.0], [4.0, 4.0]]))
+    found.redistribute(placements=[Replicate()]).to_local().sum().backward()
+    same(x.grad, torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]))
+    try:
+        DTensor.from_local(x, mesh, [_MaskPartial(offset_shape=torch.Size([8, 2]))])
+        raise RuntimeError("no error")
+    except AssertionError as error:
+        assert "has no mask" in str(error)
+
+
+def sums_and_averages_may_be_pending_together():
+    mesh = grid()
+    same(DTensor.from_local(torch.ones(2), mesh, [Partial("sum"), Partial("avg")]), torch.full((2,), 2.0))
+    for kinds in ([Partial("sum"), Partial("max")], [Partial(), _NormPartial(2)], [_NormPartial(2), _NormPartial(3)]):
+        for make in (lambda: DTensor.from_local(torch.ones(2), mesh, kinds), lambda: distribute_tensor(torch.ones(2), mesh, kinds)):
+            try:
+                make()
+                raise RuntimeError(f"no error for {kinds}")
+            except ValueError as error:
+                assert "Mixed Partial reduce types" in str(error)
+
+
+def a_spec_with_another_order_of_cuts_is_taken_and_shown():
+    mesh, x = grid(), matrix(8)
+    plain = distribute_tensor(x, mesh, [Shard(0), Shard(0)])
+    turned = distribute_tensor(x, mesh, [_StridedShard(0, split_factor=2), Shard(0)])  # axis 1 cuts first
+    spec = copy.deepcopy(plain._spec)
+    spec.shard_order = (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    again = DTensor.from_local(turned.to_local(), mesh)
+    again._spec = spec
+    assert again._spec.shard_order == spec.shard_order and again.placements == (Shard(0), Shard(0))
+    same(again, x)
+    same(again * 2, x * 2)
+    same(copy.deepcopy(again), x)
+
+
+def kinds_are_saved_and_loaded():
+    cut = distribute_tensor(matrix(), line(), [Shard(0)])
+    norm, found = torch.linalg.vector_norm(cut, 3), F.embedding(distribute_tensor(torch.tensor([1, 5]), line(), [Replicate()]), cut)
+    for tensor, whole in ((norm, matrix().norm(3)), (found, matrix()[[1, 5]])):
+        buffer = io.BytesIO()
+        torch.save(tensor, buffer)
+        for weights_only in (False, True):
+            buffer.seek(0)
+            loaded = torch.load(buffer, weights_only=weights_only)
+            assert str(loaded.placements) == str(tensor.placements), loaded.placements
+            same(loaded, whole)
+
+
+PROGRAMS = [
+    norms_over_a_cut_are_pending_norms,
+    the_order_of_one_norm_is_not_that_of_the_next,
+    infinite_norms_are_pending_extremes_where_every_rank_has_a_part,
+    pending_norms_pass_views_and_are_settled_by_arithmetic,
+    gradients_flow_through_pending_norms,
+    gradients_are_clipped_by_the_norm_of_all,
+    local_norms_are_taken_as_they_are,
+    lookups_in_a_cut_table_are_masked_sums,
+    masks_of_local_tensors_are_used,
+    sums_and_averages_may_be_pending_together,
+    a_spec_with_another_order_of_cuts_is_taken_and_shown,
+    kinds_are_saved_and_loaded,
+]
+
+
+class Kinds(unittest.TestCase):
+    def setUp(self):
+        warnings.simplefilter("ignore")
+
+    def test_on_simulated_ranks(self):
+        for program in PROGRAMS:
+            with self.subTest(program.__name__), intarsia.simulate(4):
+                program()
+
+    def test_over_processes(self):
+        run_ranks(4, PROGRAMS)
+
+    def test_norms_of_our_own_choice_are_settled(self):
+        intarsia.uninstall()
+        self.addCleanup(intarsia.install)
+        with intarsia.simulate(4):
+            norm = torch.linalg.vector_norm(intarsia.distribute_tensor(matrix(), line(), [Shard(0)]), 2)
+            self.assertFalse(any(isinstance(p, _NormPartial) for p in norm.placements))
+            same(norm, matrix().norm())
+
+
+if __name__ == "__main__":
+    unittest.main()
