@@ -1,5 +1,7 @@
 #include "intarsia/checkpoint/checksum.h"
 
+#include <cstring>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -8,20 +10,30 @@
 namespace intarsia::checkpoint {
 namespace {
 
-uint64_t checksum_anywhere(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
-
-auto* fastest_checksum() {
+bool has_avx2() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2")) return &checksum_avx2;
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+#else
+  return false;
 #endif
-  return &checksum_anywhere;
 }
 
 }  // namespace
 
 uint64_t checksum_of(const void* data, int64_t bytes) {
-  static auto* const fastest = fastest_checksum();
-  return fastest(data, bytes);
+  return has_avx2() ? checksum_avx2(data, bytes) : XXH3_64bits(data, bytes);
+}
+
+void copy_past_caches(void* to, const void* from, int64_t bytes) {
+  if (has_avx2()) return copy_past_caches_avx2(to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+uint64_t copy_counted(void* to, const void* from, int64_t bytes) {
+  if (has_avx2()) return copy_counted_avx2(to, from, bytes);
+  std::memcpy(to, from, bytes);
+  return checksum_of(to, bytes);
 }
 
 std::string checksum_text(uint64_t checksum) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,6 +37,13 @@ auto with_errors(const char* what, const std::string& path, Call call) {
 constexpr int64_t kMostAtOnce = 1 << 30;
 
 }  // namespace
+
+MappedPart::MappedPart(MappedPart&& other) noexcept
+    : begin_(std::exchange(other.begin_, nullptr)), bytes_(other.bytes_), skipped_(other.skipped_) {}
+
+MappedPart::~MappedPart() {
+  if (begin_) ::munmap(begin_, bytes_);
+}
 
 OpenFile::OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
@@ -76,6 +84,19 @@ void OpenFile::read(void* to, int64_t bytes, int64_t offset) const {
     TORCH_CHECK(got > 0, "could not read ", path_, ": it ends at byte ", offset, ", but ", bytes, " more are needed");
     next += got, bytes -= got, offset += got;
   }
+}
+
+// All pages are asked for at once: one that cannot be read is an error here, not a signal when it is used.
+std::optional<MappedPart> OpenFile::map([[maybe_unused]] int64_t bytes, [[maybe_unused]] int64_t offset) const {
+#ifdef MADV_POPULATE_READ
+  static const int64_t page = ::sysconf(_SC_PAGESIZE);
+  auto skipped = offset % page;
+  auto* begin = ::mmap(nullptr, bytes + skipped, PROT_READ, MAP_SHARED, descriptor_, offset - skipped);
+  if (begin == MAP_FAILED) return std::nullopt;
+  MappedPart part(begin, bytes + skipped, skipped);
+  if (::madvise(begin, bytes + skipped, MADV_POPULATE_READ) == 0) return part;
+#endif
+  return std::nullopt;
 }
 
 void OpenFile::write(const void* from, int64_t bytes, int64_t offset) const {

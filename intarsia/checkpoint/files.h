@@ -8,6 +8,20 @@
 
 namespace intarsia::checkpoint {
 
+// A part of a file as memory, while it lives.
+class MappedPart {
+ public:
+  MappedPart(void* begin, int64_t bytes, int64_t skipped) : begin_(begin), bytes_(bytes), skipped_(skipped) {}
+  MappedPart(MappedPart&& other) noexcept;
+  MappedPart& operator=(MappedPart&&) = delete;
+  ~MappedPart();
+  const char* data() const { return static_cast<const char*>(begin_) + skipped_; }
+
+ private:
+  void* begin_;
+  int64_t bytes_, skipped_;  // it begins at a page, before what is wanted
+};
+
 // An open file, closed when it goes.
 class OpenFile {
  public:
@@ -21,6 +35,8 @@ class OpenFile {
   const std::string& path() const { return path_; }
   int64_t size() const;
   void read(void* to, int64_t bytes, int64_t offset) const;  // all of them: a file that ends before is an error
+  // The same without a copy. Nothing if the system cannot, or cannot read all of them: read() tells why then.
+  std::optional<MappedPart> map(int64_t bytes, int64_t offset) const;
   void write(const void* from, int64_t bytes, int64_t offset) const;
   void begin_sync(int64_t bytes, int64_t offset) const;  // the disk may begin with these; nothing is promised
   void sync() const;                                     // returns when it is on the disk; not called in the destructor

@@ -79,6 +79,10 @@ Contents contents_of(const Items& items) {
                               contents.tensors.emplace_back(joined_name(scope, name), tensor);
                             }
                           },
+                          [&](const StateMaker&) {
+                            TORCH_CHECK_VALUE(false, "[checkpoint::save] \"", scope,
+                                              "\" can only be loaded into. Give its tensors and numbers as items of their own.");
+                          },
                           [&](const Value& value) { add_values({{scope, value}}); }},
                item.content());
   }
@@ -90,14 +94,21 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
   check_distinct("load", items);
   auto names = parameter_names(items);
   Wanted wanted;
+  auto ask_for_all = [&](const std::string& scope) {
+    if (!scope.empty()) wanted.scopes.push_back(scope + "."), wanted.value_scopes.push_back(scope + ".");
+  };
   for (auto& [scope, item] : items) {
     std::visit(overloaded{[&](torch::nn::Module* module) {
                             wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
                             for (auto& tensor : tensors_in(*module, scope)) wanted.tensors.push_back(std::move(tensor));
                           },
                           [&](torch::optim::Optimizer* optimizer) {
-                            if (!scope.empty()) wanted.scopes.push_back(scope + "."), wanted.value_scopes.push_back(scope + ".");
+                            ask_for_all(scope);
                             want_optimizer(*optimizer, scope, names, index, rename, wanted);
+                          },
+                          [&](const StateMaker& maker) {
+                            ask_for_all(scope);
+                            maker.want(scope, index, rename, wanted);
                           },
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,

@@ -24,6 +24,15 @@ struct NamedState {
   Tensors tensors;
 };
 
+struct Wanted;
+// The name that something has in the checkpoint.
+using Rename = std::function<std::string(const std::string& name)>;
+// State to load into that is made as the checkpoint has it, such as that of an optimizer that is not of torch::optim: adds what it
+// asks for. All that the checkpoint has under its name has to be asked for.
+struct StateMaker {
+  std::function<void(const std::string& scope, const CheckpointIndex& index, const Rename& rename, Wanted& wanted)> want;
+};
+
 // One thing to save, or to load into. Modules, optimizers and tensors are held by reference.
 class Item {
  public:
@@ -36,6 +45,7 @@ class Item {
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
   Item(NamedState state) : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
+  Item(StateMaker maker) : content_(std::move(maker)) {}
   Item(bool flag) : content_(Value(flag)) {}
   template <std::integral N>
   requires(!std::same_as<N, bool>) Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
@@ -43,7 +53,7 @@ class Item {
   Item(const char* text) : content_(Value(std::string(text))) {}
   Item(std::string text) : content_(Value(std::move(text))) {}
 
-  using Content = std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor, NamedState, Value>;
+  using Content = std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor, NamedState, StateMaker, Value>;
   const Content& content() const { return content_; }
 
  private:
@@ -70,9 +80,6 @@ struct Wanted {
   std::set<std::string> used_values;          // of which these were (names in the checkpoint)
   std::vector<std::function<void()>> finish;  // after all tensors have arrived
 };
-
-// The name that something has in the checkpoint.
-using Rename = std::function<std::string(const std::string& name)>;
 
 // States of optimizers are made as the checkpoint has them, so the answer depends on its index.
 Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename& rename);

@@ -13,6 +13,7 @@ namespace intarsia::checkpoint {
 namespace {
 
 constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
+constexpr int64_t kMostMapped = 16 << 20;  // bytes of a file that are memory at a time
 constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
 
 }  // namespace
@@ -26,36 +27,50 @@ struct PieceReader::Source {
   std::string block = {};  // the last block of which only a part was wanted
   int64_t block_number = -1;
 
-  void check(const char* data, int64_t length, int64_t number) const {
-    TORCH_CHECK(checksum_of(data, length) == piece.checksums[number], "the checksum of bytes ",
+  void check(uint64_t checksum, int64_t length, int64_t number) const {
+    TORCH_CHECK(checksum == piece.checksums[number], "the checksum of bytes ",
                 piece.offset + number * kChecksumBlock, " to ", piece.offset + number * kChecksumBlock + length, " of ",
                 file.path(), " does not fit: the file is damaged");
   }
 
-  // Whole blocks go where they are wanted, and are checked there. Of others a part is copied.
+  // Whole blocks go where they are wanted, and are counted on the way. Of others a part is copied.
   void read_checked(char* to, int64_t begin, int64_t length) {
     for (auto end = begin + length; begin < end;) {
       auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock,
            block_end = std::min(bytes, block_begin + kChecksumBlock);
-      int64_t done;
-      if (begin == block_begin && end >= block_end) {
-        done = block_end - begin;
-        file.read(to, done, piece.offset + begin);
-        check(to, done, number);  // while it is in the cache
-      } else {
-        if (block_number != number) {
-          block.resize(block_end - block_begin);
-          block_number = -1;
-          file.read(block.data(), block.size(), piece.offset + block_begin);
-          check(block.data(), block.size(), number);
-          block_number = number;
-        }
-        done = std::min(end, block_end) - begin;
-        std::memcpy(to, block.data() + begin - block_begin, done);
-      }
+      bool whole = begin == block_begin && end >= block_end;
+      auto done = whole ? read_blocks(to, begin, end) : copy_from_block(to, begin, std::min(end, block_end));
       to += done, begin += done;
-      progress.add(done);
     }
+  }
+
+  int64_t copy_from_block(char* to, int64_t begin, int64_t end) {
+    auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock;
+    if (block_number != number) {
+      block.resize(std::min(bytes, block_begin + kChecksumBlock) - block_begin);
+      block_number = -1;
+      file.read(block.data(), block.size(), piece.offset + block_begin);
+      check(checksum_of(block.data(), block.size()), block.size(), number);
+      block_number = number;
+    }
+    std::memcpy(to, block.data() + begin - block_begin, end - begin);
+    progress.add(end - begin);
+    return end - begin;
+  }
+
+  // The whole blocks that begin here, up to a window full. Returns how many bytes these were.
+  int64_t read_blocks(char* to, int64_t begin, int64_t end) {
+    auto length = std::min(end - begin, kMostMapped);
+    if (begin + length < bytes) length -= length % kChecksumBlock;  // the last block of a piece may be shorter
+    auto mapped = length >= kChecksumBlock ? file.map(length, piece.offset + begin) : std::nullopt;
+    for (int64_t done = 0; done < length; done += kChecksumBlock) {
+      auto some = std::min(kChecksumBlock, length - done);
+      if (!mapped) file.read(to + done, some, piece.offset + begin + done);
+      check(mapped ? copy_counted(to + done, mapped->data() + done, some) : checksum_of(to + done, some), some,
+            (begin + done) / kChecksumBlock);
+      progress.add(some);
+    }
+    return length;
   }
 
   // Nothing to check: only what is wanted is read, but for gaps that cost less than another read.

@@ -1,11 +1,13 @@
 #include "intarsia/checkpoint/save.h"
 
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "intarsia/checkpoint/saving.h"
+#include "intarsia/checkpoint/tell.h"
 
 namespace intarsia::checkpoint {
 
@@ -22,6 +24,12 @@ struct PendingSave::State {
   }
   ~State() {
     if (thread.joinable()) thread.join();
+    if (!error) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& unheard) {  // nobody is left who could be told otherwise
+      std::fprintf(stderr, "%s\n", words_of(unheard).c_str());
+    }
   }
 };
 
@@ -33,21 +41,21 @@ std::shared_ptr<PendingSave::State>& under_way() {
   return state;
 }
 
-void wait_for_last() {
+}  // namespace
+
+void wait_for_saves() {
   if (auto last = std::exchange(under_way(), nullptr)) last->wait();
 }
 
-}  // namespace
-
 void save(const std::string& path, const Items& items, const SaveOptions& options) {
-  wait_for_last();
+  wait_for_saves();
   Saving saving(current_world(), path, items, options);
   saving.write();
   saving.finish_together();
 }
 
 PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options) {
-  wait_for_last();
+  wait_for_saves();
   auto saving = std::make_shared<Saving>(current_world(), path, items, options);
   saving->take_part();
   saving->copy_to_memory();

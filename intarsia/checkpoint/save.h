@@ -33,7 +33,7 @@ void save(const std::string& path, const Items& items, const SaveOptions& option
 class PendingSave {
  public:
   bool done() const;
-  void wait();  // an error of the save comes out here, or of the next save if nobody waits
+  void wait();  // an error of the save comes out here; if nobody waits, of the next save, or on stderr when the program ends
 
   struct State;
   explicit PendingSave(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -45,5 +45,7 @@ class PendingSave {
 // The same, but returns when everything has been copied to memory: tensors may change then. One save is under way at a time: the
 // next one waits for it, and so does the end of the program.
 PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options = {});
+// Waits for the one that is under way, if any.
+void wait_for_saves();
 
 }  // namespace intarsia::checkpoint

@@ -116,6 +116,10 @@ void remove_share(const std::string& folder, const World& world) {
   if (world.hosted()[0] == 0) try_to_remove(folder);
 }
 
+bool is_plain_memory(const at::Tensor& values) {
+  return values.is_cpu() && values.is_contiguous() && !values.is_conj() && !values.is_neg();
+}
+
 // One buffer for all copies, kept for the next save: memory that is new to the process costs more than the copy.
 at::Tensor& copies() {
   static auto* buffer = new at::Tensor;
@@ -172,7 +176,10 @@ void Saving::copy_to_memory() {
     for (auto& piece : part.pieces) {
       auto bytes = static_cast<int64_t>(piece.values.nbytes());
       auto copy = buffer.narrow(0, offset, bytes).view(piece.values.scalar_type()).view(piece.values.sizes());
-      copy.copy_(piece.values);
+      if (is_plain_memory(piece.values))
+        copy_past_caches(copy.mutable_data_ptr(), piece.values.const_data_ptr(), bytes);
+      else
+        copy.copy_(piece.values);
       piece.values = copy;
       offset += (bytes + 7) / 8 * 8;
     }

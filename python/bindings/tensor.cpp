@@ -2,6 +2,7 @@
 
 #include "bindings.h"
 #include "intarsia/nn/distribute_module.h"
+#include "intarsia/nn/redistribute_module.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
@@ -58,6 +59,18 @@ void bind_doors(py::module_& m) {
           return redistribute(tensor, placements.value, async_op);
         },
         py::arg("tensor"), py::arg("placements"), py::arg("async_op") = false, Unlocked());
+  m.def("redistribute_to",
+        [](const at::Tensor& tensor, const DeviceMesh& mesh, const GivenPlacements& placements) {
+          return redistribute(tensor, mesh, placements.value);
+        },
+        py::arg("tensor"), py::arg("mesh"), py::arg("placements"), Unlocked());
+  m.def("redistribute_all",
+        [](const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, const std::vector<GivenPlacements>& placements) {
+          std::vector<Placements> values;
+          for (auto& given : placements) values.push_back(given.value);
+          return redistribute(tensors, mesh, values);
+        },
+        py::arg("tensors"), py::arg("mesh"), py::arg("placements"), Unlocked(), "All of them in one exchange; below autograd.");
 }
 
 void bind_factories(py::module_& m) {

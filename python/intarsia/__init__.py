@@ -25,6 +25,7 @@ if _TYPE_CHECKING:
     from ._factories import empty, full, ones, rand, randn, zeros
     from ._interop import from_torch, to_torch
     from ._module import distribute_module
+    from ._redistribute import redistribute
     from .data_parallel import fully_shard, replicate
 
 # Where the names come from that are loaded when they are first used. PyTorch's placements are the placements here, too;
@@ -35,6 +36,7 @@ _LATER = {
     "Replicate": "torch.distributed.tensor.placement_types",
     "Partial": "torch.distributed.tensor.placement_types",
     "distribute_module": "intarsia._module",
+    "redistribute": "intarsia._redistribute",
     "fully_shard": "intarsia.data_parallel",
     "replicate": "intarsia.data_parallel",
     "empty": "intarsia._factories",

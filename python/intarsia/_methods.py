@@ -10,9 +10,10 @@ from . import _core
 from ._kinds import give_spec, shown_placements, spec_of
 from ._memory import explaining, has_no_memory
 from ._mesh import python_mesh
-from ._moves import full_tensor, redistribute, to_local
+from ._moves import full_tensor, to_local
 from ._numbers import expect_numbers
 from ._pickling import _rebuild, _rebuild_per_rank, deepcopy, reduce  # noqa: F401  files name the first two here
+from ._redistribute import redistribute_tensor
 from ._tensor import DTensor
 
 _is_dtensor = _core.is_dtensor
@@ -145,7 +146,7 @@ def _equip_tensors() -> None:
     for name, function in {
         "to_local": to_local,
         "full_tensor": full_tensor,
-        "redistribute": redistribute,
+        "redistribute": redistribute_tensor,
         "__create_chunk_list__": _create_chunk_list,
         "__create_write_items__": _create_write_items,
         "__get_tensor_shard__": _get_tensor_shard,

@@ -7,18 +7,20 @@
 The files are those of the C++ functions of the same names. All ranks call these functions together.
 """
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from . import _core
+from . import _core, _optimizer_state
 from ._mesh import current_world
 
-__all__ = ["Loaded", "complete", "export_full", "latest", "load", "save", "save_async", "verify"]
+__all__ = ["Loaded", "complete", "convert", "export_full", "keep", "latest", "load", "save", "save_async", "verify"]
 
 Path = str | os.PathLike
+Progress = Callable[[int, int], Any] | None
 _Value = bool | int | float | str
 
 
@@ -49,23 +51,8 @@ def _names_of(items: Mapping[str, Any]) -> dict[int, str]:
     return names
 
 
-def _parameters(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
-    for number, group in enumerate(optimizer.param_groups):
-        for place, parameter in enumerate(group["params"]):
-            yield names.get(id(parameter), f"{number}.{place}"), parameter
-
-
 def _joined(scope: str, name: str) -> str:
     return f"{scope}.{name}" if scope else name
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, _Value]:
-    """The options of a group of parameters; a tuple such as betas is one value per element."""
-    found: dict[str, _Value] = {}
-    for name, value in group.items():
-        parts = {f"{name}.{i}": part for i, part in enumerate(value)} if isinstance(value, (tuple, list)) else {name: value}
-        found |= {key: part for key, part in parts.items() if name != "params" and isinstance(part, (bool, int, float, str))}
-    return found
 
 
 def _flat(items: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,97 +61,98 @@ def _flat(items: Mapping[str, Any]) -> dict[str, Any]:
     for scope, item in items.items():
         if isinstance(item, torch.nn.Module):
             flat[scope] = _tensors_of(item)
+            _refuse_others(scope, item)
         elif isinstance(item, torch.optim.Optimizer):
-            tensors = {}
-            for name, parameter in _parameters(item, names):
-                for key, value in item.state.get(parameter, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        tensors[f"state.{name}.{key}"] = value
-                    elif isinstance(value, (bool, int, float, str)):
-                        flat[_joined(scope, f"state.{name}.{key}")] = value
-            flat[scope] = tensors
-            for number, group in enumerate(item.param_groups):
-                flat |= {_joined(scope, f"groups.{number}.{key}"): value for key, value in _options(group).items()}
-        elif isinstance(item, (torch.Tensor, bool, int, float, str)):
-            flat[scope] = item
-        elif isinstance(item, Mapping):
-            flat[scope] = dict(item)
+            _add_dict(flat, scope, _optimizer_state.contents_of(item, names))
         else:
-            raise TypeError(f'[checkpoint.save] "{scope}" is a {type(item).__name__}. Give modules, optimizers, tensors, dicts of '
-                            "tensors, numbers and texts.")
+            _add(flat, scope, item, "save")
     return flat
+
+
+def _add(flat: dict[str, Any], scope: str, item: Any, where: str) -> None:
+    if isinstance(item, Mapping):
+        _add_dict(flat, scope, dict(_inside(scope, item, where)))
+    elif isinstance(item, (torch.Tensor, bool, int, float, str)):
+        flat[scope] = item
+    else:
+        raise TypeError(f'[checkpoint.{where}] "{scope}" is a {type(item).__name__}. Give modules, optimizers, tensors, numbers and '
+                        "texts, or dicts of these.")
+
+
+def _add_dict(flat: dict[str, Any], scope: str, contents: Mapping[str, Any]) -> None:
+    flat[scope] = {name: value for name, value in contents.items() if isinstance(value, torch.Tensor)}
+    flat |= {_joined(scope, name): value for name, value in contents.items() if not isinstance(value, torch.Tensor)}
+
+
+def _inside(scope: str, item: Mapping[str, Any], where: str, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors, numbers and texts in a dict, and in dicts in it, by their names below the item."""
+    for key, value in item.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            yield from _inside(scope, value, where, f"{name}.")
+        elif isinstance(value, (torch.Tensor, bool, int, float, str)):
+            yield name, value
+        else:
+            raise TypeError(f'[checkpoint.{where}] "{_joined(scope, name)}" is a {type(value).__name__}. A dict may hold tensors, numbers, '
+                            "texts and dicts.")
+
+
+def _refuse_others(scope: str, module: torch.nn.Module) -> None:
+    for name, value in module.state_dict(keep_vars=True).items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f'[checkpoint.save] "{_joined(scope, name)}" is a {type(value).__name__}. Of modules, tensors are saved; give '
+                            "what else there is as items of their own.")
 
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
 
 
-def save(path: Path, items: Mapping[str, Any], *, keep: int = 0) -> None:
-    """Writes a checkpoint and returns when it is complete on the disk. `keep`: how many stay in its folder; 0: all."""
-    _core.checkpoint_save(current_world(), os.fspath(path), _flat(items), keep)
+def save(path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progress = None, quiet: bool = False) -> None:
+    """Writes a checkpoint and returns when it is complete on the disk. `keep`: how many stay in its folder; 0: all.
+
+    `progress(done, total)` is told the bytes of this process; besides, rank 0 says on stderr what takes long, unless `quiet`.
+    """
+    _core.checkpoint_save(current_world(), os.fspath(path), _flat(items), keep, progress, quiet)
 
 
-def save_async(path: Path, items: Mapping[str, Any], *, keep: int = 0) -> "_core.PendingSave":
-    """The same, but returns when everything has been copied: ``.wait()`` raises what went wrong, and so does the next save."""
-    return _core.checkpoint_save_async(current_world(), os.fspath(path), _flat(items), keep)
+def save_async(
+    path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progress = None, quiet: bool = False, timeout: float = 1800
+) -> "_core.PendingSave":
+    """The same, but returns when everything has been copied: ``.wait()`` raises what went wrong, and so does the next save.
+
+    `timeout`: seconds that it waits for other ranks.
+    """
+    return _core.checkpoint_save_async(current_world(), os.fspath(path), _flat(items), keep, progress, quiet, timeout)
 
 
-def _like(parameter: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A new tensor of a state: it lies as its parameter, or is plain if it has another shape."""
-    if shape == tuple(parameter.shape):
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    return torch.empty(shape, dtype=dtype)
+atexit.register(_core.checkpoint_wait)  # while Python's functions can still be called
 
 
-class _OptimizerTarget:
-    """The state of an optimizer as a checkpoint has it, set when all of it has been read."""
-
-    def __init__(self, scope: str, optimizer: torch.optim.Optimizer, names: dict[int, str], stored: dict, values: dict) -> None:
-        self.optimizer, self.tensors, self.states, self.options = optimizer, {}, [], []
-        for name, parameter in _parameters(optimizer, names):
-            prefix, state = _joined(scope, f"state.{name}."), {}
-            for key in (key for key in stored if key.startswith(prefix)):
-                state[key.removeprefix(prefix)] = self.tensors[key.removeprefix(_joined(scope, ""))] = _like(parameter, *stored[key])
-            state |= {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
-            self.states.append((parameter, state))
-        for number, group in enumerate(optimizer.param_groups):
-            prefix = _joined(scope, f"groups.{number}.")
-            self.options.append((group, {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}))
-
-    def finish(self) -> None:
-        for parameter, state in self.states:
-            self.optimizer.state.pop(parameter, None)
-            if state:
-                self.optimizer.state[parameter] = state
-        for group, options in self.options:
-            for name, value in group.items():
-                if name == "params":
-                    continue
-                if isinstance(value, (tuple, list)):
-                    group[name] = type(value)(options.get(f"{name}.{i}", part) for i, part in enumerate(value))
-                elif name in options:
-                    group[name] = options[name]
-
-
-def load(path: Path, items: Mapping[str, Any], *, strict: bool = True, rename: Callable[[str], str] | None = None) -> Loaded:
+def load(
+    path: Path,
+    items: Mapping[str, Any],
+    *,
+    strict: bool = True,
+    rename: Callable[[str], str] | None = None,
+    progress: Progress = None,
+    quiet: bool = False,
+) -> Loaded:
     """Reads a checkpoint, or files of Hugging Face, into the items, in place: every rank what it holds.
 
-    `strict`: names that are missing, unexpected or of another shape are an error. `rename`: from a name here to the one there;
-    states of optimizers are not renamed.
+    `strict`: names that are missing, unexpected or of another shape are an error. `rename`: from a name here to the one there.
     """
-    path = os.fspath(path)
     names, flat, targets = _names_of(items), {}, []
     for scope, item in items.items():
         if isinstance(item, torch.nn.Module):
             flat[scope] = _tensors_of(item)
         elif isinstance(item, torch.optim.Optimizer):
-            target = _OptimizerTarget(scope, item, names, _core.checkpoint_tensors(path), _core.checkpoint_values(path))
-            targets.append(target)
-            flat[scope] = target.tensors
+            flat[scope] = _optimizer_state.OptimizerTarget(scope, item, names)
+            targets.append(flat[scope])
         else:
-            flat[scope] = dict(item) if isinstance(item, Mapping) else item
+            _add(flat, scope, item, "load")
     with torch.no_grad():
-        loaded = Loaded(*_core.checkpoint_load(current_world(), path, flat, strict, rename))
+        loaded = Loaded(*_core.checkpoint_load(current_world(), os.fspath(path), flat, strict, rename, progress, quiet))
     for target in targets:
         target.finish()
     return loaded
@@ -183,6 +171,16 @@ def latest(folder: Path) -> str:
 def complete(folder: Path) -> list[str]:
     """The complete checkpoints in a folder, the oldest first."""
     return _core.checkpoint_complete(os.fspath(folder))
+
+
+def keep(folder: Path, count: int) -> None:
+    """Removes the oldest complete checkpoints until `count` are left. One rank calls it, or a single process."""
+    _core.checkpoint_keep(os.fspath(folder), count)
+
+
+def convert(source: Path, target: Path, files: int = 1) -> None:
+    """Writes a checkpoint, or files of Hugging Face, once more, as a checkpoint of so many files. One process calls it."""
+    _core.checkpoint_convert(os.fspath(source), os.fspath(target), files)
 
 
 def verify(path: Path) -> list[str]:

@@ -112,6 +112,31 @@ TEST(CheckpointEdges, TiedParametersAndUndefinedBuffersAreNoTrouble) {
   });
 }
 
+TEST(CheckpointEdges, AStateIsMadeAsTheCheckpointHasIt) {
+  in_every_world([] {
+    TestFolder folder("maker");
+    checkpoint::NamedState state{{{"a", at::arange(3)}, {"b", at::ones({2, 2})}}};
+    checkpoint::save(folder / "c", {{"o", state}, {"o.step", 4}, {"o.odd", 1}, {"other", at::ones({1})}});
+    std::map<std::string, at::Tensor> made;
+    bool asks_for_all = false;
+    checkpoint::StateMaker maker{[&](auto& scope, auto& index, auto& rename, auto& wanted) {
+      for (auto* name : {".a", ".b"}) {
+        auto& form = index.tensors.at(rename(scope + name));
+        wanted.tensors.emplace_back(scope + name, made[name] = at::zeros(form.shape, form.dtype));
+      }
+      wanted.used_values.insert("o.step");
+      if (asks_for_all) wanted.used_values.insert("o.odd");
+    }};
+    auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"o", maker}}); });
+    EXPECT_NE(text.find("unexpected in the checkpoint (1):\n    o.odd"), std::string::npos) << text;
+    asks_for_all = true;
+    EXPECT_EQ(checkpoint::load(folder / "c", {{"o", maker}}).integer("o.step"), 4);
+    EXPECT_TRUE(made[".a"].equal(at::arange(3)) && made[".b"].equal(at::ones({2, 2})));
+    EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::save(folder / "d", {{"o", maker}}); }),
+              "[checkpoint::save] \"o\" can only be loaded into. Give its tensors and numbers as items of their own.");
+  });
+}
+
 TEST(CheckpointEdges, APlaceIsAFolderThatCanBeNamed) {
   in_every_world([] {
     TestFolder folder("places");

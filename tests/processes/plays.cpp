@@ -23,6 +23,7 @@
 #include "tests/processes/checkpoint_plays.h"
 #include "tests/processes/flight_plays.h"
 #include "tests/processes/mismatches.h"
+#include "tests/processes/optimizer_plays.h"
 #include "tests/processes/training_plays.h"
 
 namespace intarsia {
@@ -229,6 +230,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"saves", play_saves},
     {"save_once", play_save_once},
     {"check", play_check},
+    {"train_on", play_train_on},
 };
 
 }  // namespace

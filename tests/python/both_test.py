@@ -162,7 +162,6 @@ def errors_say_what_pytorchs_say(mesh):
         told(lambda: distribute_tensor(torch.ones(2), mesh, [Shard(3)]), "Sharding dim 3 greater than tensor ndim 1"),
         told(lambda: DTensor.from_local(torch.ones(2), mesh, [Shard(3)]), "Sharding dim 3 greater than tensor ndim 1 for placement number 0"),
         told(lambda: x + distribute_tensor(torch.ones(4), grid, [Shard(0), Replicate()]), "different meshes"),
-        told(lambda: x.redistribute(grid, [Replicate(), Replicate()]), "Cross device mesh comm not supported yet!"),
         told(lambda: distribute_tensor(torch.ones(2), mesh, [Shard(0), Shard(0)]), "`placements` must have the same length as `device_mesh.ndim`!"),
         told(lambda: DTensor.from_local(x, mesh, [Shard(0)]), "the local_tensor argument only accepts torch.Tensor but got"),
     ]

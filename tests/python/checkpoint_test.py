@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -103,6 +105,41 @@ class ACheckpoint(unittest.TestCase):
     def test_of_something_else_is_an_error(self):
         with self.assertRaisesRegex(TypeError, r'\[checkpoint.save\] "x" is a object.'):
             checkpoint.save(self.path("c"), {"x": object()})
+        with self.assertRaisesRegex(TypeError, r'\[checkpoint.save\] "d.a.b" is a list. A dict may hold'):
+            checkpoint.save(self.path("c"), {"d": {"a": {"b": [1]}}})
+
+    def test_of_dicts_in_dicts(self):
+        checkpoint.save(self.path("c"), {"d": {"x": torch.ones(2), "n": {"y": torch.arange(3), "rate": 0.5}}})
+        mine = {"x": torch.zeros(2), "n": {"y": torch.zeros(3, dtype=torch.long), "rate": 0.0}}
+        loaded = checkpoint.load(self.path("c"), {"d": mine})
+        self.assertEqual((mine["x"].tolist(), mine["n"]["y"].tolist(), loaded["d.n.rate"]), ([1, 1], [0, 1, 2], 0.5))
+
+    def test_tells_how_far_it_is(self):
+        told = []
+        x = torch.ones(3 << 18)
+        checkpoint.save(self.path("a"), {"x": x}, progress=lambda done, total: told.append((done, total)))
+        checkpoint.save_async(self.path("b"), {"x": x}, progress=lambda done, total: told.append((done, total))).wait()
+        checkpoint.load(self.path("b"), {"x": x}, progress=lambda done, total: told.append((done, total)))
+        self.assertEqual(told, [(i << 20, 3 << 20) for i in (1, 2, 3)] * 3)
+
+    def test_is_converted_and_the_oldest_go(self):
+        for name in "abc":
+            checkpoint.save(self.path(name), {"x": torch.arange(6.0)})
+        checkpoint.convert(self.path("c"), self.path("d"), files=3)
+        checkpoint.keep(self.folder, 2)
+        self.assertEqual(checkpoint.complete(self.folder), [self.path("c"), self.path("d")])
+        self.assertEqual(len([name for name in os.listdir(self.path("d")) if name.endswith(".safetensors")]), 3)
+        y = torch.zeros(6)
+        checkpoint.load(self.path("d"), {"x": y})
+        self.assertTrue(torch.equal(y, torch.arange(6.0)))
+
+    def test_that_fails_at_the_end_of_the_program_is_told(self):
+        os.mkdir(self.path("full"))
+        program = ("import os, sys, torch; from intarsia import checkpoint; import resource, signal\n"
+                   "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+                   "checkpoint.save_async(sys.argv[1], {'x': torch.ones(1000)})")
+        done = subprocess.run([sys.executable, "-c", program, self.path("full/c")], capture_output=True, text=True)
+        self.assertIn("full/c was not written. rank 0: tensor \"x\": could not write", done.stderr)
 
     def test_on_real_processes(self):
         for size in (2, 4):

@@ -143,8 +143,8 @@ class Parameters(unittest.TestCase):
         for options in ({}, {"async_op": True}, {"device_mesh": self.mesh}):
             y = x.redistribute(placements=[Shard(1)], **options)
             self.assertEqual((y.placements, y.to_local()._local_tensors[1].flatten().tolist()), ((Shard(1),), [1, 5, 9, 13]))
-        with self.assertRaisesRegex(NotImplementedError, "Cross device mesh"):
-            x.redistribute(self.grid, [Shard(0), Replicate()])
+        y = x.redistribute(self.grid, [Shard(0), Shard(1)])
+        self.assertEqual((y.device_mesh, y.to_local()._local_tensors[1].flatten().tolist()), (self.grid, [2, 3, 6, 7]))
 
     @proves("DTensor.redistribute", "forward_dtype", "backward_dtype")
     def test_data_and_gradient_travel_in_their_dtypes(self):

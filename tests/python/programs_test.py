@@ -161,7 +161,6 @@ def errors_are_those_of_pytorch():
     some = torch.ones(2, requires_grad=dist.get_rank() == 0)
     raises(ValueError, "requires grad", DTensor.from_local, some, line(), [Shard(0)], run_check=True)
     raises(ValueError, "dtypes", DTensor.from_local, some.detach().to(torch.half if dist.get_rank() else torch.float), line(), [Shard(0)], run_check=True)
-    raises(NotImplementedError, "Cross device mesh", x.redistribute, line(), [Replicate()])
     raises(RuntimeError, "mixed torch.Tensor and DTensor", lambda: x + torch.ones(4, 4))
     raises(RuntimeError, "different meshes", lambda: x + distribute_tensor(torch.ones(4, 4), mesh["tp"], [Shard(0)]))
     raises(RuntimeError, "only be called once", distribute_module, distribute_module(mlp(), mesh), mesh)
