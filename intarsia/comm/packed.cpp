@@ -1,12 +1,14 @@
 #include "intarsia/comm/packed.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/reduce.h"
+#include "intarsia/comm/together.h"
 
 namespace intarsia {
 namespace {
@@ -34,15 +36,28 @@ std::vector<at::Tensor> in_slot(const ShardsList& list, size_t slot) {
   return tensors;
 }
 
-// The places in the list of all tensors of one dtype. Dtypes come in the order of the list, the same on all ranks.
+// Copying a tensor into a message and out of it costs more than a message of its own if the ranks bring this much together.
+constexpr int64_t kAloneBytes = 128 << 10;
+
+// The same answer on all ranks of a line: each knows the counts of all.
+bool goes_alone(const Counts& counts, const at::Tensor& mine) {
+  int64_t most = 0;
+  for (auto& row : counts) most = std::max(most, std::accumulate(row.begin(), row.end(), int64_t{0}));
+  return most * mine.element_size() >= kAloneBytes;
+}
+
+// Places in the list that travel in one message: all tensors of one dtype, but for those that go alone. Dtypes come in the order
+// of the list, the same on all ranks.
 using Places = std::vector<size_t>;
-std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op) {
+std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op, const Places& alone = {}) {
   std::vector<Places> groups;
+  auto is_alone = [&](size_t t) { return std::find(alone.begin(), alone.end(), t) != alone.end(); };
   for (size_t t = 0; t < list.size(); ++t) {
     auto type = list[t][0].scalar_type();
-    auto known = std::find_if(groups.begin(), groups.end(),
-                              [&](auto& group) { return list[group[0]][0].scalar_type() == type; });
-    if (known != groups.end()) {
+    auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) {
+      return !is_alone(group[0]) && list[group[0]][0].scalar_type() == type;
+    });
+    if (known != groups.end() && !is_alone(t)) {
       known->push_back(t);
       continue;
     }
@@ -52,11 +67,19 @@ std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp
   return groups;
 }
 
+Places alone_among(const ShardsList& list, const CountsList& counts) {
+  Places alone;
+  for (size_t t = 0; t < list.size(); ++t) {
+    if (goes_alone(counts[t], list[t][0])) alone.push_back(t);
+  }
+  return alone;
+}
+
 // Several collectives that are finished together.
 class Waits {
  public:
   explicit Waits(Wait* all) : all_(all) {}
-  Wait* next() { return all_ ? &waits_.emplace_back() : nullptr; }
+  Wait* next() { return all_ ? &waits_.emplace_back() : nullptr; }  // valid until the following one
   void hand_over() {
     std::erase_if(waits_, [](auto& wait) { return !wait; });
     if (waits_.empty()) return;
@@ -94,6 +117,10 @@ ShardsList reduce_each(const std::vector<Places>& groups, size_t length, Wait* w
 // The parts of every member, one member behind the other; `totals` becomes how many elements each gets.
 at::Tensor pack_parts(const ShardsList& send, const CountsList& counts, const Places& group, size_t slot,
                       std::vector<int64_t>& totals) {
+  if (group.size() == 1) {
+    totals = counts[group[0]][slot];
+    return send[group[0]][slot].contiguous().view(-1);
+  }
   std::vector<at::Tensor> pieces;
   std::vector<int64_t> begins(send.size(), 0);
   for (size_t member = 0; member < totals.size(); ++member) {
@@ -132,6 +159,26 @@ void unpack_members(const Shards& received, const ShardsList& all, const CountsL
   }
 }
 
+void gather_packed(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
+  auto bytes = in_bytes(counts, mine);
+  Shards send, receive;
+  Counts totals;
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto& row = totals.emplace_back(axis.size(), 0);
+    int64_t total = 0;
+    for (int64_t member = 0; member < axis.size(); ++member) {
+      for (auto& of_tensor : bytes) row[member] += of_tensor[slot][member];
+      total += row[member];
+    }
+    send.push_back(pack(in_slot(mine, slot)));
+    receive.push_back(room_for(total, send.back()));
+  }
+  Wait pending;
+  axis.all_gather(send, receive, totals, wait ? &pending : nullptr);
+  pending = then(std::move(pending), [receive, all, bytes] { unpack_members(receive, all, bytes); });
+  if (wait) *wait = std::move(pending);
+}
+
 }  // namespace
 
 ShardsList all_reduce(const Axis& axis, const ShardsList& tensors, ReduceOp op, Wait* wait) {
@@ -162,29 +209,28 @@ ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const Counts
     }
     return axis.reduce_scatter(flat, totals, op, one);
   };
-  return reduce_each(by_dtype("reduce_scatter", send, op), send.size(), wait, shape, start);
+  TogetherScope together;
+  return reduce_each(by_dtype("reduce_scatter", send, op, alone_among(send, counts)), send.size(), wait, shape, start);
 }
 
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
   if (mine.empty() || !axis.slot_count()) return;
   at::NoGradGuard no_grad;
-  auto bytes = in_bytes(counts, mine);
-  Shards send, receive;
-  Counts totals;
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    auto& row = totals.emplace_back(axis.size(), 0);
-    int64_t total = 0;
-    for (int64_t member = 0; member < axis.size(); ++member) {
-      for (auto& of_tensor : bytes) row[member] += of_tensor[slot][member];
-      total += row[member];
+  TogetherScope together;
+  Waits waits(wait);
+  ShardsList packed, rooms;
+  CountsList packed_counts;
+  for (size_t t = 0; t < mine.size(); ++t) {
+    if (goes_alone(counts[t], mine[t][0])) {
+      axis.all_gather(mine[t], all[t], counts[t], waits.next());
+      continue;
     }
-    send.push_back(pack(in_slot(mine, slot)));
-    receive.push_back(room_for(total, send.back()));
+    packed.push_back(mine[t]);
+    rooms.push_back(all[t]);
+    packed_counts.push_back(counts[t]);
   }
-  Wait pending;
-  axis.all_gather(send, receive, totals, wait ? &pending : nullptr);
-  pending = then(std::move(pending), [receive, all, bytes] { unpack_members(receive, all, bytes); });
-  if (wait) *wait = std::move(pending);
+  if (!packed.empty()) gather_packed(axis, packed, rooms, packed_counts, waits.next());
+  waits.hand_over();
 }
 
 void broadcast(const Axis& axis, const ShardsList& tensors, int64_t source, Wait* wait) {

@@ -15,9 +15,11 @@
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/set_data.h"
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -213,13 +215,26 @@ void register_first_use() {
 
 }  // namespace
 
+// In a rehearsal activations are one per rank, and so is what meets them: see Note [Tensors without data].
+static at::Tensor per_rank_with_key(const at::Tensor& value) {
+  auto one = per_rank({value});
+  auto* given = one.unsafeGetTensorImpl();
+  auto impl = c10::make_intrusive<c10::TensorImpl>(given->key_set().add(kFirstUseKey), one.dtype(), one.device());
+  impl->set_sizes_and_strides(value.sizes(), value.strides());
+  impl->set_storage_access_should_throw();
+  impl->set_backend_meta(given->get_backend_meta_intrusive_ptr());
+  return at::Tensor(std::move(impl));
+}
+
 at::Tensor make_whole(at::Storage storage, at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype) {
   register_first_use();
   bool has_data = storage.device_type() != c10::DeviceType::Meta;
   auto keys = c10::DispatchKeySet({has_data ? c10::DispatchKey::CPU : c10::DispatchKey::Meta, kFirstUseKey});
+  if (!has_data && is_rehearsing()) keys = keys.remove(kFirstUseKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, dtype);
   impl->set_sizes_and_strides(sizes, strides);
-  return at::Tensor(std::move(impl));
+  at::Tensor whole(std::move(impl));
+  return keys.has(kFirstUseKey) ? whole : per_rank_with_key(whole);
 }
 
 at::Tensor with_first_use_key(const at::Tensor& dtensor) {

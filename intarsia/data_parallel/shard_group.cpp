@@ -1,6 +1,7 @@
 #include "intarsia/data_parallel/shard_group.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -292,18 +293,26 @@ void ShardGroup::reduce_over_copies(Round& round) {
   round.parts = all_reduce(*axes_.replicate, round.parts, divide_factor_ ? ReduceOp::sum : ReduceOp::avg);
 }
 
-// The parts of one dtype lie in one buffer, see packed.h.
+// One call for each dtype.
 void ShardGroup::run_reduced_hook(const Round& round) const {
   if (!reduced_hook_ || waits_for_copies()) return;
-  std::set<const void*> seen;
-  for (auto& part : round.parts) {
-    if (!seen.insert(part[0].storage().unsafeGetStorageImpl()).second) continue;
+  std::map<at::ScalarType, ShardsList> by_dtype;
+  for (auto& part : round.parts) by_dtype[part[0].scalar_type()].push_back(part);
+  for (auto& [dtype, parts] : by_dtype) {
     Shards flat;
-    for (auto& local : part) {
-      auto length = static_cast<int64_t>(local.storage().nbytes()) / static_cast<int64_t>(local.element_size());
-      flat.push_back(local.as_strided({length}, {1}, 0));
+    for (size_t slot = 0; slot < parts[0].size(); ++slot) {
+      std::vector<at::Tensor> of_slot;
+      for (auto& part : parts) of_slot.push_back(part[slot].view(-1));
+      flat.push_back(at::cat(of_slot));
     }
     reduced_hook_(flat);
+    for (size_t slot = 0; slot < flat.size(); ++slot) {
+      int64_t begin = 0;
+      for (auto& part : parts) {
+        part[slot].view(-1).copy_(flat[slot].narrow(0, begin, part[slot].numel()));
+        begin += part[slot].numel();
+      }
+    }
   }
 }
 

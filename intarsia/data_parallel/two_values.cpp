@@ -5,42 +5,21 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/data_parallel/first_use.h"
+#include "intarsia/data_parallel/joined_mesh.h"
 #include "intarsia/data_parallel/set_data.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
 
 void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  tensor.is_meta() ? storage->set_nbytes(bytes) : at::native::resize_bytes_cpu(storage, bytes);
-}
-
-// The mesh of a parameter that is cut over `inner`, a mesh of one axis, and then over `outer`: see Note [Cut twice].
-DeviceMesh joined_mesh(const std::string& name, const DeviceMesh& outer, const at::Tensor& leaf, std::optional<int64_t> dim) {
-  auto& inner = mesh_of(leaf);
-  TORCH_CHECK_NOT_IMPLEMENTED(inner.ndim() == 1, "[fully_shard] \"", name, "\" lies on ", inner.text(),
-                              ". A parameter may be cut over one axis before.");
-  bool both = dim && cut_dim(placements_of(leaf)[0]) == *dim;
-  bool inner_last = !both || leaf.size(*dim) % (inner.size() * outer.size(-1)) == 0;
-  auto count = outer.size() * inner.size();
-  std::vector<int64_t> grid(count, -1);
-  for (auto rank : inner.ranks()) {
-    auto out = outer.coordinate_of(rank), in = inner.coordinate_of(rank);
-    int64_t place = 0;
-    for (int64_t axis = 0; out && axis < outer.ndim(); ++axis) place = place * outer.size(axis) + (*out)[axis];
-    place = inner_last ? place * inner.size() + (*in)[0] : (*in)[0] * outer.size() + place;
-    TORCH_CHECK_VALUE(out && grid[place] < 0, "[fully_shard] \"", name, "\" lies on ", inner.text(),
-                      ", which does not make a grid with ", outer.text(), ". Both must be slices of one mesh.");
-    grid[place] = rank;
-  }
-  auto shape = outer.shape().vec();
-  std::vector<std::string> names;
-  for (int64_t axis = 0; axis < outer.ndim(); ++axis) names.push_back(outer.axis_name(axis));
-  shape.insert(inner_last ? shape.end() : shape.begin(), inner.size());
-  names.insert(inner_last ? names.end() : names.begin(), inner.axis_name(0));
-  return DeviceMesh(outer.device_type(), shape, grid, names);
+  if (static_cast<int64_t>(storage->nbytes()) == bytes) return;
+  if (!tensor.is_meta()) return at::native::resize_bytes_cpu(storage, bytes);
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));  // explain counts it
+  storage->set_nbytes(bytes);
 }
 
 }  // namespace
@@ -190,6 +169,7 @@ uint64_t TwoValues::version() const { return body_of(sharded_).version(); }
 
 // torch::zeros_like and its kind come here with autograd's keys excluded, but below those set_data does not know our tensors.
 static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
+  if (is_rehearsing()) return leaf.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());  // set_data refuses meta
   auto local = c10::impl::tls_local_dispatch_key_set();
   auto excluded = local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::impl::ForceDispatchKeyGuard guard(local.included_, excluded);

@@ -7,7 +7,10 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/comm/engine.h"
+#include "intarsia/comm/mirror.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/debug/no_data_memory.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/nn/rollback.h"
@@ -18,22 +21,21 @@
 namespace intarsia {
 namespace {
 
-// A plain tensor of every rank that has a form but no data.
-at::Tensor without_data(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, int64_t ranks) {
-  auto empty = at::empty_strided(sizes, strides, at::TensorOptions().device(at::kMeta).dtype(dtype));
-  return per_rank(Shards(ranks, empty));
+// A plain tensor of the rank that has a form but no data.
+at::Tensor without_data(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+  return per_rank({at::empty_strided(sizes, strides, at::TensorOptions().device(at::kMeta).dtype(dtype))});
 }
 
 // Takes the data away from the tensors of a module, under their own handles, and gives it back.
 class WithoutData {
  public:
-  WithoutData(const torch::nn::Module& module, int64_t ranks) {
+  explicit WithoutData(const torch::nn::Module& module) {
     std::set<c10::TensorImpl*> seen;
     for (auto& tensor : tensors_of(module)) {
       auto* impl = tensor.unsafeGetTensorImpl();
       if (!seen.insert(impl).second) continue;
       tensors_.emplace_back(tensor, impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
-      become(tensor, without_data(tensor.sizes(), tensor.strides(), tensor.scalar_type(), ranks).getIntrusivePtr());
+      become(tensor, without_data(tensor.sizes(), tensor.strides(), tensor.scalar_type()).getIntrusivePtr());
     }
   }
   ~WithoutData() {
@@ -89,10 +91,43 @@ std::vector<at::Tensor> imagined_inputs(const std::vector<Imagined>& inputs, con
   for (auto& input : inputs) {
     auto options = at::TensorOptions().device(at::kMeta).dtype(input.dtype);
     auto strides = c10::contiguous_strides(input.shape);
-    tensors.push_back(input.placements.empty() ? without_data(input.shape, strides, input.dtype, mesh.size())
+    tensors.push_back(input.placements.empty() ? without_data(input.shape, strides, input.dtype)
                                                : empty(input.shape, mesh, input.placements, options));
   }
   return tensors;
+}
+
+at::Tensor loss_of(const TrainingStep& step, const std::vector<at::Tensor>& inputs) {
+  auto loss = step(inputs);
+  TORCH_CHECK_VALUE(loss.defined() && loss.requires_grad(), "[explain] the step gives no loss with a gradient. ",
+                    "Return a number that depends on the parameters.");
+  return loss;
+}
+
+// Nobody watches over the parameters when it goes.
+class Unwatch {
+ public:
+  explicit Unwatch(const torch::nn::Module& module) : leaves_(module.parameters()) {}
+  ~Unwatch() {
+    for (auto& leaf : leaves_) unwatch_leaf(leaf);
+  }
+  Unwatch(const Unwatch&) = delete;
+  Unwatch& operator=(const Unwatch&) = delete;
+
+ private:
+  std::vector<at::Tensor> leaves_;
+};
+
+bool is_watched(const torch::nn::Module& module) {
+  auto leaves = module.parameters();
+  return std::any_of(leaves.begin(), leaves.end(), [](auto& leaf) { return watcher_of(leaf) != nullptr; });
+}
+
+void check_is_plain(const torch::nn::Module& module) {
+  for (auto& tensor : tensors_of(module)) {
+    TORCH_CHECK_VALUE(!is_dtensor(tensor) && !watcher_of(tensor), "[explain] a tensor of shape ", tensor.sizes(), " of ",
+                      module.name(), " is distributed or replicated already. Explain a module before it is parallelized.");
+  }
 }
 
 // One run of the step, and what is seen of it.
@@ -102,13 +137,15 @@ class Rehearsal {
     for (auto& item : module.named_parameters()) names_[item.value().unsafeGetTensorImpl()] = item.key();
   }
 
-  void run(const TrainingStep& step, const std::vector<at::Tensor>& inputs) {
+  void run(const TrainingStep& step, const std::vector<at::Tensor>& inputs, NoDataMemory& memory) {
+    memory_ = &memory;
+    memory.forget_peak();
+    result_.memory.at_rest = memory.now();
     OpWatch watch([this](const SeenOp& op) { see(op); });
-    auto loss = step(inputs);
-    TORCH_CHECK_VALUE(loss.defined() && loss.requires_grad(), "[explain] the step gives no loss with a gradient. ",
-                      "Return a number that depends on the parameters.");
+    auto loss = loss_of(step, inputs);
     rehearses_forward_ = false;
     loss.backward();
+    note_peak();
     finish_gradients();
     for (auto& entry : trace_.entries()) result_.collectives.push_back(entry);
   }
@@ -116,6 +153,7 @@ class Rehearsal {
  private:
   void see(const SeenOp& op) {
     note_collectives();
+    note_peak();
     if (!rehearses_forward_ || !makes_new_values(op.schema)) return;
     auto module = trace_.module();
     auto name = op.schema.name().substr(op.schema.name().find("::") + 2);
@@ -130,6 +168,13 @@ class Rehearsal {
 
   // An op's own collectives come before its result.
   void note_collectives() { result_.before.resize(trace_.entries().size(), result_.activations.size()); }
+
+  void note_peak() {
+    if (memory_->peak() <= result_.memory.peak) return;
+    result_.memory.peak = memory_->peak();
+    result_.memory.module = trace_.module();
+    result_.memory.phase = trace_.phase();
+  }
 
   // An optimizer reads each gradient as its parameter lies.
   void finish_gradients() {
@@ -149,6 +194,7 @@ class Rehearsal {
   torch::nn::Module& module_;
   ModuleTrace trace_;
   StepExplanation& result_;
+  NoDataMemory* memory_ = nullptr;
   bool rehearses_forward_ = true;
   std::map<c10::TensorImpl*, std::string> names_;
 };
@@ -165,23 +211,27 @@ at::Tensor sum_of(const Values& results) {
   return sum;
 }
 
-StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const MakeParallel& make,
                         const std::vector<Imagined>& inputs, const TrainingStep& step) {
-  for (auto& tensor : tensors_of(module)) {
-    TORCH_CHECK_VALUE(!is_dtensor(tensor), "[explain] a tensor of shape ", tensor.sizes(), " of ", module.name(),
-                      " is distributed already. Explain a module before it is parallelized.");
-  }
+  check_is_plain(module);
   RehearsalScope rehearses;
+  NoDataMemory memory;
   Rollback rollback(module);  // gradients and hooks
-  WithoutData without(module, mesh.size());
-  auto world = simulate(mesh.size());
+  WithoutData without(module);
+  Unwatch unwatch(module);
+  WorldScope world(mirror_of(mesh.size()));
   auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
-  parallelize_module(module, stage, plan);
+  make(stage);
   StepExplanation result;
   result.mesh = mesh.text();
-  Rehearsal rehearsal(module, result);
   try {
-    rehearsal.run(step, imagined_inputs(inputs, stage));
+    auto given = imagined_inputs(inputs, stage);
+    if (is_watched(module)) {  // groups learn what comes next
+      OpWatch nobody([](const SeenOp&) {});  // ops tell their results instead of running
+      loss_of(step, given).backward();
+      module.zero_grad();
+    }
+    Rehearsal(module, result).run(step, given, memory);
   } catch (const c10::ValueError&) {
     throw;
   } catch (const c10::Error& error) {
@@ -189,6 +239,11 @@ StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const
                 "\nThe step cannot read values.");
   }
   return result;
+}
+
+StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        const std::vector<Imagined>& inputs, const TrainingStep& step) {
+  return explain(module, mesh, [&](const DeviceMesh& stage) { parallelize_module(module, stage, plan); }, inputs, step);
 }
 
 int64_t StepExplanation::count(Phase phase) const {
@@ -226,7 +281,10 @@ std::string StepExplanation::text() const {
   for (auto phase : {Phase::forward, Phase::backward, Phase::update}) {
     text += str(phase) + ": " + std::to_string(count(phase)) + " collectives, " + std::to_string(bytes(phase)) + " bytes\n";
   }
-  return text + "parameters of a rank: " + std::to_string(held) + " bytes\n";
+  text += "parameters of a rank: " + std::to_string(held) + " bytes\n";
+  auto place = ModuleTrace::Entry{memory.module, memory.phase, {}}.place();
+  return text + "memory of a rank: " + std::to_string(memory.at_rest) + " bytes at rest, " + std::to_string(memory.peak) +
+         " at most (" + str(memory.phase) + ", " + place + ")\n";
 }
 
 }  // namespace intarsia

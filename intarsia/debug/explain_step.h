@@ -1,6 +1,6 @@
 #pragma once
-// What one training step of a parallel model would do, without running it: how parameters and activations lie, and what
-// would be sent.
+// What one training step of a parallel model would do, without running it: how parameters and activations lie, what would be
+// sent, and how much memory a rank would need.
 
 #include <functional>
 #include <string>
@@ -33,6 +33,14 @@ struct StepExplanation {
   std::vector<ModuleTrace::Entry> collectives;  // in order; update: what the optimizer has to bring together
   std::vector<size_t> before;                   // per collective: how many activations there were
 
+  // Bytes of tensors on the first rank, which has most; without what an engine or an op needs for its own work.
+  struct Memory {
+    int64_t at_rest = 0;  // before the step: parameters and buffers, and what replicate keeps
+    int64_t peak = 0;     // the most at a time, in forward or backward
+    std::string module;   // where that is
+    Phase phase = Phase::forward;
+  } memory;
+
   int64_t bytes(Phase phase) const;
   int64_t count(Phase phase) const;
   std::string text() const;
@@ -41,9 +49,18 @@ struct StepExplanation {
 // The loss of one step, from tensors that have shapes but no data.
 using TrainingStep = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-// `step` calls the module as it will be after parallelize_module with this plan, on tensors without data; an input
-// without placements is a plain tensor. Nothing is computed or sent, and afterwards the module is as it was. The step
-// cannot read values.
+// Makes a module parallel: parallelize_module, fully_shard, replicate, or several of them, on (slices of) the mesh that it is given.
+using MakeParallel = std::function<void(const DeviceMesh& mesh)>;
+
+// `step` calls the module as it will be after `make`, on tensors without data; an input without placements is a plain tensor of
+// each rank. Nothing is computed or sent, and afterwards the module is as it was. The step cannot read values. With fully_shard or
+// replicate it is run twice, and the second time is told: groups know by then what comes next.
+//   explain(*model, mesh, [&](auto& mesh) { fully_shard(*model, mesh["dp"]); }, {{{2, 16}, {}, torch::kLong}},
+//           [&](auto& in) { return model(in[0]).sum(); }).text();
+StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const MakeParallel& make,
+                        const std::vector<Imagined>& inputs, const TrainingStep& step);
+
+// The same after parallelize_module with this plan.
 //   explain(*model, mesh, plan, {{{2, 16}, {}, torch::kLong}}, [&](auto& in) { return model(in[0]).sum(); }).text();
 StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
                         const std::vector<Imagined>& inputs, const TrainingStep& step);
@@ -70,22 +87,34 @@ at::Tensor sum_of_forward(Impl& module, R (C::*forward)(A...) const, const std::
   return sum_of_forward(module, reinterpret_cast<R (C::*)(A...)>(forward), inputs, std::index_sequence_for<A...>());
 }
 
-// The same for a module whose forward takes tensors; the loss is the sum of its results.
+// The step of a module whose forward takes tensors; the loss is the sum of its results.
+template <class Impl>
+TrainingStep forward_and_sum(Impl& module) {
+  return [&module](const std::vector<at::Tensor>& given) {
+    if constexpr (requires { &Impl::forward; }) {
+      return sum_of_forward(module, &Impl::forward, given);
+    } else {  // a template, as that of Sequential
+      TORCH_CHECK_VALUE(given.size() == 1, "[explain] ", given.size(), " inputs given. Give one, or a TrainingStep.");
+      return at::sum(module.forward(given[0]));
+    }
+  };
+}
+
+// The same for holders, whose forward is the step.
 //   explain(model, mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}}, {{{12, 10}}}).text();
 template <class Holder>
   requires requires(Holder holder) { holder.get(); }
 StepExplanation explain(const Holder& holder, const DeviceMesh& mesh, const ParallelPlan& plan,
                         const std::vector<Imagined>& inputs) {
-  using Impl = std::remove_reference_t<decltype(*holder)>;
-  auto& module = const_cast<std::remove_const_t<Impl>&>(*holder);
-  return explain(static_cast<torch::nn::Module&>(module), mesh, plan, inputs, [&](const std::vector<at::Tensor>& given) {
-    if constexpr (requires { &std::remove_const_t<Impl>::forward; }) {
-      return sum_of_forward(module, &std::remove_const_t<Impl>::forward, given);
-    } else {  // a template, as that of Sequential
-      TORCH_CHECK_VALUE(given.size() == 1, "[explain] ", given.size(), " inputs given. Give one, or a TrainingStep.");
-      return at::sum(module.forward(given[0]));
-    }
-  });
+  auto& module = const_cast<std::remove_const_t<std::remove_reference_t<decltype(*holder)>>&>(*holder);
+  return explain(static_cast<torch::nn::Module&>(module), mesh, plan, inputs, forward_and_sum(module));
+}
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+StepExplanation explain(const Holder& holder, const DeviceMesh& mesh, const MakeParallel& make,
+                        const std::vector<Imagined>& inputs) {
+  auto& module = const_cast<std::remove_const_t<std::remove_reference_t<decltype(*holder)>>&>(*holder);
+  return explain(static_cast<torch::nn::Module&>(module), mesh, make, inputs, forward_and_sum(module));
 }
 
 // On the mesh of the innermost MeshScope.

@@ -14,6 +14,7 @@
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/local_shapes.h"
+#include "intarsia/tensor/rehearsal.h"
 #include "intarsia/tensor/to_mesh.h"
 
 namespace intarsia {
@@ -63,7 +64,8 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
 at::Tensor local_value(const Shards& shards, const DeviceMesh& mesh) {
   TORCH_CHECK(!shards.empty(), "[to_local] this process takes no part in ", mesh.text(),
               ", so it holds no shard. Call it only on ranks of the mesh.");
-  return shards.size() == 1 ? shards[0].alias() : per_rank(shards);
+  bool rehearses = is_rehearsing() && shards[0].is_meta();  // see Note [Tensors without data]
+  return shards.size() == 1 && !rehearses ? shards[0].alias() : per_rank(shards);
 }
 
 // Takes a local gradient as the shards of a distributed one.

@@ -101,7 +101,7 @@ at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
     any = true;
   }
   if (!any) return local;
-  return values.size() == 1 ? values[0] : per_rank(values);
+  return values.size() == 1 && !is_per_rank(local) ? values[0] : per_rank(values);
 }
 
 }  // namespace
