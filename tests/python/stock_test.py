@@ -64,7 +64,7 @@ KNOWN = {
     "copysign S0 P, copysign S0 R, copysign S0 S0, copysign S1 S0, copysign S1 S1",
     "a number is no replicated tensor to PyTorch": "shifted Pavg, shifted Pmax",
     "we reduce first": "nan_to_num Pmax, pad Pavg, pad Pmax, pad1 Pavg, pad1 Pmax, sign Pmax",
-    "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
+    "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together.
 SENDS_MORE = {"bernoulli S0", "bernoulli S1", "rms_norm P"}
