@@ -26,6 +26,11 @@ Partial norm_from(double order) {
   return Partial(norm_op(order));
 }
 
+py::object norm_to(double order) {
+  bool whole = order == std::floor(order);
+  return norm_class()(whole ? py::object(py::int_(static_cast<int64_t>(order))) : py::object(py::float_(order)));
+}
+
 Partial masked_from(py::handle object) {
   auto shape = object.attr("offset_shape");
   TORCH_CHECK_NOT_IMPLEMENTED(object.attr("reduce_op").cast<std::string>() == "sum", "[placements] ",
@@ -73,7 +78,7 @@ py::object placement_to(const Placement& placement) {
                           return make("_StridedShard", s.dim, py::arg("split_factor") = s.split);
                         },
                         [](const Partial& p) {
-                          if (auto order = norm_order(p.op)) return py::object(norm_class()(*order));
+                          if (auto order = norm_order(p.op)) return norm_to(*order);
                           if (auto* sum = masked_sum_of(p.op)) return masked_to(*sum);
                           return make("Partial", str(p.op));
                         },

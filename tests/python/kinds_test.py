@@ -60,6 +60,15 @@ def infinite_norms_are_pending_extremes_where_every_rank_has_a_part():
     same(torch.linalg.vector_norm(uneven, -math.inf), torch.linalg.vector_norm(matrix(5), -math.inf))
 
 
+def histograms_are_pending_where_the_range_is_given_and_only_there():
+    x = matrix()
+    cut = distribute_tensor(x, line(), [Shard(0)])
+    for bins in ((5, -1, 1), (5,), (5, -2, 2), (5, 0, 0), (5, -1.0, 1.0), (5, 0.5, 0.5)):  # alike but for numbers
+        found = cut.histc(*bins)
+        assert found.placements == ((Partial(),) if len(bins) == 3 and bins[1] < bins[2] else (Replicate(),)), (bins, found.placements)
+        same(found, x.histc(*bins))
+
+
 def pending_norms_pass_views_and_are_settled_by_arithmetic():
     norm = torch.linalg.vector_norm(distribute_tensor(matrix(), line(), [Shard(0)]), 2, dim=0)
     whole = torch.linalg.vector_norm(matrix(), 2, dim=0)
@@ -183,6 +192,7 @@ PROGRAMS = [
     norms_over_a_cut_are_pending_norms,
     the_order_of_one_norm_is_not_that_of_the_next,
     infinite_norms_are_pending_extremes_where_every_rank_has_a_part,
+    histograms_are_pending_where_the_range_is_given_and_only_there,
     pending_norms_pass_views_and_are_settled_by_arithmetic,
     gradients_flow_through_pending_norms,
     gradients_are_clipped_by_the_norm_of_all,

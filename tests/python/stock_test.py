@@ -41,6 +41,9 @@ MATRICES = {  # of one [8, 8]
     "ones_like": torch.ones_like, "full_like": lambda x: torch.full_like(x, 2.0), "new_zeros": lambda x: x.new_zeros(4, 4), "square_": lambda x: x @ x,
     "rand_like": torch.rand_like, "dropout": lambda x: F.dropout(x), "bernoulli": lambda x: torch.bernoulli(x.abs().clamp(0, 1)),
     "isnan": torch.isnan, "sign": torch.sign, "round": torch.round, "unfold": lambda x: x.unfold(0, 2, 2), "nan_to_num": torch.nan_to_num,
+    "norm": lambda x: x.norm(), "norm0": lambda x: torch.linalg.vector_norm(x, 3, dim=0), "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf")),
+    "histc": lambda x: x.histc(4, -2, 2), "norm_view": lambda x: torch.stack([x.norm(), x.norm()]), "norm_scaled": lambda x: x.norm() * 2,
+    "embedding": lambda x: F.embedding(torch.zeros_like(x[0], dtype=torch.long), x), "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2),
     "kthvalue": lambda x: x.kthvalue(2, 1)[0], "bucketize": lambda x: x.long() + 1, "equal": lambda x: x == x, "gt": lambda x: x > 0,
 }
 PAIRS = {  # of two [8, 8]
@@ -56,14 +59,12 @@ TWO = [("S0", "S0"), ("S0", "R"), ("R", "S0"), ("S1", "S1"), ("S1", "S0"), ("R",
 
 # Where layouts differ, and why.
 KNOWN = {
-    "our means of losses are pending sums": "mse P P, mse P R, mse Pavg Pavg, mse R P, mse R S0, mse S0 P, mse S0 R, mse S0 S0, "
-    "mse S1 S0, mse S1 S1",
     "truth is pending by 'and' and 'or', not by product and sum": "all S0, all S1, any S0",
     "PyTorch returns a plain gradient": "copysign P P, copysign P R, copysign Pavg Pavg, copysign R P, copysign R R, copysign R S0, "
     "copysign S0 P, copysign S0 R, copysign S0 S0, copysign S1 S0, copysign S1 S1",
     "a number is no replicated tensor to PyTorch": "shifted Pavg, shifted Pmax",
     "we reduce first": "nan_to_num Pmax, pad Pavg, pad Pmax, pad1 Pavg, pad1 Pmax, sign Pmax",
-    "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, linear S1 S0, rms_norm Pavg",
+    "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together.
 SENDS_MORE = {"bernoulli S0", "bernoulli S1", "rms_norm P"}

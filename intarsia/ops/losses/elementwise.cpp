@@ -3,24 +3,31 @@
 #include <ATen/ExpandUtils.h>
 
 #include "intarsia/ops/losses/mean.h"
+#include "intarsia/ops/reductions/statistics.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
 
-// loss(input, target, reduction): elementwise, or summed over everything. A mean is done by a sum.
+// loss(input, target, reduction): elementwise, or summed over everything. A mean is done by a sum; where shards are equal and a guide
+// asks for it, it is a pending average.
 Rule elementwise_loss() {
   auto elementwise = pointwise();
   Rule rule = rows("loss", [elementwise](const OpCall& call) {
     auto reduction = reduction_of(call);
     if (reduction == kNone) return elementwise.rows(call);
     Rows rows;
-    if (reduction == kMean || call.inputs[0].sizes != call.inputs[1].sizes) return rows;
-    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
+    bool mean = reduction == kMean;
+    if ((mean && !is_guided()) || call.inputs[0].sizes != call.inputs[1].sizes) return rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {mean ? P_avg : P_sum}});
     return rows;
   });
   rule.aligned = true;
+  rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
+    return reduction_of(call) != kMean || means_weigh_the_same(call, in, out);
+  };
   return std::move(rule).with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
     return {reduction_of(call) == kNone ? broadcast_shape(call) : std::vector<int64_t>()};
   });

@@ -16,20 +16,6 @@
 namespace intarsia {
 namespace {
 
-// Whether every rank holds as much of the dims that axes cut and whose mean is pending.
-bool means_weigh_the_same(const OpCall& call, const Layout& in, const Layout& out) {
-  std::vector<int64_t> pieces(call.inputs[0].dim(), 1);
-  for (int64_t axis = 0; axis < in.mesh().ndim(); ++axis) {
-    auto dim = cut_dim(in.placements()[axis]);
-    if (dim < 0 || !is_partial(out.placements()[axis])) continue;
-    pieces[dim] *= in.mesh().size(axis) * cut_blocks(in.placements()[axis]);
-  }
-  for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
-    if (pieces[d] > 1 && (call.inputs[0].sizes[d] == 0 || call.inputs[0].sizes[d] % pieces[d] != 0)) return false;
-  }
-  return true;
-}
-
 // A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum (mean_along), or where
 // shards are equal it may stay a pending average of their means.
 Rule mean_by_rank() {
@@ -181,6 +167,19 @@ void dist_by_vector_norm(Stack& stack) {
 }
 
 }  // namespace
+
+bool means_weigh_the_same(const OpCall& call, const Layout& in, const Layout& out) {
+  std::vector<int64_t> pieces(call.inputs[0].dim(), 1);
+  for (int64_t axis = 0; axis < in.mesh().ndim(); ++axis) {
+    auto dim = cut_dim(in.placements()[axis]);
+    if (dim < 0 || !is_partial(out.placements()[axis])) continue;
+    pieces[dim] *= in.mesh().size(axis) * cut_blocks(in.placements()[axis]);
+  }
+  for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+    if (pieces[d] > 1 && (call.inputs[0].sizes[d] == 0 || call.inputs[0].sizes[d] % pieces[d] != 0)) return false;
+  }
+  return true;
+}
 
 at::Tensor mean_over(const at::Tensor& x, at::IntArrayRef dims, bool keep, std::optional<at::ScalarType> type) {
   return at::sum(x, dims, keep, sum_type(type.value_or(x.scalar_type()))).div_(extent(x, dims));
