@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from . import _core, _guide_products
 from ._calls import as_given
 from ._interop import torch_dtensor_class
+from ._kinds import is_known
 from ._mesh import python_mesh
 
 _log = logging.getLogger(__name__)
@@ -120,7 +121,14 @@ def _specs(schema: Any) -> list:
 
 def _outputs(spec: Any, count: int) -> list:
     specs: Sequence[Any] = spec if isinstance(spec, (list, tuple)) else [spec]
-    return [None if one is None else tuple(one.placements) for one in specs][:count]
+    return [None if one is None else tuple(map(_as_output, one.placements)) for one in specs][:count]
+
+
+def _as_output(placement: Any) -> Any:
+    """A placement that the core knows, too: PyTorch leaves norms of negative orders pending, which have no share for a rank without a part."""
+    if not is_known(placement):
+        raise NotImplementedError(f"{placement!r} is a kind of its own")
+    return placement
 
 
 def _as_input(placement: Any, now: Any) -> Any:

@@ -66,6 +66,16 @@ def kind_of_partial(placement: Any) -> str:
     return placement.reduce_op if order is None else f"norm {order}"
 
 
+def is_known(placement: Any) -> bool:
+    """Whether the core has such a placement."""
+    from torch.distributed.tensor._ops._math_ops import _NormPartial
+    from torch.distributed.tensor.placement_types import Partial, _MaskPartial
+
+    if isinstance(placement, _NormPartial):
+        return placement.norm_type > 0
+    return not placement.is_partial() or type(placement) in (Partial, _MaskPartial)
+
+
 def masked(local: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
     """The local tensor as a term of sums: what masks cover is zero."""
     from torch.distributed.tensor.placement_types import _MaskPartial

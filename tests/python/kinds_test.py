@@ -49,8 +49,10 @@ def norms_over_a_cut_are_pending_norms():
 
 def the_order_of_one_norm_is_not_that_of_the_next():
     cut, x = distribute_tensor(matrix(8, 2), line(), [Shard(0)]), matrix(8, 2)
-    for order in (2.0, 3.0, 2.0, 1.0, math.inf, -math.inf, 0.0, 2.0):
+    for order in (2.0, 3.0, 2.0, -1.0, 1.0, math.inf, -math.inf, 0.0, 2.0):
         same(torch.linalg.vector_norm(cut, order), torch.linalg.vector_norm(x, order))
+        for norm, whole in zip(torch._foreach_norm([cut, cut * 2], order), torch._foreach_norm([x, x * 2], order)):
+            same(norm, whole)
 
 
 def infinite_norms_are_pending_extremes_where_every_rank_has_a_part():
