@@ -13,7 +13,7 @@ namespace intarsia::checkpoint {
 namespace {
 
 constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
-constexpr int64_t kMostMapped = 16 << 20;  // bytes of a file that are memory at a time
+constexpr int64_t kMostMapped = 8 << 20;   // bytes of a file that are memory at a time
 constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
 
 }  // namespace

@@ -16,8 +16,8 @@
 namespace intarsia::checkpoint {
 namespace {
 
-constexpr int64_t kSlabBytes = 8 << 20;      // that a rank reads in a round,
-constexpr int64_t kReceivedBytes = 16 << 20;  // and that it gets: a round ends when a rank has as much
+constexpr int64_t kSlabBytes = 4 << 20;      // that a rank reads in a round,
+constexpr int64_t kReceivedBytes = 8 << 20;  // and that it gets: a round ends when a rank has as much
 
 int64_t element_bytes(const IndexedTensor& tensor) { return c10::elementSize(tensor.dtype); }
 

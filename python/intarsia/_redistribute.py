@@ -160,9 +160,17 @@ def _move_module(module: torch.nn.Module, removal: _Removal) -> None:
         removal.add(name, tensor, (name, "data"))
         removal.add(name, tensor.grad, (name, "grad"))
     moved = removal.run()
-    for name, tensor in tensors.items():
-        if (name, "data") not in moved:
-            continue
-        tensor.grad = None
-        tensor.data = moved[name, "data"]
-        tensor.grad = moved.get((name, "grad"))
+    before = {name: (tensor.data, tensor.grad) for name, tensor in tensors.items() if (name, "data") in moved}
+    try:
+        for name in before:
+            _put(tensors[name], moved[name, "data"], moved.get((name, "grad")))
+    except BaseException:  # the module is as it was
+        for name, (data, grad) in before.items():
+            _put(tensors[name], data, grad)
+        raise
+
+
+def _put(tensor: torch.Tensor, data: torch.Tensor, grad: "torch.Tensor | None") -> None:
+    tensor.grad = None
+    tensor.data = data
+    tensor.grad = grad
