@@ -4,6 +4,7 @@
 
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -80,7 +81,7 @@ at::Tensor Leaf::gradient(Shards locals, const DeviceMesh& mesh) const {
     // The simulated ranks of one line have the same average; those of several may.
     auto is_first = [&](auto& local) { return at::equal(local, locals[0]); };
     bool one = mesh.group_count() == 1 || std::all_of(locals.begin() + 1, locals.end(), is_first);
-    return one ? locals[0] : per_rank(std::move(locals));
+    return one && !is_rehearsing() ? locals[0] : per_rank(std::move(locals));
   }
   auto whole = tensor.lock();
   auto body = c10::make_intrusive<DTensorBody>(std::move(locals), layout);
