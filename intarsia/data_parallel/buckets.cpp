@@ -45,6 +45,13 @@ std::vector<Bucket> deal(const std::vector<Leaf>& leaves, const std::vector<size
 
 }  // namespace
 
+BucketSizes BucketSizes::of(double first_mib, double cap_mib) {
+  TORCH_CHECK_VALUE(cap_mib > 0 && first_mib > 0, "[replicate] buckets of ", cap_mib, " and ", first_mib,
+                    " MiB were asked for. Sizes are above 0.");
+  auto bytes = [](double mib) { return static_cast<int64_t>(std::min(mib, 1e6) * (1 << 20)); };
+  return {std::min(bytes(first_mib), bytes(cap_mib)), bytes(cap_mib)};
+}
+
 Buckets::Buckets(const std::vector<Leaf>& leaves, const std::vector<size_t>& order, BucketSizes sizes)
     : leaves_(leaves), buckets_(deal(leaves, order, sizes)), places_(leaves.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {

@@ -21,6 +21,8 @@ struct Bucket {
 
 struct BucketSizes {
   int64_t first, others;  // bytes
+
+  static BucketSizes of(double first_mib, double cap_mib);  // an error unless both are above 0; the first is at most the cap
 };
 
 class Buckets {

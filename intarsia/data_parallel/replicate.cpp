@@ -43,12 +43,8 @@ NamedTensors listed(const Items& items, Addresses& seen, Keep keep) {
   return tensors;
 }
 
-ReducerOptions checked(const ReplicateOptions& options) {
-  TORCH_CHECK_VALUE(options.bucket_cap_mb > 0 && options.first_bucket_mb > 0, "[replicate] buckets of ",
-                    options.bucket_cap_mb, " and ", options.first_bucket_mb, " MiB were asked for. Sizes are above 0.");
-  auto bytes = [](double mib) { return static_cast<int64_t>(std::min(mib, 1e6) * (1 << 20)); };
-  auto cap = bytes(options.bucket_cap_mb);
-  return {{std::min(bytes(options.first_bucket_mb), cap), cap},
+ReducerOptions options_of_reducer(const ReplicateOptions& options) {
+  return {BucketSizes::of(options.first_bucket_mb, options.bucket_cap_mb),
           options.gradient_as_bucket_view,
           options.find_unused_parameters,
           options.static_graph,
@@ -66,7 +62,7 @@ void Replica::join(const std::function<void()>& body, bool divide_by_initial_wor
 }
 
 Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options) {
-  auto reducer_options = checked(options);
+  auto reducer_options = options_of_reducer(options);
   auto name = type_name(module);
   auto seen = ignored_by(options);
   size_t taken = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -20,6 +21,14 @@ namespace {
 
 constexpr const char* kShardCause = "fully_shard";
 enum Word : int64_t { kGather = 0, kReduce = 1 };
+
+// Copies along the axis of the mesh, and shards along one of a single rank.
+ShardingAxes replicated_axes(const DeviceMesh& mesh) {
+  TORCH_CHECK_VALUE(mesh.ndim() == 1 && !mesh.slots().empty(), "[replicate] expects a mesh of one axis that this process takes ",
+                    "part in, not ", mesh.text(), ". Take a slice of it by name.");
+  DeviceMesh grid(mesh.device_type(), {mesh.group_count(), mesh.size(), 1}, mesh.ranks().vec());
+  return {mesh, 0, &Axis::of(grid, 2), &Axis::of(mesh, 0), &Axis::whole(mesh)};
+}
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program(); }
 
@@ -97,7 +106,7 @@ void ShardGroup::begin_unshard() {
   if (whole_ || begun_) return;
   check_has_data();
   at::NoGradGuard no_grad;
-  order_.word(user_, kGather);
+  if (axes_.shard->size() > 1) order_.word(user_, kGather);
   CauseScope cause(cause_, false);
   begun_ = true;
   gathered_version_ = version();
@@ -111,6 +120,7 @@ void ShardGroup::begin_unshard() {
     incoming_.push_back(member.incoming());
     counts.push_back(member.counts());
   }
+  if (own_gather_) return all_gather_by(*own_gather_, *axes_.shard, outgoing, incoming_, counts, &gathering_);
   all_gather(*axes_.shard, outgoing, incoming_, counts, &gathering_);
 }
 
@@ -121,9 +131,7 @@ void ShardGroup::wait_for_gathering() {
 }
 
 uint64_t ShardGroup::version() const {
-  uint64_t sum = 0;
-  for (auto& member : members_) sum += member.version();
-  return sum;
+  return std::accumulate(members_.begin(), members_.end(), uint64_t{0}, [](auto sum, auto& one) { return sum + one.version(); });
 }
 
 void ShardGroup::unshard() {
@@ -270,13 +278,28 @@ void ShardGroup::reduce() {
     member.drop_gradient();
     came_[i] = false;
   }
-  auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
-  round.parts = reduce_scatter(*axes_.shard, send, counts, op, &round.wait);
+  reduce_over_shards(round, send, counts);
   if (reshard_after_backward_) reshard();
   order_.reducing(shared_from_this());
 }
 
+void ShardGroup::reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts) {
+  auto& axis = *axes_.shard;
+  auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
+  round.parts = own_reduce_ ? reduce_scatter_by(*own_reduce_, axis, send, counts, &round.wait)
+                            : reduce_scatter(axis, send, counts, op, &round.wait);
+}
+
+// What was added up becomes terms of an average over the copies.
+void ShardGroup::divide(Round& round) const {
+  double copies = axes_.replicate ? static_cast<double>(axes_.replicate->size()) : 1;
+  double divisor = divide_factor_ ? *divide_factor_ / copies : own_reduce_ ? static_cast<double>(axes_.shard->size()) : 1;
+  if (divisor == 1) return;
+  for (auto& part : round.parts) std::for_each(part.begin(), part.end(), [&](auto& local) { local.div_(divisor); });
+}
+
 void ShardGroup::reduce_rest() {
+  if (std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); })) return;  // abandoned
   bool any = std::find(came_.begin(), came_.end(), true) != came_.end();
   // Taken only in reduce(), when all ranks are there: what is left after an error must be in reach of zero_grad.
   for (size_t i = 0; i < members_.size(); ++i) any = any || (!came_[i] && members_[i].has_pending());
@@ -290,7 +313,7 @@ void ShardGroup::reduce_over_copies(Round& round) {
     for (size_t slot = 0; slot < earlier.size(); ++slot) round.parts[m][slot].add_(earlier[slot]);
     if (!earlier.empty()) used_[round.members[m]] = true;
   }
-  round.parts = all_reduce(*axes_.replicate, round.parts, divide_factor_ ? ReduceOp::sum : ReduceOp::avg);
+  round.parts = all_reduce(*axes_.replicate, round.parts, ReduceOp::avg);
 }
 
 // One call for each dtype.
@@ -323,6 +346,7 @@ void ShardGroup::finish_reductions() {
     if (round.finished) continue;
     if (round.wait) round.wait();
     round.wait = nullptr;
+    divide(round);
     reduce_over_copies(round);
     run_reduced_hook(round);
     round.finished = true;
@@ -341,9 +365,6 @@ void ShardGroup::write_gradients(const Reports& reports, size_t first) {
     for (size_t m = 0; m < round.members.size(); ++m) {
       auto i = round.members[m];
       if (!reports.any_used(first + i) && !options_.unused_as_zeros) continue;
-      if (divide_factor_) {
-        for (auto& part : round.parts[m]) part.div_(*divide_factor_);
-      }
       members_[i].add_gradient(round.parts[m], waits_for_copies());
       if (!waits_for_copies()) written.insert(i);
     }
@@ -367,7 +388,7 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
                                              const NamedTensors& parameters, const NamedTensors& buffers,
                                              const ShardGroupOptions& options, bool init_sync) {
   WorldScope world(mesh.world());  // for meshes of more axes
-  auto axes = ShardingAxes::of(mesh);
+  auto axes = options.replicated ? replicated_axes(mesh) : ShardingAxes::of(mesh);
   if (init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) {

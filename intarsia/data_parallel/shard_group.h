@@ -13,6 +13,7 @@
 #include "intarsia/data_parallel/kept_parts.h"
 #include "intarsia/data_parallel/lane.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/own_collective.h"
 #include "intarsia/data_parallel/report.h"
 #include "intarsia/data_parallel/shard_order.h"
 #include "intarsia/data_parallel/two_values.h"
@@ -25,6 +26,7 @@ struct ShardGroupOptions {
   std::optional<at::ScalarType> param_dtype, reduce_dtype;
   bool unused_as_zeros = false;
   std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
+  bool replicated = false;  // nothing is cut, and gradients are averaged over the one axis of the mesh
 };
 
 // Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
@@ -56,6 +58,9 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void set_divide_factor(std::optional<double> factor) { divide_factor_ = factor; }
   void set_pinned(bool pinned) { pinned_ = pinned; }
   void set_reduced_hook(ReducedHook hook) { reduced_hook_ = std::move(hook); }
+  // In place of the engine's messages; none: the engine's again.
+  void set_own_gather(std::optional<OwnCollective> own) { own_gather_ = std::move(own); }
+  void set_own_reduce(std::optional<OwnCollective> own) { own_reduce_ = std::move(own); }
   void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
   // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
   void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ShardGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
@@ -102,7 +107,9 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   bool waits_for_copies() const { return axes_.replicate && !syncs_copies_; }
   void reduce();
   void own_memories(const TwoValues& member);
+  void reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts);
   void reduce_over_copies(Round& round);
+  void divide(Round& round) const;
   void run_reduced_hook(const Round& round) const;
   int64_t fingerprint() const;
 
@@ -119,6 +126,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   int holds_ = 0;
   std::optional<double> divide_factor_;
   ReducedHook reduced_hook_;
+  std::optional<OwnCollective> own_gather_, own_reduce_;
   std::vector<std::weak_ptr<ShardGroup>> prefetched_[2];
 
   bool whole_ = false;

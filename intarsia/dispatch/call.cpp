@@ -169,6 +169,8 @@ void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
   bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+  // A gradient scaler goes on with its verdict as the plain number that it is; the op itself tells all ranks.
+  if (is_written && call.op.name == "aten::_amp_foreach_non_finite_check_and_unscale_") return;
   if (is_written && may_become_distributed(operand)) {
     become_distributed(call, tensor);
     operand.body = &body_of(tensor);

@@ -21,12 +21,13 @@ std::shared_ptr<py::object> held(py::object object) {
           }};
 }
 
+std::vector<at::Tensor> listed(const Shards& shards) { return {shards.begin(), shards.end()}; }
+
 // hook(values, index, is_last, parameters) returns None, or a function that is called when the bucket is needed.
 CommHook comm_hook_of(py::object function) {
   return [hook = held(std::move(function))](GradientBucket& bucket) -> Wait {
     py::gil_scoped_acquire lock;
-    std::vector<at::Tensor> values(bucket.values.begin(), bucket.values.end());
-    py::object finish = (*hook)(values, bucket.index, bucket.is_last, bucket.parameters);
+    py::object finish = (*hook)(listed(bucket.values), bucket.index, bucket.is_last, bucket.parameters);
     if (finish.is_none()) return {};
     return [finish = held(std::move(finish))] {
       py::gil_scoped_acquire again;
@@ -35,13 +36,43 @@ CommHook comm_hook_of(py::object function) {
   };
 }
 
+// A function that changes the tensors given in place; None: none.
+ReducedHook reduced_hook_of(py::object function) {
+  if (function.is_none()) return {};
+  return [hook = held(std::move(function))](const Shards& flat) {
+    py::gil_scoped_acquire lock;
+    (*hook)(listed(flat));
+  };
+}
+
+// An object with allocate(elements, dtype), which gives one tensor per hosted rank, and run(result, given), which returns None or a
+// function that is called when the result is needed.
+std::optional<OwnCollective> own_collective_of(py::object object) {
+  if (object.is_none()) return {};
+  auto shared = held(std::move(object));
+  auto allocate = [shared](int64_t elements, at::ScalarType dtype) {
+    py::gil_scoped_acquire lock;
+    auto made = shared->attr("allocate")(elements, dtype).cast<std::vector<at::Tensor>>();
+    return Shards(made.begin(), made.end());
+  };
+  auto run = [shared](const Shards& result, const Shards& given) -> Wait {
+    py::gil_scoped_acquire lock;
+    py::object finish = shared->attr("run")(listed(result), listed(given));
+    if (finish.is_none()) return {};
+    return [finish = held(std::move(finish))] {
+      py::gil_scoped_acquire again;
+      (*finish)();
+    };
+  };
+  return OwnCollective{allocate, run};
+}
+
 void bind_reducers(py::module_& m) {
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer", "Averages the gradients of a module in buckets.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
                        double first_bucket_mb, double bucket_cap_mb, bool as_view, bool find_unused, bool static_graph,
                        bool broadcast_buffers, bool init_sync) {
-             auto bytes = [](double mib) { return static_cast<int64_t>(std::min(mib, 1e6) * (1 << 20)); };
-             ReducerOptions options{{bytes(first_bucket_mb), bytes(bucket_cap_mb)}, as_view, find_unused, static_graph, broadcast_buffers};
+             ReducerOptions options{BucketSizes::of(first_bucket_mb, bucket_cap_mb), as_view, find_unused, static_graph, broadcast_buffers};
              return make_reducer(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
            }),
            Unlocked())
@@ -54,19 +85,20 @@ void bind_reducers(py::module_& m) {
 // Which dim of each parameter is cut; None: none.
 ShardGroupOptions shard_options(const Named& parameters, const std::vector<std::optional<int64_t>>& dims,
                                 std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
-                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype) {
+                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool replicated) {
   std::map<std::string, std::optional<int64_t>> dim_of;
   for (size_t i = 0; i < parameters.size(); ++i) dim_of[parameters[i].first] = dims.at(i);
   auto find = [dim_of](const std::string& name, const at::Tensor&) { return dim_of.at(name); };
-  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to};
+  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to, replicated};
 }
 
 void bind_shard_groups(py::module_& m) {
   py::class_<ShardGroup, std::shared_ptr<ShardGroup>>(m, "ShardGroup", "Parameters that are gathered and reduced together.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
-                       std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool init_sync) {
-             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype);
+                       std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
+                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated) {
+             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated);
              return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
            }),
            Unlocked())
@@ -78,6 +110,10 @@ void bind_shard_groups(py::module_& m) {
       .def("set_root", &ShardGroup::set_root)
       .def("set_pinned", &ShardGroup::set_pinned)
       .def("set_syncs", &ShardGroup::set_syncs)
+      .def("set_syncs_copies", &ShardGroup::set_syncs_copies)
+      .def("set_reduced_hook", [](ShardGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
+      .def("set_own_gather", [](ShardGroup& self, py::object own) { self.set_own_gather(own_collective_of(std::move(own))); })
+      .def("set_own_reduce", [](ShardGroup& self, py::object own) { self.set_own_reduce(own_collective_of(std::move(own))); })
       .def("set_reshard_after_forward", &ShardGroup::set_reshard_after_forward)
       .def("set_reshard_after_backward", &ShardGroup::set_reshard_after_backward)
       .def("set_divide_factor", &ShardGroup::set_divide_factor)

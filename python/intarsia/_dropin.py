@@ -48,9 +48,10 @@ _REPLACED = {
     f"{_TENSOR}.experimental._register_sharding": {"register_sharding": "intarsia.experimental"},
     "torch.distributed._local_tensor": dict.fromkeys(_local_tensor.__all__, "intarsia._local_tensor"),
     "torch.distributed.fsdp": dict.fromkeys(
-        ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"), "intarsia.data_parallel"
+        ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method", "share_comm_ctx"), "intarsia.data_parallel"
     ),
     "torch.distributed._composable.replicate": {"replicate": "intarsia.data_parallel"},
+    "torch.distributed._composable.replicate_with_fsdp": dict.fromkeys(("ReplicateModule", "replicate"), "intarsia._replicate_fsdp"),
     "torch.distributed.checkpoint.state_dict_saver": {
         "save": "intarsia._checkpoint",
         "async_save": "intarsia._checkpoint",
@@ -75,9 +76,14 @@ _FRONT = (
     "torch.distributed._tensor.api",
     "torch.distributed._local_tensor",
     "torch.distributed._composable",
+    "torch.distributed._composable.fsdp",
+    "torch.distributed._composable.fsdp.fully_shard",
     "torch.distributed._composable.replicate",
+    "torch.distributed._composable.replicate_with_fsdp",
     "torch.distributed._state_dict_utils",
     "torch.distributed.fsdp",
+    "torch.distributed.fsdp._fully_shard",
+    "torch.distributed.fsdp._fully_shard._fully_shard",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint._traverse",
     "torch.distributed.checkpoint.default_planner",
@@ -95,10 +101,11 @@ _FRONT = (
 )
 
 # Modules whose functions go on with PyTorch's names: programs are shown a copy.
-_COPIED = (f"{_TENSOR}._api",)
-
-# Modules of PyTorch that go on with its own DTensor: they are loaded before its name means ours.
-_KEPT = ("torch.distributed._composable.replicate_with_fsdp",)
+_COPIED = (
+    f"{_TENSOR}._api",
+    "torch.distributed._composable.replicate_with_fsdp",
+    "torch.distributed.fsdp._fully_shard._fully_shard",
+)
 
 _undo: list[Callable[[], None]] = []
 
@@ -137,7 +144,7 @@ def install(layouts: "str | None" = None) -> None:
         return
     _let_pytorch_find_its_class()
     ours_by_theirs = _pairs()
-    for name in (*_FRONT, *_KEPT):
+    for name in _FRONT:
         importlib.import_module(name)
     for name in _COPIED:
         ours_by_theirs |= _shown_copy(name)

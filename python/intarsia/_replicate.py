@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 
 from . import _core
-from ._fully_shard import fully_shard
 from ._mesh import core_mesh
 from ._wrapped_module import (
     ATTRIBUTE,
@@ -19,6 +18,7 @@ from ._wrapped_module import (
     check_runs,
     free_parameters,
     keep_hooks,
+    note_in_registry,
     own_class,
     state_of,
     whole_world,
@@ -27,6 +27,8 @@ from ._wrapped_module import (
 
 class _Replication:
     """What replicate knows of a module."""
+
+    function = "replicate"
 
     def __init__(self, reducer: "_core.Reducer", device_ids: "list | None") -> None:
         self.reducer, self.device_ids = reducer, device_ids
@@ -122,8 +124,6 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
     init_sync, device_mesh or process_group, device_id.
     """
     check_runs([module], "replicate")
-    if fully_shard.state(module) is not None:
-        raise RuntimeError("Cannot apply `replicate()` on a Module already managed by `fully_shard`")
     check_applied_once(module, "replicate")
     device_ids = _checked_device(kwargs)
     mesh = _replicate_mesh(kwargs)
@@ -148,6 +148,7 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
         options["broadcast_buffers"], options["init_sync"],
     )
     module.__dict__[ATTRIBUTE] = _Replication(reducer, device_ids)
+    note_in_registry(module, "replicate")
     own_class(module, ReplicatedModule, "DDP")
     return module
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
 
 from . import _core
 from ._mesh import current_world, init_device_mesh
@@ -19,16 +20,25 @@ def state_of(module: nn.Module, kind: type) -> Any:
     return found if isinstance(found, kind) else None
 
 
-def whole_world(name: str) -> Any:
-    return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,))
+def whole_world(name: "str | None" = None) -> Any:
+    return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,) if name else None)
 
 
 def check_applied_once(module: nn.Module, function: str) -> None:
-    if ATTRIBUTE in module.__dict__:
-        raise AssertionError(
-            f"Each distinct composable distributed API can only be applied to a module once. {function} or another one has "
-            f"already been applied to the following module:\n{module}"
-        )
+    state = module.__dict__.get(ATTRIBUTE)
+    if state is None:
+        return
+    if state.function != function:
+        raise RuntimeError(f"Cannot apply `{function}()` on a Module already managed by `{state.function}`")
+    raise AssertionError(
+        f"Each distinct composable distributed API can only be applied to a module once. {function} has already been applied to "
+        f"the following module:\n{module}"
+    )
+
+
+def note_in_registry(module: nn.Module, function: str) -> None:
+    """PyTorch keeps the names of what was applied to a module, and programs ask for them."""
+    module.__dict__.setdefault(REGISTRY_KEY, OrderedDict())[function] = RegistryItem()
 
 
 def check_runs(modules: Iterable[nn.Module], function: str) -> None:
@@ -75,11 +85,10 @@ def own_class(module: nn.Module, base: type, prefix: str) -> None:
 
 @functools.cache
 def _class_with(cls: type, base: type, prefix: str) -> type:
-    return type(f"{prefix}{cls.__name__}", (base, cls), {"__deepcopy__": _refuse_deepcopy, "_plain_class": cls})
+    def refuse_deepcopy(self: nn.Module, memo: Any) -> Any:
+        raise AssertionError(
+            f"{'DDP' if prefix == 'DDP' else 'FSDP'} does not support deepcopy. Please use state dict for serialization. Copy the "
+            "plain module, and load a state dict into the copy."
+        )
 
-
-def _refuse_deepcopy(self: nn.Module, memo: Any) -> Any:
-    raise AssertionError(
-        f"{type(self).__name__} does not support deepcopy. Please use state dict for serialization: copy the plain module, and "
-        "load a state dict into the copy."
-    )
+    return type(f"{prefix}{cls.__name__}", (base, cls), {"__deepcopy__": refuse_deepcopy, "_plain_class": cls})

@@ -1,6 +1,19 @@
 """replicate and fully_shard: data parallelism on the C++ engine, under PyTorch's names."""
 
-from ._fully_shard import FSDPModule, UnshardHandle, fully_shard, register_fsdp_forward_method
+from ._fsdp_module import FSDPModule, UnshardHandle, share_comm_ctx
+from ._fully_shard import fully_shard, register_fsdp_forward_method
 from ._replicate import ReplicatedModule, replicate
+from ._replicate_fsdp import ReplicateModule
+from ._replicate_fsdp import replicate as replicate_with_fsdp
 
-__all__ = ["FSDPModule", "ReplicatedModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method", "replicate"]
+__all__ = [
+    "FSDPModule",
+    "ReplicateModule",
+    "ReplicatedModule",
+    "UnshardHandle",
+    "fully_shard",
+    "register_fsdp_forward_method",
+    "replicate",
+    "replicate_with_fsdp",
+    "share_comm_ctx",
+]

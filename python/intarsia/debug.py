@@ -39,14 +39,27 @@ _COUNTED_AS = {
 }
 
 
-def _counted_as(kind: str) -> Any:
+# Of fully_shard, which sends whole groups.
+_COUNTED_AS_GROUPS = {
+    "all_gather": torch.ops.c10d._allgather_base_,
+    "all_reduce": torch.ops.c10d.allreduce_,
+    "reduce_scatter": torch.ops.c10d._reduce_scatter_base_,
+}
+
+
+def _counted_as(kind: str, cause: str = "") -> Any:
     """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them.
 
-    From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and programs of the drop-in count that.
+    From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and programs of the drop-in count that. None for
+    the words by which the ranks of fully_shard make sure that they are at the same group.
     """
     from ._dropin import installed
 
     name = kind.split("(")[0]
+    if cause == "fully_shard" and name == "all_gather":
+        return None
+    if cause.split(" ")[0] == "fully_shard":
+        return _COUNTED_AS_GROUPS.get(name, kind)
     if name == "all_to_all" and installed() and simulated_world() is None:
         name = "all_gather"
     return _COUNTED_AS.get(name, kind)
@@ -115,7 +128,9 @@ class CommDebugMode(_TorchCommDebugMode):
         if self._thread not in (None, threading.get_ident()):
             return
         self._ours.append(event)
-        self._count(_counted_as(event.kind))
+        name = _counted_as(event.kind, event.op)
+        if name is not None:
+            self._count(name)
 
     def _on_call(self, op: Any) -> None:
         """A collective of simulated ranks that the program called itself."""

@@ -10,88 +10,12 @@ from support import run_ranks
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
+from training import data, line, mine, net, plain, same_parameters, shard_blocks, train, trains_as_one, whole, world_size
 
 import intarsia
 from intarsia import DTensor, Shard, distribute_tensor, fully_shard, init_device_mesh, replicate, simulate
 from intarsia.data_parallel import FSDPModule, ReplicatedModule, register_fsdp_forward_method
 from intarsia.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-BATCH = 24
-
-
-class Block(nn.Module):
-    """Uneven sizes, a scalar, a frozen and a tied parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(5, 7), nn.Linear(7, 5)
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.tied = nn.Linear(5, 7, bias=False)
-        self.tied.weight = self.up.weight
-        self.frozen = nn.Parameter(torch.ones(5), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.scale * self.down(torch.tanh(self.up(x) + self.tied(x))) * self.frozen
-
-
-def net() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(Block(), nn.Tanh(), Block(), nn.Linear(5, 3)).double()
-
-
-def data() -> tuple:
-    torch.manual_seed(2)
-    return torch.randn(BATCH, 5).double(), torch.randn(BATCH, 3).double()
-
-
-def line(name: str = "dp"):
-    return init_device_mesh("cpu", (world_size(),), mesh_dim_names=(name,))
-
-
-def world_size() -> int:
-    return intarsia._mesh.current_world().size
-
-
-def mine(tensor: torch.Tensor, mesh=None) -> torch.Tensor:
-    """This rank's part of a batch."""
-    mesh = mesh or line()
-    return distribute_tensor(tensor, mesh, [Shard(0)] * mesh.ndim).to_local()
-
-
-def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 4, micro: int = 1) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(steps):
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def plain() -> nn.Module:
-    model = net()
-    train(model, *data())
-    return model
-
-
-def same_parameters(model: nn.Module, expected: nn.Module, tolerance: float = 1e-12) -> None:
-    theirs = dict(expected.named_parameters())
-    for name, parameter in model.named_parameters():
-        values = [parameter.full_tensor()] if isinstance(parameter, DTensor) else [parameter]
-        for value in values:
-            torch.testing.assert_close(value.detach(), theirs[name].detach(), rtol=tolerance, atol=tolerance, msg=name)
-
-
-def trains_as_one(prepare) -> None:
-    model = net()
-    prepare(model)
-    train(model, *(mine(t) for t in data()))
-    same_parameters(model, plain())
-
-
-def shard_blocks(model: nn.Module, **options) -> None:
-    for block in (model[0], model[2]):
-        fully_shard(block, mesh=line(), **options)
-    fully_shard(model, mesh=line(), **options)
-
 
 # --- each runs in a simulation and on real ranks
 
@@ -231,10 +155,6 @@ def mixed_precision_is_that_of_casts() -> None:
     assert model[0].weight.grad.dtype is torch.float32
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    return DTensor.from_local(tensor.detach(), line(), [Shard(0)]).full_tensor()
-
-
 def communication_hooks_replace_the_average() -> None:
     model, expected = net(), net()
     replicate(model)
@@ -283,6 +203,11 @@ def models_on_meta_train_as_one() -> None:
     same_parameters(model, expected)
 
 
+def shard_first(model: nn.Module) -> nn.Module:
+    shard_blocks(model)
+    return model[0]
+
+
 def wrong_calls_raise() -> None:
     def raises(error: type, text: str, call, *args, **kwargs) -> None:
         try:
@@ -301,7 +226,9 @@ def wrong_calls_raise() -> None:
     raises(ValueError, "should be a bool or an int", fully_shard, net(), mesh=line(), reshard_after_forward="no")
     raises(AssertionError, "Shard dim 3 is invalid", fully_shard, net(), mesh=line(), shard_placement_fn=lambda p: Shard(3))
     raises(ValueError, "Expects FSDPModule", model.set_modules_to_forward_prefetch, [nn.Linear(2, 2)])
-    raises(NotImplementedError, "set_custom_all_gather", lambda: model.set_custom_all_gather)
+    raises(NotImplementedError, "no symmetric memory", model.set_symm_mem_for_comm)
+    raises(RuntimeError, "root FSDP module", shard_first(net()).reset_iter_state)
+    raises(ValueError, "Sizes are above 0", replicate, net(), bucket_cap_mb=0)
     raises(TypeError, "unexpected arguments: buckets", replicate, net(), buckets=3)
     raises(RuntimeError, "requires a gradient", replicate, net().requires_grad_(False))
 

@@ -1,0 +1,186 @@
+"""Groups of parameters that are gathered and reduced together, and what a module that belongs to them knows of them."""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.utils import _apply_to_tensors
+
+from . import _core
+from ._mesh import core_mesh
+from ._tensor import DTensor
+from ._wrapped_module import keep_hooks, state_of
+
+
+class Group:
+    """The parameters of one call, on one mesh. The core's group is made at once, or for parameters on meta when it is first needed."""
+
+    def __init__(
+        self, modules: list[nn.Module], mesh: Any, reshards: tuple, policy: MixedPrecisionPolicy, replicated: bool = False
+    ) -> None:
+        self.modules, self.mesh, self.reshards, self.policy, self.replicated = modules, mesh, reshards, policy, replicated
+        self.is_root, self.name = True, type(modules[0]).__name__
+        self.made: "_core.ShardGroup | None" = None
+        self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
+        self.ties: list[tuple[nn.Module, str, int]] = []  # other places of parameters: module, name there, number of the place
+        self.leaves: list[weakref.ref] = []  # the parameters of the core's group
+        self.settings: dict[str, tuple] = {}  # of the core's group
+        self.prefetched: dict[bool, list[Group]] = {}  # the same; by whether it is for backward
+        self.still_to_run: set[nn.Module] = set()  # of several modules, in a forward pass
+
+    def lay_out_on_meta(self) -> None:
+        """Until there are values, a parameter is a distributed tensor without data, laid out as it will be.
+
+        One that is cut over another mesh already stays as it is until then.
+        """
+        from torch.distributed.tensor.placement_types import Replicate, Shard
+
+        for module, name, _, dim in self.places:
+            parameter = module._parameters[name]
+            if isinstance(parameter, DTensor):
+                continue
+            cut = Replicate() if dim is None else Shard(dim)
+            made = _core.distribute_tensor(parameter.detach(), core_mesh(self.mesh), self._placements(cut, Replicate()), None)
+            module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
+        self.tie()
+
+    def tie(self) -> None:
+        """Modules that share a parameter have the same one again, whatever was put into one of them."""
+        for module, name, place in self.ties:
+            owner, name_there, *_ = self.places[place]
+            module._parameters[name] = owner._parameters[name_there]
+
+    def _placements(self, cut: Any, whole: Any) -> list:
+        return [whole] * (self.mesh.ndim - 1) + [cut]
+
+    def core(self) -> "_core.ShardGroup":
+        if self.made is None:
+            self._make()
+        return self.made
+
+    def take_new_parameters(self) -> None:
+        """The core's group is made anew if the modules have other parameters now, as after load_state_dict(assign=True)."""
+        if self.made is None or all(ref() is m._parameters[name] for ref, (m, name, *_) in zip(self.leaves, self.places)):
+            return
+        kept = [full_name for module, name, full_name, _ in self.places if _core.is_watched(module._parameters[name])]
+        if kept:
+            raise RuntimeError(
+                f"[fully_shard] some parameters of {self.name} have been replaced by others, but not {kept}, which are gathered and "
+                "reduced together with these. Replace all of them, or load a state dict without assign=True."
+            )
+        self.made = None
+
+    def _make(self) -> None:
+        self.tie()
+        parameters = [(full_name, module._parameters[name]) for module, name, full_name, _ in self.places]
+        path = "" if self.is_root or len(self.modules) > 1 else f"{self.name}."
+        missing = [path + name for name, parameter in parameters if parameter.is_meta]
+        if missing:
+            raise RuntimeError(
+                "FSDP parameters should be materialized from meta device before training, but the following were still on meta "
+                f"device: {missing}\nFor example, call module.to_empty(device) to materialize to device and call "
+                "module.reset_parameters() on each module to initialize values."
+            )
+        keep_hooks(parameter for _, parameter in parameters)
+        buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
+        self.made = _core.ShardGroup(
+            id(self.modules[0]), self.name, core_mesh(self.mesh), parameters, buffers, [dim for *_, dim in self.places],
+            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated,
+        )
+        self.made.set_root(self.is_root)
+        self.leaves = [weakref.ref(parameter) for _, parameter in parameters]
+        for setting, values in self.settings.items():
+            getattr(self.made, setting)(*values)
+
+    def set(self, setting: str, *values: Any) -> None:
+        """Calls a method of the core's group, now or when it is made."""
+        self.settings[setting] = values
+        if self.made is not None:
+            getattr(self.made, setting)(*values)
+
+    def become_inner(self, path: str) -> None:
+        self.is_root, self.name = False, path
+        if self.made is not None:
+            self.made.set_root(False)
+            self.made.set_name(path)
+
+    def begin_forward(self, module: nn.Module) -> None:
+        if len(self.modules) > 1 and module not in self.still_to_run:
+            self.still_to_run = set(self.modules)
+        self.take_new_parameters()
+        core = self.core()
+        while self.prefetched:
+            in_backward, groups = self.prefetched.popitem()
+            core.set_prefetched(in_backward, [group.core() for group in groups])
+        core.need_whole()
+        core.set_pinned(True)
+
+    def end_forward(self, module: nn.Module) -> None:
+        """The whole is freed behind the last of several modules; of modules that do not run, by whoever needs the memory next."""
+        self.still_to_run.discard(module)
+        self.core().set_pinned(False)
+        if self.core().reshards_after_forward and not self.still_to_run:
+            self.core().reshard_after_forward()
+
+    def reshard(self) -> None:
+        self.still_to_run.clear()
+        if self.made is not None:
+            self.made.reshard()
+
+
+class Sharding:
+    """What fully_shard knows of a module."""
+
+    function = "fully_shard"
+
+    def __init__(self, module: nn.Module, groups: list[Group], policy: MixedPrecisionPolicy) -> None:
+        self.module, self.groups, self.policy = module, groups, policy
+        self.is_root = True
+        self.own_gather: Any = None
+        self.own_reduce: Any = None
+
+    def taken(self) -> set[int]:
+        return {id(owner._parameters[name]) for group in self.groups for owner, name, *_ in group.places}
+
+    def before(self, _: nn.Module, args: tuple, kwargs: dict) -> Any:
+        for group in self.groups:
+            group.begin_forward(self.module)
+        if self.policy.param_dtype is None or not self.policy.cast_forward_inputs:
+            return args, kwargs
+        return _cast(args, self.policy.param_dtype), _cast(kwargs, self.policy.param_dtype)
+
+    def after(self, _: nn.Module, __: Any, output: Any) -> Any:
+        for group in self.groups:
+            if group.made is not None:  # forward may have failed before
+                group.end_forward(self.module)
+        return output if self.policy.output_dtype is None else _cast(output, self.policy.output_dtype)
+
+    def reshard(self, *_: Any) -> None:
+        for group in self.groups:
+            group.reshard()
+
+    def hook(self) -> None:
+        self.module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
+        self.module.register_forward_hook(self.after, prepend=False, always_call=True)
+        self.module.register_state_dict_pre_hook(self.reshard)
+        self.module.register_load_state_dict_pre_hook(self.reshard)
+
+
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    return _apply_to_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, values)
+
+
+def name_inner(modules: Iterable[nn.Module]) -> None:
+    """Groups inside are not the outermost any more, and are known by their paths."""
+    for module in modules:
+        for path, inner in module.named_modules():
+            state = state_of(inner, Sharding)
+            if state is None:
+                continue
+            state.is_root = False
+            for group in state.groups:
+                if group.modules[0] is inner:
+                    group.become_inner(path)
