@@ -1,7 +1,6 @@
 #include "intarsia/data_parallel/shard_group.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/data_parallel/flat_parts.h"
 #include "intarsia/data_parallel/gradients.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/tensor/dtensor.h"
@@ -316,27 +316,8 @@ void ShardGroup::reduce_over_copies(Round& round) {
   round.parts = all_reduce(*axes_.replicate, round.parts, ReduceOp::avg);
 }
 
-// One call for each dtype.
 void ShardGroup::run_reduced_hook(const Round& round) const {
-  if (!reduced_hook_ || waits_for_copies()) return;
-  std::map<at::ScalarType, ShardsList> by_dtype;
-  for (auto& part : round.parts) by_dtype[part[0].scalar_type()].push_back(part);
-  for (auto& [dtype, parts] : by_dtype) {
-    Shards flat;
-    for (size_t slot = 0; slot < parts[0].size(); ++slot) {
-      std::vector<at::Tensor> of_slot;
-      for (auto& part : parts) of_slot.push_back(part[slot].view(-1));
-      flat.push_back(at::cat(of_slot));
-    }
-    reduced_hook_(flat);
-    for (size_t slot = 0; slot < flat.size(); ++slot) {
-      int64_t begin = 0;
-      for (auto& part : parts) {
-        part[slot].view(-1).copy_(flat[slot].narrow(0, begin, part[slot].numel()));
-        begin += part[slot].numel();
-      }
-    }
-  }
+  if (reduced_hook_ && !waits_for_copies()) change_as_flat(round.parts, reduced_hook_);
 }
 
 void ShardGroup::finish_reductions() {
