@@ -165,7 +165,10 @@ void Traffic::drive(const Task& task, Lock& lock) {
   try {
     for (int idle = 0;;) {
       bool moved = move_all();
-      if (task.finished()) break;
+      if (task.finished()) {
+        if (notes && line_.larger) line_.larger->settle();
+        break;
+      }
       trouble_.check();  // another thread of ours may have found some
       if (moved) idle = 0;
       if (++idle < kSpins + kYields) {
