@@ -27,6 +27,16 @@ std::optional<int64_t> Alarm::raised() {
   return std::nullopt;
 }
 
+std::optional<int64_t> Alarm::gone() {
+  std::lock_guard lock(mutex_);
+  try {
+    if (store_ && store_->check({"gone"})) return std::stoll(store_->get_to_str("gone"));
+  } catch (const std::exception&) {
+    store_.reset();
+  }
+  return std::nullopt;
+}
+
 bool Alarm::answers() const {
   std::lock_guard lock(mutex_);
   return store_ != nullptr;

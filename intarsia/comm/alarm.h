@@ -26,6 +26,7 @@ class Alarm {
   // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that was
   // reported.
   int64_t first_gone(int64_t rank);
+  std::optional<int64_t> gone();  // that one, if there is
   bool answers() const;  // whether the store did, as far as we have asked
 
  private:

@@ -56,13 +56,13 @@ std::string write_awaited(uint64_t number, const std::vector<int64_t>& ranks) {
   return out.str();
 }
 
-// None, if that was another collective.
+// None, if that is a collective to which we have not come yet.
 std::vector<int64_t> read_awaited(const std::string& text, uint64_t number) {
   std::istringstream in(text);
   uint64_t then = 0;
   std::vector<int64_t> ranks;
   in >> then;
-  for (int64_t rank = 0; then == number && in >> rank;) ranks.push_back(rank);
+  for (int64_t rank = 0; then <= number && in >> rank;) ranks.push_back(rank);
   return ranks;
 }
 
@@ -109,7 +109,10 @@ std::string Notes::read(int64_t member, const History& history, const Collective
 std::string Notes::compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited) const {
   if (!store_) return "";
   try {
-    if (!awaited.empty()) store_->set(awaited_key(ranks_[position_]), write_awaited(call.number, awaited));
+    if (!awaited.empty()) {
+      awaits_ = true;
+      store_->set(awaited_key(ranks_[position_]), write_awaited(call.number, awaited));
+    }
     store_->set(key(ranks_[position_]), write_note(history, call));
     store_->set(last_key(ranks_[position_]), c10::str(call.text(), " on axis \"", call.axis, "\" (ranks ", c10::ArrayRef<int64_t>(ranks_), ")"));
     for (size_t j = 0; j < ranks_.size(); ++j) {
@@ -119,6 +122,14 @@ std::string Notes::compare(const History& history, const Collective& call, const
   } catch (const std::exception&) {
   }
   return "";
+}
+
+void Notes::settle() const {
+  if (!awaits_.load(std::memory_order_relaxed) || !awaits_.exchange(false)) return;
+  try {
+    store_->set(awaited_key(ranks_[position_]), std::string("0"));
+  } catch (const std::exception&) {
+  }
 }
 
 std::vector<int64_t> Notes::behind(const std::vector<int64_t>& ranks, uint64_t number) const {

@@ -1,6 +1,7 @@
 #pragma once
 // How ranks that wait for each other find out that they run different collectives.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -22,6 +23,7 @@ class LargerLine {
   virtual ~LargerLine() = default;
   // As Notes, for the collective of which `step` is a part.
   virtual std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const = 0;
+  virtual void settle() const = 0;
   virtual std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const = 0;
   virtual std::string last_seen(const std::vector<int64_t>& ranks) const = 0;
 };
@@ -37,6 +39,9 @@ class Notes {
   // program, told with both sides; else the text is empty. `awaited`: the ranks for whom we wait, where others may wait for us because
   // of them.
   std::string compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited = {}) const;
+
+  // We wait no longer: takes back what was told of those for whom we waited.
+  void settle() const;
 
   // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have told.
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, uint64_t number) const;
@@ -60,6 +65,7 @@ class Notes {
   std::string line_;
   std::vector<int64_t> ranks_;
   int64_t position_;
+  mutable std::atomic<bool> awaits_{false};  // whether others are told so
 };
 
 // When a wait looks at the notes: after a second, then ever more rarely.

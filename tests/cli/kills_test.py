@@ -23,19 +23,19 @@ TIMEOUT = 4
 AT_ONCE = 3  # jobs; they mostly wait
 WAYS = ("SIGKILL", "SIGSEGV", "SIGSTOP")
 GONE, LATE = r"ranks? (\d, )*{}(, \d)* (is|are) gone", r"ranks? (\d, )*{}(, \d)* did not (take part within|arrive)"
-NAMED = {"SIGKILL": f"{GONE}|{LATE}", "SIGSEGV": f"{GONE}|{LATE}", "SIGSTOP": LATE}
+NAMED = f"{GONE}|{LATE}"
 
 
 class Job:
     """Ranks that reduce, gather and exchange tensors of all sizes, one of which is struck some time after they have met."""
 
-    def __init__(self, engine, dice, scene="work_on", **variables):
+    def __init__(self, engine, dice, **variables):
         self.way, self.after = dice.choice(WAYS), dice.random() * 0.4
         # Rank 0 serves the store: if it is stopped, those who give up cannot tell the others for whom they waited.
         self.victim = dice.randrange(1 if self.way == "SIGSTOP" else 0, RANKS)
         self.what = f"{self.way} to rank {self.victim} after {self.after:.3f} s over {engine}"
         port = free_port()
-        self.ranks = [start_rank(scene, RANK=rank, WORLD_SIZE=RANKS, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, INTARSIA_ENGINE=engine,
+        self.ranks = [start_rank("work_on", RANK=rank, WORLD_SIZE=RANKS, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, INTARSIA_ENGINE=engine,
                                  INTARSIA_TIMEOUT=TIMEOUT, INTARSIA_FLIGHT_LINES=1, **variables) for rank in range(RANKS)]
 
     def play(self):
@@ -59,20 +59,20 @@ class Job:
 
 
 class Kills(unittest.TestCase):
-    def check(self, engine, scene="work_on", **variables):
-        dice = random.Random(f"{SEED} {engine} {scene}")
+    def check(self, engine, **variables):
+        dice = random.Random(f"{SEED} {engine}")
         worst = collections.Counter()
         dice_of = [random.Random(dice.random()) for _ in range(KILLS)]
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            for job, results, seconds in pool.map(lambda own: Job(engine, own, scene, **variables).play(), dice_of):
+            for job, results, seconds in pool.map(lambda own: Job(engine, own, **variables).play(), dice_of):
                 worst[job.way] = max(worst[job.way], seconds)
                 with self.subTest(job.what):
                     for status, _, err in results:
                         self.assertEqual(status, 3, err)
-                        self.assertRegex(err, NAMED[job.way].format(job.victim, job.victim))
+                        self.assertRegex(err, NAMED.format(job.victim, job.victim))
         print(f"{engine}: {KILLS} struck; the last of the others ended after at most",
               ", ".join(f"{seconds:.1f} s ({way})" for way, seconds in sorted(worst.items())))
-        found = subprocess.run(["pgrep", "-f", f"{PLAYER} --play {scene}"], capture_output=True, text=True).stdout
+        found = subprocess.run(["pgrep", "-f", f"{PLAYER} --play work_on"], capture_output=True, text=True).stdout
         self.assertEqual(found, "")
         self.assertEqual([name for name in os.listdir("/dev/shm") if "intarsia" in name], [])
 
@@ -84,10 +84,6 @@ class Kills(unittest.TestCase):
 
     def test_are_named_over_two_hosts_with_several_ranks(self):
         self.check("auto", INTARSIA_TEST_HOSTS=2)
-
-    def test_are_named_while_groups_are_made(self):
-        for engine in ("gloo", "auto"):
-            self.check(engine, "meet_again")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def check_sides(test, number, most, one, rank, text):
 
 def check_lines(test, rank, text):
     """Ranks in different lines: each says for whom it waited, and where that one was seen, or that a line could not be made in time."""
-    late, axis = ("1", "turned") if rank != 1 else ("2", "tp")
+    late, axis = ("1", "turned") if rank != 1 else ("[02]", "tp")
     if re.search(rf"\[make_group\] rank {rank} waited 4 s for 3 ranks: ranks? \d.* did not arrive", text):
         return
     test.assertRegex(text, rf'rank(s 0,)? {late} did not take part within 4 s; .*rank {late} was last seen waiting in all_reduce\(sum\) of 4 floats '

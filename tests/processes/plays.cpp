@@ -85,18 +85,6 @@ void work_on() {
   }
 }
 
-// Makes one group after the other until someone ends it.
-void meet_again() {
-  init();
-  std::printf("at work\n");
-  std::fflush(stdout);
-  while (true) {
-    init();
-    whole_axis().all_reduce({at::ones({1})}, ReduceOp::sum);
-    finalize();
-  }
-}
-
 // What carries the lines of a mesh of 2 hosts x their ranks.
 void carriers() {
   init();
@@ -214,7 +202,6 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"early_end", an_early_end},
     {"reduce_slowly", reduce_slowly},
     {"carriers", carriers},
-    {"meet_again", meet_again},
     {"work_on", work_on},
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},

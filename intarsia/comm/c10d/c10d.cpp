@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "intarsia/comm/c10d/backend.h"
 #include "intarsia/comm/c10d/collective_group.h"
 #include "intarsia/comm/c10d/direct_group.h"
 #include "intarsia/comm/c10d/gloo.h"
@@ -153,11 +154,26 @@ std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ra
   // Making a group waits for its members, so only this line is locked.
   std::lock_guard lock(entry->making);
   if (!entry->group) {
-    entry->group = make_group(ranks, *entry);
+    entry->group = make_named(ranks, *entry);
     std::lock_guard table(mutex_);
     carriers_[ranks] = entry->group->carrier();
   }
   return entry->group;
+}
+
+// Those who take no part may have ended because of another rank, and a store that does not answer is that of a rank which has ended.
+std::shared_ptr<const Group> C10dEngine::make_named(const std::vector<int64_t>& ranks, const Entry& entry) const {
+  try {
+    return make_group(ranks, entry);
+  } catch (const c10::DistError& error) {
+    auto alarm = alarm_of("");
+    auto gone = alarm ? alarm->gone() : std::nullopt;
+    auto text = plain_text(error);
+    TORCH_CHECK_WITH(DistBackendError, !gone || *gone == hosted()[0], "rank ", *gone, " is gone (and then: ", text, "). See why it ended.");
+    TORCH_CHECK_WITH(DistBackendError, !alarm || alarm->answers(), "the store of the job does not answer: rank 0 is gone, if it served it, or the launcher is (",
+                     text, "). See why it ended.");
+    throw;
+  }
 }
 
 std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& ranks, const Entry& entry) const {

@@ -77,6 +77,7 @@ class C10dEngine final : public Engine {
  private:
   struct Entry;
   std::shared_ptr<const Group> group_of(const std::vector<int64_t>& ranks) const;
+  std::shared_ptr<const Group> make_named(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
                                             const std::vector<int64_t>& ranks, const std::string& uid) const;

@@ -1,6 +1,7 @@
 #include "intarsia/comm/c10d/messages.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -16,6 +17,7 @@ namespace intarsia {
 namespace {
 
 constexpr size_t kComparedCalls = 64;
+constexpr std::chrono::milliseconds kExplanationTime{1500}, kBetweenNotes{100};
 
 std::string list(const std::vector<int64_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -58,6 +60,10 @@ std::string DirectLine::compare(const Collective& step, const std::vector<int64_
   auto calls = history();
   auto* call = calls.find(*step.whole);
   return members.notes && call ? members.notes->compare(calls, *call, awaited) : "";
+}
+
+void DirectLine::settle() const {
+  if (members.notes) members.notes->settle();
 }
 
 std::vector<int64_t> DirectLine::behind(const std::vector<int64_t>& ranks, const Collective& step) const {
@@ -105,6 +111,7 @@ void Messages::wait_all(bool last) {
     NoteTimes notes;
     auto deadline = Clock::now() + members().timeout;
     for (; next_ < works_.size(); ++next_) wait_for(works_[next_], deadline, notes);
+    line_->settle();
   }
   if (last && !std::exchange(ended_, true)) end_flight(call_);
 }
@@ -123,6 +130,7 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   check_alarm();
   auto mismatch = members().notes ? members().notes->compare_with(peer, line_->history(), call_) : "";
   if (!mismatch.empty()) line_->fail(call_, mismatch);  // it left because of us
+  if (line_->levels) look_for_mismatch();                // or because of another one of its host
   auto me = members().ranks[members().position], rank = members().ranks[peer];
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
@@ -132,6 +140,14 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   auto lost = first == rank && !told ? members().unconnected(peer) : std::vector<int64_t>{first};
   line_->fail(call_, c10::str(list(lost), lost.size() == 1 ? " is gone (" : " are gone (", others, plain_text(error), "). See why ",
                               lost.size() == 1 ? "it" : "they", " ended."));
+}
+
+// Those who share a host with who left may still be about to write down what they do, unless a rank is known to be gone.
+void Messages::look_for_mismatch() {
+  for (auto until = Clock::now() + kExplanationTime; Clock::now() < until; std::this_thread::sleep_for(kBetweenNotes)) {
+    compare_notes();
+    if (!members().alarm || members().alarm->gone() || !members().alarm->answers()) return;
+  }
 }
 
 // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.

@@ -42,6 +42,7 @@ class DirectLine final : public LargerLine {
   History history() const;
 
   std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const override;
+  void settle() const override;
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const override;
   std::string last_seen(const std::vector<int64_t>& ranks) const override;
 
@@ -83,6 +84,7 @@ class Messages {
   [[noreturn]] void gone(int64_t peer, const std::exception& error);
   void check_alarm();
   void compare_notes();
+  void look_for_mismatch();
   void wait_for(const Message& message, Clock::time_point deadline, NoteTimes& notes);
   std::vector<int64_t> missing() const;
 

@@ -182,7 +182,13 @@ class TwoLevelGroup final : public Group {
   }
 
   Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
-    if (static_cast<int64_t>(send.nbytes()) <= kFlatScatterBytes) return between_all_->reduce_scatter(std::move(call), send, counts, result);
+    if (static_cast<int64_t>(send.nbytes()) <= kFlatScatterBytes) {
+      Wait wait;
+      guarded(*levels_, call, [&] { wait = between_all_->reduce_scatter(call, send, counts, result); });
+      return [levels = levels_, call, wait] {
+        if (wait) guarded(*levels, call, wait);
+      };
+    }
     return run(std::move(call), true, send, [levels = levels_, send = flattened(send), result = flattened(result), counts](const Collective& call) {
       reduce_scatter_in_levels(*levels, call, send, counts, result);
     });

@@ -165,7 +165,10 @@ void Traffic::drive(const Task& task, Lock& lock) {
   try {
     for (int idle = 0;;) {
       bool moved = move_all();
-      if (task.finished()) break;
+      if (task.finished()) {
+        if (notes && line_.larger) line_.larger->settle();
+        break;
+      }
       trouble_.check();  // another thread of ours may have found some
       if (moved) idle = 0;
       if (++idle < kSpins + kYields) {
@@ -276,7 +279,8 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     auto state = line_.segment->member(j).state.load();
     if (!ended && state == MemberRecord::taking_part) continue;
     if (move_all()) return;  // what it did last
-    if (state == MemberRecord::failed) compare_notes(lock, {});  // it may have failed because of us
+    bool compares = state == MemberRecord::failed || (line_.larger && state == MemberRecord::left);  // it failed on the larger line
+    if (compares) compare_notes(lock, {});  // it may have failed because of us
     auto& why = line_.segment->member(j).why;
     if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
