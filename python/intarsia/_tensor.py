@@ -147,7 +147,7 @@ def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
 
 
 def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> None:
-    kinds = {kind_of_partial(placement) for placement in placements if placement.is_partial()}
+    kinds = {kind_of_partial(placement) for placement in placements if getattr(placement, "is_partial", bool)()}
     if len(kinds) > 1 and kinds != {"sum", "avg"}:  # sums and averages commute
         raise ValueError(
             f"[{where}] Mixed Partial reduce types are not supported in the same placement list. Found reduce ops: {sorted(kinds)} "
