@@ -6,6 +6,7 @@
 
 #include "intarsia/core/twins.h"
 #include "intarsia/core/version_counter.h"
+#include "intarsia/dispatch/fan_out_draw.h"
 #include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/twin_slots.h"
@@ -255,7 +256,9 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   }
   bool may_be_once = written.empty() && !by_form && !writes_unannounced(op, args);
   auto first = may_be_once ? first_given_the_same(op, args, given) : std::vector<size_t>();
+  DrawnAlike draws(op, args);
   for (size_t slot = 0; slot < slots; ++slot) {
+    draws.begin(slot);
     auto& local = results.emplace_back();
     if (first.empty() || first[slot] == slot) {
       local = given[slot];
@@ -265,6 +268,7 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     auto from = all_tensors_in(given[first[slot]]), to = all_tensors_in(given[slot]);
     for (auto& result : results[first[slot]]) local.push_back(made_from(result, from, to));
   }
+  draws.finish();
   for (auto i : written) {
     for (auto& tensor : tensors_in(args[i])) {
       if (!tensor.defined()) continue;

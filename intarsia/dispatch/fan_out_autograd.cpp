@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/dispatch/fan_out_draw.h"
 #include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
@@ -170,7 +171,12 @@ class RecordedCall {
 
   void run(torch::jit::Stack& stack) {
     by_form_ = without_data(args_);
-    for (size_t slot = 0; slot < slots_; ++slot) call(slot);
+    DrawnAlike draws(op_, args_);
+    for (size_t slot = 0; slot < slots_; ++slot) {
+      draws.begin(slot);
+      call(slot);
+    }
+    draws.finish();
     finish_writes();
     targets_.finish();
     for (size_t r = 0; r < op_.schema().returns().size(); ++r) {

@@ -1,6 +1,7 @@
 #include "intarsia/dispatch/fan_out_write.h"
 
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
@@ -16,7 +17,7 @@ namespace {
 
 using Impl = c10::intrusive_ptr<c10::TensorImpl>;
 
-constexpr size_t kRunningMean = 3, kRunningVariance = 4, kBatchNormTraining = 5;  // arguments of all forms of batch norm
+constexpr size_t kRunningMean = 3, kRunningVariance = 4, kUsesInput = 5;  // arguments of batch norm and instance norm
 
 // Plain leaves with per-rank gradients, by their memory.
 class Leaves {
@@ -113,8 +114,9 @@ struct PlainTargets::Target {
 
 bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
   auto& name = op.schema().name();
-  bool is_batch_norm = name == "aten::native_batch_norm" || name == "aten::_batch_norm_impl_index" || name == "aten::batch_norm";
-  return is_batch_norm && args[kBatchNormTraining].toBool();
+  static const std::set<std::string> norms = {"aten::batch_norm", "aten::_batch_norm_impl_index", "aten::native_batch_norm",
+                                              "aten::instance_norm"};
+  return name.size() > 15 && norms.count(name) && args[kUsesInput].toBool();
 }
 
 PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, size_t slots) {

@@ -39,7 +39,7 @@ class PlainTargets {
   std::vector<Target> targets_;
 };
 
-// Whether the op writes to an argument of which its schema does not say so: batch norm, in training, to its running statistics.
+// Whether the op writes to an argument of which its schema does not say so: batch norm and instance norm, in training, to their running statistics.
 bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);
 
 // Lets a plain tensor stand for one per rank of `slots` ranks, each with its value: its views by numbers that are one per rank

@@ -89,6 +89,9 @@ def _set_wrapped(self: torch.Tensor, number: Any) -> None:
     self.__dict__["_wrapped_number"] = number
     if values := numbers_of(number):
         _core.become_number(self, [torch.tensor(value, dtype=self.dtype) for value in values])
+    elif isinstance(number, torch.SymInt) and type(number.node) is torch._C._SymNode and not number.node.is_nested_int():
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self.fill_(int(number))  # the same on all ranks
 
 
 torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
@@ -96,6 +99,8 @@ torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
 
 # Who calls functions while every rank has a generator of its own: with the function, its arguments and the usual way to call it.
 own_generators: list[Callable] = []
+# Who calls a function that draws different amounts on different ranks: each rank then has a generator of its own.
+draws_apart: list[Callable] = []
 # Who is told the states of the generators of all ranks when they begin to differ.
 generators_differ: list[Callable] = []
 
@@ -107,7 +112,12 @@ class NumbersMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if own_generators:
             return own_generators[0](func, args, kwargs, self._call)
-        return self._call(func, args, kwargs)
+        try:
+            return self._call(func, args, kwargs)
+        except ValueError as error:
+            if "draw different amounts of random numbers" not in str(error) or not draws_apart:
+                raise
+        return draws_apart[0](func, args, kwargs)
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
@@ -263,7 +273,11 @@ def _set_places(tensor: torch.Tensor, index: Any, value: Any) -> None:
 _BY_PLACE = {torch.Tensor.__getitem__: _get_places, torch.Tensor.__setitem__: _set_places}
 
 
+# Modules of PyTorch that ask for their rank as a program does, to do something else on each.
+_LIKE_PROGRAMS = tuple(f"torch.distributed.{name}." for name in ("nn", "optim", "algorithms", "pipelining"))
+
+
 def called_by_pytorch(depth: int) -> bool:
     """Whether the caller of the caller is PyTorch's own code on groups and meshes, which goes on as one of the ranks."""
     module = sys._getframe(depth + 1).f_globals.get("__name__", "")
-    return module == "torch.distributed" or module.startswith("torch.distributed.")
+    return (module == "torch.distributed" or module.startswith("torch.distributed.")) and not module.startswith(_LIKE_PROGRAMS)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 
 from . import _core
-from ._numbers import generators_differ, joined, numbers_of, own_generators, per_rank, tree_on
+from ._numbers import count_of, draws_apart, generators_differ, joined, numbers_of, own_generators, per_rank, tree_on
 
 _PREFIXES = ("rand", "normal", "bernoulli", "multinomial", "poisson", "binomial", "dropout", "alpha_dropout", "feature_")
 _IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_")
@@ -32,6 +32,22 @@ def _differ(others: "list[torch.Tensor]") -> None:
 
 
 generators_differ.append(lambda states: _differ(states[1:]))
+
+
+def _draw_apart(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """A function that draws more on one rank than on another, from the state that they have in common."""
+    tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    name = getattr(func, "__name__", str(func))
+    if func not in _DRAWS or kwargs.get("inplace") or name.endswith("dropout_"):
+        raise NotImplementedError(
+            f"[{name}] draws different amounts of random numbers on the simulated ranks, which is not simulated here. "
+            "Draw with torch.rand and its like."
+        )
+    _differ([_get_state() for _ in range(max(map(count_of, tensors)) - 1)])
+    return _draw(func, args, kwargs, tensors)
+
+
+draws_apart.append(_draw_apart)
 
 
 _INITS = {getattr(torch.nn.init, name) for name in dir(torch.nn.init) if name.endswith(("uniform_", "normal_", "orthogonal_", "sparse_"))}

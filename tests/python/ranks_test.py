@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.nn import functional as F
 
 import intarsia
 from intarsia import DTensor, Partial, Shard, distribute_tensor, simulate
@@ -86,6 +87,11 @@ class Numbers(Ranks):
             self.check(made, expected)
             self.assertEqual(made.dtype, expected[0].dtype)
 
+    def test_numbers_that_are_equal_on_all_ranks_are_plain_numbers(self):
+        x = torch.arange(3.0)
+        for f in (lambda r: x * (r * 0 + 3), lambda r: x + r // 4, lambda r: (r - r + 2) - x, lambda r: x * (r * 0 + 0.5)):
+            self.check(f(self.rank), [f(r) for r in range(4)])
+
     def test_sizes_that_differ_enter_ops_and_factories(self):
         local = distribute_tensor(torch.arange(7.0), self.mesh, [Shard(0)]).to_local()
         self.check(torch.ones(local.size()), [torch.ones(2)] * 3 + [torch.ones(1)])
@@ -124,6 +130,44 @@ class Numbers(Ranks):
         w = torch.ones(4, requires_grad=True)
         (w[self.rank : self.rank + 2] * (self.rank + 1)).sum().backward()
         self.check(w.grad, [[1, 1, 0, 0], [0, 2, 2, 0], [0, 0, 3, 3], [0, 0, 0, 4]])
+
+    def test_running_statistics_are_those_of_each_rank(self):
+        def statistics(make, shape, scale):
+            torch.manual_seed(0)
+            norm = make(3, track_running_stats=True)
+            for _ in range(2):
+                norm(torch.randn(shape) * scale)
+            return torch.stack([norm.running_mean, norm.running_var])
+
+        for make, shape in ((nn.BatchNorm1d, (4, 3)), (nn.InstanceNorm1d, (2, 3, 5)), (nn.BatchNorm2d, (2, 3, 2, 2))):
+            self.check(statistics(make, shape, self.rank + 1), [statistics(make, shape, r + 1) for r in range(4)])
+            same = statistics(make, shape, torch.ones(1) + 0 * torch.ones(1) * self.rank)
+            self.check(same, [statistics(make, shape, 1)] * 4)
+
+    def test_ranks_with_one_seed_draw_alike(self):
+        x = torch.ones(6)
+        for draw in (
+            lambda r: F.dropout(x * (r + 1), 0.5),
+            lambda r: torch.rand_like(x * r),
+            lambda r: (x * r).normal_(),
+            lambda r: torch.bernoulli(x * (0.2 * (r + 1))),
+            lambda r: F.dropout((x * (r + 1)).requires_grad_(), 0.5).detach(),
+            lambda r: torch.multinomial(x + r, 2).float(),
+            lambda r: torch.rand(r + 1).sum(),
+            lambda r: torch.rand_like(torch.ones(r + 1)).sum(),
+            lambda r: torch.randint(0, r + 2, (4,)).float(),
+        ):
+            made, expected = self.drawn(draw, self.rank), [self.drawn(draw, r) for r in range(4)]
+            for got, wanted in zip(made, zip(*expected)):
+                self.check(got, wanted)
+
+    def drawn(self, draw, rank):
+        torch.manual_seed(0)
+        return draw(rank), torch.rand(2), torch.rand(1)
+
+    def test_draws_of_different_amounts_are_an_error_where_a_gradient_flows(self):
+        with self.assertRaisesRegex(NotImplementedError, "requires a gradient"):
+            F.dropout(torch.ones(self.rank + 1).requires_grad_(), 0.5)
 
     def test_rank_map_makes_a_tensor_per_rank(self):
         self.check(rank_map(lambda rank: torch.full((2,), rank)), [[r, r] for r in range(4)])
@@ -300,6 +344,13 @@ class Collectives(Ranks):
         self.check(functional.all_gather_tensor(self.x[:1], 0, self.mesh), [[1, 2, 3, 4]] * 4)
         self.check(functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, self.mesh), [[0], [4], [8], [12]])
         self.check(functional.all_to_all_single(self.x, None, None, self.tp)[0], [1, 10, 3, 30])
+
+    def test_code_of_pytorch_that_asks_for_its_rank_does_not_get_one_for_all(self):
+        from torch.distributed.nn import functional as collectives
+
+        y = collectives.broadcast(self.x.clone().requires_grad_(), 1)
+        with self.assertRaisesRegex(ValueError, "simulated ranks hold different values"):
+            y.sum().backward()
 
     def test_coalesced_calls_and_barriers(self):
         a, b = self.x.clone(), torch.ones(1)
