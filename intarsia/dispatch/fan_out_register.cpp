@@ -39,7 +39,10 @@ void register_per_rank() {
     auto op = dispatcher.findSchema(name);
     if (!op) continue;
     bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-    bool usual = composite || op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
+    bool differentiable = op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
+    // Where CPU has a kernel beside the composite one (silu_backward), plain tensors take it, and so do the ranks: the same bits.
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !differentiable) composite = false;
+    bool usual = composite || differentiable;
     bool by_rank = usual && !is_about_the_handle(name.name.substr(6));
     auto text = c10::toString(name).substr(6);
     if (!composite || by_rank) aten->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
