@@ -122,7 +122,14 @@ class NumbersMode(TorchFunctionMode):
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
         if not ranks:
-            return _item(args[0]) if func is torch.Tensor.item else func(*args, **kwargs)
+            if func is torch.Tensor.item:
+                return _item(args[0])
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError as error:
+                if "expected to contain only concrete integers" not in str(error):
+                    raise
+            return func(*_with_plain_numbers(args), **_with_plain_numbers(kwargs))
         _check_not_distributed(func, args)
         if func in _BY_PLACE:
             func = _BY_PLACE[func]
@@ -224,6 +231,11 @@ def _ranks_in(items: Any) -> int:
         if found:
             return found
     return 0
+
+
+def _with_plain_numbers(tree: Any) -> Any:
+    """Numbers that the ranks have in common as those of Python, which all functions take."""
+    return pytree.tree_map_only(torch.SymInt, lambda number: number if number.node.is_nested_int() else int(number), tree)
 
 
 def _is_plain(value: Any) -> bool:
