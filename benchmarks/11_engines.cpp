@@ -4,8 +4,7 @@
 //   intarsia run -n 2 build/benchmarks/11_engines [all_reduce [shm]]
 //   mpirun -n 2 build/benchmarks/11_engines [all_reduce [mpi]]
 //
-// Started alone, it starts itself that way (by mpirun if there is one), with 2 ranks and then with 4, and at last with 4 that take themselves for two
-// hosts of 2, where auto goes in two levels. Wall time of the slowest rank, the best of many
+// Started alone, it starts itself that way (by mpirun if there is one), with 2 ranks and then with 4. Wall time of the slowest rank, the best of many
 // rounds, the engines in turn. GB/s are bytes of the tensor by that time; for all_gather, reduce_scatter and all_to_all bytes
 // that one rank must receive.
 
@@ -21,8 +20,6 @@
 
 #include "benchmarks/processes.h"
 #include "intarsia/comm/engines.h"
-#include "intarsia/comm/flight/flight.h"
-#include "intarsia/comm/message_header.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;
@@ -129,30 +126,6 @@ double memcpy_rate(int64_t bytes) {
   return bytes / best * 1e-3;
 }
 
-// Nanoseconds that every collective pays for being known: its description, fingerprint, number, history and flight.
-double knowing_ns() {
-  constexpr int kCalls = 20000;
-  auto line = line_of_all();
-  auto* flights = flight_line(rank(), line.ranks[0], "none");
-  auto mine = torch::ones({2});
-  History history;
-  double best = 1e30;
-  for (int round = 0; round < 20; ++round) {
-    auto start = bench::wall_us();
-    for (int i = 0; i < kCalls; ++i) {
-      auto call = collective_of(Collective::all_reduce, line, mine, ReduceOp::sum);
-      call.number = i;
-      MessageHeader header;
-      header.describe(call);
-      begin_flight(flights, call, true);
-      history.add(call);
-      end_flight(call);
-    }
-    best = std::min(best, (bench::wall_us() - start) * 1e3 / kCalls);
-  }
-  return best;
-}
-
 void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::string& only) {
   auto say = [](const std::string& text) {
     if (rank() == 0) std::fputs(text.c_str(), stdout), std::fflush(stdout);
@@ -177,7 +150,6 @@ void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::str
       say(line + "\n");
     }
   }
-  if (rank() == 0) std::printf("every collective is described, numbered, fingerprinted and recorded in %.0f ns\n", knowing_ns());
   if (rank() == 0) std::printf("memcpy: 1 MB %.1f GB/s, 64 MB %.1f GB/s\n", memcpy_rate(1 << 20), memcpy_rate(64 << 20));
 }
 
@@ -199,15 +171,11 @@ int main(int argc, char** argv) {
       waitpid(child, &status, 0);
       if (status) return 1;
     }
-    std::printf("\n2 hosts of 2 ranks");
-    std::fflush(stdout);
-    setenv("INTARSIA_TEST_HOSTS", "2", 1);
-    bench::start_as_ranks(argv, 4);
+    return 0;
   }
   at::set_num_threads(1);
   init();
   if (by_mpi) kEngines.push_back("mpi");
-  if (std::getenv("INTARSIA_TEST_HOSTS")) kEngines = {"auto", "gloo"};
   if (argc > 2) kEngines = {argv[2]};
   std::vector<std::unique_ptr<Engine>> engines;
   for (auto& name : kEngines) engines.push_back(make(name));
