@@ -66,8 +66,9 @@ KNOWN = {
     "we reduce first": "nan_to_num Pmax, pad Pavg, pad Pmax, pad1 Pavg, pad1 Pmax, sign Pmax",
     "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
-# All ranks draw the numbers of one device, for which they bring the probabilities together.
-SENDS_MORE = {"bernoulli S0", "bernoulli S1", "rms_norm P"}
+# All ranks draw the numbers of one device, for which they bring the probabilities together. The largest absolute value is not that
+# of the largest value, so what is pending is reduced first.
+SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P"}
 
 
 def placed(mesh, kind, seed):
