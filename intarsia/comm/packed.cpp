@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -209,8 +210,10 @@ ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const Counts
     }
     return axis.reduce_scatter(flat, totals, op, one);
   };
-  TogetherScope together;
-  return reduce_each(by_dtype("reduce_scatter", send, op, alone_among(send, counts)), send.size(), wait, shape, start);
+  auto alone = alone_among(send, counts);
+  std::optional<TogetherScope> together;
+  if (!alone.empty()) together.emplace();
+  return reduce_each(by_dtype("reduce_scatter", send, op, alone), send.size(), wait, shape, start);
 }
 
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {

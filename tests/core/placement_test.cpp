@@ -89,7 +89,8 @@ TEST(ReduceOp, ProductHasThreeNames) {
 }
 
 TEST(ReduceOp, AnUnknownNameIsAnError) {
-  auto text = "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor or bxor.";
+  auto text = "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, "
+              "such as \"norm 2\".";
   EXPECT_EQ(error_text<c10::ValueError>([] { Partial("mean"); }), text);
   EXPECT_EQ(refusal("P(mean)"), text);
 }

@@ -104,10 +104,10 @@ def what_does_not_fit_is_an_error():
     for what, plan, error, words in (
         (torch.ones(2), [Shard(0)], TypeError, "takes distributed tensors"),
         ([x], [Shard(0)], TypeError, "takes tensors, modules and dicts of tensors, but got list"),
-        (x, [Partial()], RuntimeError, "Can not redistribute to Partial"),
+        (x, [Partial()], RuntimeError, "redistributing to Partial is for internal use only"),
         (x, [Shard(0), Shard(0)], ValueError, "2 placements given, but"),
         ({"x": x}, [Shard(0), Shard(0)], ValueError, "has 1 axis"),
-        ({"x": x}, lambda name, tensor: [Partial()], RuntimeError, "Can not redistribute to Partial"),
+        ({"x": x}, lambda name, tensor: [Partial()], RuntimeError, "redistributing to Partial is for internal use only"),
     ):
         try:
             intarsia.redistribute(what, second, plan)
