@@ -41,13 +41,15 @@ void register_per_rank() {
     bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     bool differentiable = op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
     // Where CPU has a kernel beside the composite one (silu_backward), plain tensors take it, and so do the ranks: the same bits.
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !differentiable) composite = false;
+    bool on_cpu = composite && op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    if (on_cpu) composite = false;
     bool usual = composite || differentiable;
     bool by_rank = usual && !is_about_the_handle(name.name.substr(6));
     auto text = c10::toString(name).substr(6);
     if (!composite || by_rank) aten->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
     if (!by_rank) continue;
-    auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(kUsualAutogradKey), composite);
+    auto key = on_cpu ? c10::DispatchKey::AutogradCPU : kUsualAutogradKey;
+    auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(key), composite);
     autograd->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
   autograd->impl("_has_compatible_shallow_copy_type", copies_into_any);
