@@ -16,7 +16,7 @@
 #include "tests/checkpoint/folders.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::checkpoint_damage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -277,4 +277,4 @@ TEST_F(CheckpointDamage, FuzzedFilesOfOthersAreErrorsOrLoad) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::checkpoint_damage_test

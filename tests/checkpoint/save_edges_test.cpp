@@ -14,7 +14,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::checkpoint_save_edges_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -261,4 +261,4 @@ TEST(CheckpointEdges, AnErrorOnOneRankIsOneOnAll) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::checkpoint_save_edges_test

@@ -12,7 +12,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::checkpoint_save_for_others_test {
 namespace {
 
 TEST(CheckpointForOthers, AShardedModelIsExportedAndLoadedInEveryLayout) {
@@ -122,4 +122,4 @@ TEST(CheckpointForOthers, IsDescribedInWords) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::checkpoint_save_for_others_test

@@ -18,7 +18,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::checkpoint_save_test {
 namespace {
 
 using torch::nn::Linear;
@@ -330,4 +330,4 @@ TEST(Checkpoint, OfRanksThatSaveDifferentThingsIsRefused) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::checkpoint_save_test

@@ -10,7 +10,7 @@
 #include "intarsia/comm/flight/pickle.h"
 #include "intarsia/comm/flight/report.h"
 
-namespace intarsia {
+namespace intarsia::comm_flight_test {
 namespace {
 
 const FlightLine* line_of_two() {
@@ -118,4 +118,4 @@ TEST(Pickles, AreBytesThatPythonReads) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_flight_test

@@ -14,7 +14,7 @@
 #include "intarsia/comm/simulation.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::comm_init_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -174,4 +174,4 @@ TEST_F(Init, ASimulationHasNoGroupsToAdopt) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_init_test

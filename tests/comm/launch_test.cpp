@@ -6,7 +6,7 @@
 
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::comm_launch_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -150,4 +150,4 @@ TEST(Launch, WhatIsMissingOrWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_launch_test

@@ -9,7 +9,7 @@
 #include "intarsia/comm/c10d/making.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::comm_making_test {
 namespace {
 
 using std::chrono::seconds;
@@ -52,4 +52,4 @@ TEST(Making, NamesNobodyIfAllHaveGotThrough) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_making_test

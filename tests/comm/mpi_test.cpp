@@ -11,7 +11,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/fake_mpi.h"
 
-namespace intarsia {
+namespace intarsia::comm_mpi_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -215,4 +215,4 @@ TEST(Mpi, CollectivesBelongToOneThreadWhereMpiAllowsNoOther) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_mpi_test

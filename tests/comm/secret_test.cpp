@@ -10,7 +10,7 @@
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/launch/sockets.h"
 
-namespace intarsia {
+namespace intarsia::comm_secret_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -104,4 +104,4 @@ TEST_F(Front, DoesNotTakeAProofTwice) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_secret_test

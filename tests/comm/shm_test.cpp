@@ -14,7 +14,7 @@
 #include "intarsia/comm/shm/shm_group.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::comm_shm_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -220,4 +220,4 @@ TEST(Shm, MemoryThatCannotBeHadIsAnError) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_shm_test

@@ -5,7 +5,7 @@
 #include "intarsia/comm/engine.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::comm_simulation_test {
 namespace {
 
 TEST(Simulate, HostsEveryRank) {
@@ -62,4 +62,4 @@ TEST(Simulate, ItTakesAtLeastOneRank) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_simulation_test

@@ -11,7 +11,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/compare.h"
 
-namespace intarsia {
+namespace intarsia::comm_threads_as_ranks_test {
 namespace {
 
 // Runs `body(mesh)` on n threads, each of them a rank of one world.
@@ -96,4 +96,4 @@ TEST(ThreadsAsRanks, ReadViewsAndReductionsThatAreRemembered) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::comm_threads_as_ranks_test

@@ -5,7 +5,7 @@
 
 #include "intarsia/comm/simulation.h"
 
-namespace intarsia {
+namespace intarsia::core_layout_test {
 namespace {
 
 using c10::kCPU;
@@ -246,4 +246,4 @@ TEST(LocalOffset, OfAnEmptyShardIsTheExtent) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::core_layout_test

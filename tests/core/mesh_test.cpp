@@ -8,7 +8,7 @@
 #include "intarsia/comm/simulation.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::core_mesh_test {
 namespace {
 
 using c10::kCPU;
@@ -299,4 +299,4 @@ TEST(MeshErrors, AnEmptyMesh) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::core_mesh_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::core_placement_test {
 namespace {
 
 // Every kind of placement with its text form.
@@ -161,4 +161,4 @@ TEST(Normalized, ASplitBelowOneIsAnError) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::core_placement_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace intarsia {
+namespace intarsia::core_twins_test {
 namespace {
 
 at::Tensor ramp() { return at::arange(12, at::kDouble).reshape({3, 4}); }
@@ -140,4 +140,4 @@ TEST(Twins, FirstOnesThatAreAlikeAreFound) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::core_twins_test

@@ -4,7 +4,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_changed_models_test {
 namespace {
 
 at::Tensor some(int64_t step) { return inputs(step, {24, 5}); }
@@ -156,4 +156,4 @@ TEST(ChangedModels, CopiesMayWaitForTheirAverage) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_changed_models_test

@@ -4,7 +4,7 @@
 
 #include "tests/data_parallel/models.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_fully_shard_2d_test {
 namespace {
 
 DeviceMesh dp_by_tp() {
@@ -79,4 +79,4 @@ TEST(FullyShard2d, TrainsATensorParallelLlamaAsOneProcessDoes) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_fully_shard_2d_test

@@ -5,7 +5,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/peak_memory.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_fully_shard_modules_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -173,4 +173,4 @@ TEST(FullyShardModules, HoldsFewLayersAtATime) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_fully_shard_modules_test

@@ -4,7 +4,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_fully_shard_test {
 namespace {
 
 constexpr int64_t kRows = 24;
@@ -359,4 +359,4 @@ TEST(FullyShard, GoesWithItsParameters) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_fully_shard_test

@@ -6,7 +6,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/dealer.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_hooks_of_leaves_test {
 namespace {
 
 at::Tensor rows(int64_t step) { return inputs(step, {24, 5}); }
@@ -92,4 +92,4 @@ TEST(HooksOfLeaves, NamedPrefetchesChangeNoNumber) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_hooks_of_leaves_test

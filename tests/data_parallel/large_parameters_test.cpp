@@ -9,7 +9,7 @@
 #include "intarsia/core/world.h"
 #include "intarsia/tensor/dtensor.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_large_parameters_test {
 namespace {
 
 torch::nn::Sequential wide() {
@@ -46,4 +46,4 @@ TEST(LargeParameters, TrainAsInOneProcess) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_large_parameters_test

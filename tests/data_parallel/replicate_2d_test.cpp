@@ -3,7 +3,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_replicate_2d_test {
 namespace {
 
 DeviceMesh grid() {
@@ -79,4 +79,4 @@ TEST(Replicate2d, AParameterThatIsCutAlongTheAxisIsRefused) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_replicate_2d_test

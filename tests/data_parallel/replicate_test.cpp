@@ -4,7 +4,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_replicate_test {
 namespace {
 
 constexpr int64_t kRows = 24;  // of a batch: 1, 2, 3, 4 and 8 ranks get as many each
@@ -338,4 +338,4 @@ TEST(Replicate, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_replicate_test

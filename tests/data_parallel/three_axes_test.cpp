@@ -2,7 +2,7 @@
 
 #include "tests/data_parallel/trainees.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_three_axes_test {
 namespace {
 
 // All ways to write n as a product of three numbers.
@@ -124,4 +124,4 @@ TEST(ThreeAxes, ShowInThePlacements) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_three_axes_test

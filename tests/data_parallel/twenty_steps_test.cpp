@@ -2,7 +2,7 @@
 
 #include "tests/data_parallel/trainees.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_twenty_steps_test {
 namespace {
 
 // The gradients of one process that works through the parts of a batch one after the other, as each rank does with its own: for
@@ -106,4 +106,4 @@ TEST(TwentySteps, InFloat) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_twenty_steps_test

@@ -2,7 +2,7 @@
 
 #include "tests/data_parallel/trainees.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_unusual_parameters_test {
 namespace {
 
 struct OddImpl : torch::nn::Module {
@@ -132,4 +132,4 @@ TEST(UnusualParameters, TwoModelsMayTakeTurns) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_unusual_parameters_test

@@ -5,7 +5,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_unusual_passes_test {
 namespace {
 
 using Wrapping = std::function<void(torch::nn::Sequential, const DeviceMesh&)>;
@@ -284,4 +284,4 @@ TEST(UnusualPasses, InferenceModeSeesTheWhole) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_unusual_passes_test

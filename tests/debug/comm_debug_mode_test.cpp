@@ -10,7 +10,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::debug_comm_debug_mode_test {
 namespace {
 
 using Counts = std::map<std::string, int64_t>;
@@ -142,4 +142,4 @@ TEST(CommDebugMode, ATraceThatCannotBeWrittenIsAnError) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_comm_debug_mode_test

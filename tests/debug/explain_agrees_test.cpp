@@ -12,7 +12,7 @@
 #include "tests/rules/harness.h"
 #include "tests/support/lay_out.h"
 
-namespace intarsia {
+namespace intarsia::debug_explain_agrees_test {
 namespace {
 
 // explain fills tensor arguments in order, so none may be missing between others, and a list takes all that are left.
@@ -102,4 +102,4 @@ TEST(Explain, NeverContradictsDispatch) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_explain_agrees_test

@@ -6,7 +6,7 @@
 #include "tests/data_parallel/trainees.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::debug_explain_data_parallel_test {
 namespace {
 
 DeviceMesh four() { return init_device_mesh(at::kCPU, {4}, {"dp"}); }
@@ -92,4 +92,4 @@ TEST(ExplainDataParallel, AModelThatIsReplicatedAlreadyIsAnError) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_explain_data_parallel_test

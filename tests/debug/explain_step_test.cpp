@@ -3,7 +3,7 @@
 #include "tests/nn/parallel_models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::debug_explain_step_test {
 namespace {
 
 const ParallelPlan& mlp_plan() {
@@ -91,4 +91,4 @@ TEST(ExplainStep, WrongUseIsAnErrorAndLeavesTheModuleAsItWas) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_explain_step_test

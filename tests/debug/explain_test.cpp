@@ -5,7 +5,7 @@
 #include "intarsia/comm/simulation.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::debug_explain_test {
 namespace {
 
 DeviceMesh grid() { return init_device_mesh(c10::kCPU, {2, 4}, {"dp", "tp"}); }
@@ -38,4 +38,4 @@ TEST(Explain, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_explain_test

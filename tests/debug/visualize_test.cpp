@@ -8,7 +8,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::debug_visualize_test {
 namespace {
 
 // The picture of a tensor of `shape` on a 2x2 mesh ("dp", "tp").
@@ -128,4 +128,4 @@ TEST(Describe, FitsOneTensorOnALine) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::debug_visualize_test

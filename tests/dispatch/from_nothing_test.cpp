@@ -7,7 +7,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::dispatch_from_nothing_test {
 namespace {
 
 namespace rnn = torch::nn::utils::rnn;
@@ -137,4 +137,4 @@ TEST(FromNothing, RowsToPickAreTheSameOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::dispatch_from_nothing_test

@@ -6,7 +6,7 @@
 #include "intarsia/intarsia.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::dispatch_guide_test {
 namespace {
 
 struct Guided {
@@ -82,4 +82,4 @@ TEST(Means, OfEqualShardsMayStayPendingAverages) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::dispatch_guide_test

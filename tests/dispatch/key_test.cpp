@@ -10,7 +10,7 @@
 #include "intarsia/intarsia.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::dispatch_key_test {
 namespace {
 
 template <class AtenOp, class Schema = typename AtenOp::schema>
@@ -70,4 +70,4 @@ TEST(DirectCalls, TakePlainTensorsOfOneElementInAnyPlace) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::dispatch_key_test

@@ -9,7 +9,7 @@
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
 
-namespace intarsia {
+namespace intarsia::dispatch_own_op_test {
 namespace {
 
 at::Tensor square_plus_one(const at::Tensor& x) { return x * x + 1; }
@@ -64,4 +64,4 @@ TEST(AnOpOfAnotherLibrary, FansOutOverOneTensorPerRank) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::dispatch_own_op_test

@@ -9,7 +9,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::dispatch_ways_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -109,4 +109,4 @@ TEST(Ways, DoNotDependOnValues) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::dispatch_ways_test

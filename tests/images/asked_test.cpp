@@ -8,7 +8,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_asked_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -88,4 +88,4 @@ TEST(ConvolutionGradients, AreComputedOnlyIfAskedFor) {
 #endif
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_asked_test

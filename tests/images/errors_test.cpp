@@ -8,7 +8,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_errors_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -160,4 +160,4 @@ TEST(UnfoldErrors, ReadAsThePlainOps) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_errors_test

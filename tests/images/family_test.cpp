@@ -9,7 +9,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_family_test {
 namespace {
 
 using family::Ints;
@@ -153,4 +153,4 @@ TEST(Family, OfOneImageWithoutABatch) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_family_test

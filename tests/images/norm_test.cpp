@@ -10,7 +10,7 @@
 #include "tests/support/peak_memory.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_norm_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -104,4 +104,4 @@ TEST(BatchNormOfACutImage, IsAsExactAsThePlainOneInFloat) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_norm_test

@@ -6,7 +6,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/images/cut_at_random.h"
 
-namespace intarsia {
+namespace intarsia::images_pool_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -112,4 +112,4 @@ TEST(Pool, OverlappingWindowsFetchOnlyTheRowsUnderThem) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_pool_test

@@ -12,7 +12,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_random_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -223,4 +223,4 @@ TEST(Convolution, OfRandomFormCutAtRandomIsThePlainOne) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_random_test

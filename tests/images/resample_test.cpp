@@ -5,7 +5,7 @@
 #include "tests/images/cut_at_random.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::images_resample_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -125,4 +125,4 @@ TEST(Pad, WithAConstantAndCropping) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_resample_test

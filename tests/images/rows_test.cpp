@@ -8,7 +8,7 @@
 #include "intarsia/ops/images/window.h"
 #include "intarsia/tensor/dtensor.h"
 
-namespace intarsia {
+namespace intarsia::images_rows_test {
 namespace {
 
 at::Tensor conv(const at::Tensor& x, const at::Tensor& w, int64_t stride, int64_t padding, int64_t groups = 1) {
@@ -123,4 +123,4 @@ TEST(ConvolutionTrace, TwoCutDimsMakeTwoExchanges) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_rows_test

@@ -7,7 +7,7 @@
 #include "intarsia/tensor/policy.h"
 #include "tests/images/cut_at_random.h"
 
-namespace intarsia {
+namespace intarsia::images_second_derivative_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -113,4 +113,4 @@ TEST(SecondDerivative, OfUnfoldingAndUnpooling) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_second_derivative_test

@@ -8,7 +8,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_seeds_test {
 namespace {
 
 constexpr double kFloat = 1e-5, kDouble = 1e-11;  // relative
@@ -200,4 +200,4 @@ TEST(Convolution, HasASecondDerivative) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_seeds_test

@@ -6,7 +6,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_sums_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -80,4 +80,4 @@ TEST(SumsOverManyPositions, AreRoundedAsThoseOverFew) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_sums_test

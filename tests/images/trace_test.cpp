@@ -9,7 +9,7 @@
 #include "intarsia/tensor/policy.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_trace_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -251,4 +251,4 @@ TEST(Trace, OfUnfoldingHasTheRowsUnderTheWindows) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_trace_test

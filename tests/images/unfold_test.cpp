@@ -4,7 +4,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/images/cut_at_random.h"
 
-namespace intarsia {
+namespace intarsia::images_unfold_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -103,4 +103,4 @@ TEST(GridSample, OfAReplicatedImageByAGridCutAtRandom) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_unfold_test

@@ -12,7 +12,7 @@
 #include "tests/support/peak_memory.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::images_wide_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -96,4 +96,4 @@ TEST(WideConvolution, CopiesNothingAsLargeAsTheImage) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::images_wide_test

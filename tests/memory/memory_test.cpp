@@ -11,7 +11,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/peak_memory.h"
 
-namespace intarsia {
+namespace intarsia::memory_memory_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -76,4 +76,4 @@ TEST(Memory, AllocateNothingOfGlobalSize) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::memory_memory_test

@@ -7,7 +7,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_born_sharded_test {
 namespace {
 
 struct NetImpl : torch::nn::Module {
@@ -151,4 +151,4 @@ TEST(BornSharded, FullyShardTakesItOver) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_born_sharded_test

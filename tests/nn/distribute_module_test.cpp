@@ -8,7 +8,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::nn_distribute_module_test {
 namespace {
 
 struct MlpImpl : torch::nn::Module {
@@ -188,4 +188,4 @@ TEST(DistributeParameter, ComputedAndUndefinedTensorsAreErrors) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_distribute_module_test

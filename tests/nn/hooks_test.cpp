@@ -8,7 +8,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::nn_hooks_test {
 namespace {
 
 struct ScaleImpl : torch::nn::Cloneable<ScaleImpl> {
@@ -186,4 +186,4 @@ TEST(DistributeModule, WithoutHooksTheErrorShowsTheLineToChange) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_hooks_test

@@ -4,7 +4,7 @@
 #include "tests/nn/parallel_models.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_parallel_llama_test {
 namespace {
 
 constexpr int64_t kBatch = 2, kLength = 16, kWidth = 32, kVocabulary = 96;
@@ -146,4 +146,4 @@ TEST(ExplainStep, ForeseesTheCollectivesOfALlama) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_parallel_llama_test

@@ -2,7 +2,7 @@
 #include "tests/nn/parallel_models.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_parallel_loss_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -101,4 +101,4 @@ TEST(LossParallel, TakesSequencesWithClassesInTheMiddle) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_parallel_loss_test

@@ -3,7 +3,7 @@
 #include "tests/nn/parallel_models.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_parallel_sequence_test {
 namespace {
 
 template <class Body>
@@ -115,4 +115,4 @@ TEST(ParallelOptimizers, MadeBeforeParallelizingStepTheParallelParameters) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_parallel_sequence_test

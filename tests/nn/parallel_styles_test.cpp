@@ -5,7 +5,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_parallel_styles_test {
 namespace {
 
 template <class Body>
@@ -222,4 +222,4 @@ TEST(BadPlans, AMeshOfTwoAxesAndAModuleWithoutHooks) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_parallel_styles_test

@@ -2,7 +2,7 @@
 #include "tests/nn/parallel_models.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_parallelize_api_test {
 namespace {
 
 struct DummyModuleImpl : torch::nn::Module {
@@ -247,4 +247,4 @@ TEST(TensorParallelComms, AnMlpNeedsOneReductionForwardAndOneBackward) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_parallelize_api_test

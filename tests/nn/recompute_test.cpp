@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::nn_recompute_test {
 namespace {
 
 struct BlockImpl : torch::nn::Module {
@@ -114,4 +114,4 @@ TEST(Checkpoint, WithoutGradientsIsACall) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::nn_recompute_test

@@ -7,7 +7,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::ops_attention_test {
 namespace {
 
 DeviceMesh line(int64_t n) { return init_device_mesh(at::kCPU, {n}, {"tp"}); }
@@ -71,4 +71,4 @@ TEST(Attention, ByTheMathPathIsExact) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_attention_test

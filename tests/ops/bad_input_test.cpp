@@ -9,7 +9,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::ops_bad_input_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -170,4 +170,4 @@ TEST(BadInput, IsLookedForWithOneNumberWherePlacesAreCut) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_bad_input_test

@@ -6,7 +6,7 @@
 #include "tests/ops/composites.h"
 #include "tests/ops/every_cut.h"
 
-namespace intarsia {
+namespace intarsia::ops_composites_test {
 namespace {
 
 CutCase case_of(const Sample& sample) {
@@ -120,4 +120,4 @@ TEST(Composites, OfFft) { check_composites(add_fft_composites); }
 TEST(Composites, OfSpecial) { check_composites(add_special_composites); }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_composites_test

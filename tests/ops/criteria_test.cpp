@@ -2,7 +2,7 @@
 
 #include "tests/ops/module_table.h"
 
-namespace intarsia {
+namespace intarsia::ops_criteria_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -120,4 +120,4 @@ TEST(Criteria, OfAlignments) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_criteria_test

@@ -9,7 +9,7 @@
 #include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::ops_embedding_test {
 namespace {
 
 DeviceMesh line(int64_t n) { return init_device_mesh(at::kCPU, {n}, {"tp"}); }
@@ -107,4 +107,4 @@ TEST(OneHot, KeepsTheCut) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_embedding_test

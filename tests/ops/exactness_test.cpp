@@ -8,7 +8,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::ops_exactness_test {
 namespace {
 
 at::Tensor longs(std::vector<int64_t> values) { return at::tensor(values, at::kLong); }
@@ -161,4 +161,4 @@ TEST(Exactness, Transforms) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_exactness_test

@@ -3,7 +3,7 @@
 #include "intarsia/tensor/policy.h"
 #include "tests/ops/every_cut.h"
 
-namespace intarsia {
+namespace intarsia::ops_functional_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -177,4 +177,4 @@ TEST(Functional, MultiHeadAttentionForward) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_functional_test

@@ -2,7 +2,7 @@
 
 #include "tests/ops/every_cut.h"
 
-namespace intarsia {
+namespace intarsia::ops_init_test {
 namespace {
 
 namespace init = torch::nn::init;
@@ -35,4 +35,4 @@ std::vector<CutCase> all_fills() {
 TEST(NnInit, FillsAsOnPlainParameters) { check_every_cut(all_fills()); }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_init_test

@@ -8,7 +8,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::ops_linear_test {
 namespace {
 
 DeviceMesh line(int64_t n) { return init_device_mesh(at::kCPU, {n}, {"tp"}); }
@@ -113,4 +113,4 @@ TEST(Linear, SaysWhatThePlainOpSaysOfWrongShapes) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_linear_test

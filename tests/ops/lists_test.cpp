@@ -3,7 +3,7 @@
 #include "intarsia/comm/trace.h"
 #include "tests/ops/along_the_cut.h"
 
-namespace intarsia {
+namespace intarsia::ops_lists_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -96,4 +96,4 @@ TEST(Lists, OneInfiniteShardIsFoundByAllRanks) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_lists_test

@@ -6,7 +6,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::ops_losses_test {
 namespace {
 
 DeviceMesh line(int64_t n) { return init_device_mesh(at::kCPU, {n}, {"tp"}); }
@@ -49,4 +49,4 @@ TEST(Losses, AreExactOnEveryCut) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_losses_test

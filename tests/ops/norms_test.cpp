@@ -10,7 +10,7 @@
 #include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::ops_norms_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -207,4 +207,4 @@ TEST(TotalNorm, OfHalvesIsSummedInFloat) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_norms_test

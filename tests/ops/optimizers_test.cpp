@@ -8,7 +8,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::ops_optimizers_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -212,4 +212,4 @@ TEST(ParametersToVector, ThereAndBack) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_optimizers_test

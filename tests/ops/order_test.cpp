@@ -2,7 +2,7 @@
 
 #include "tests/ops/along_the_cut.h"
 
-namespace intarsia {
+namespace intarsia::ops_order_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -63,4 +63,4 @@ TEST(Order, ARunningSumStaysCut) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_order_test

@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::ops_pending_test {
 namespace {
 
 struct Binary {
@@ -58,4 +58,4 @@ TEST(Pending, OnTwoAxesGivesTheValuesOfThePlainOp) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_pending_test

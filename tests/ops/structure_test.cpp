@@ -3,7 +3,7 @@
 #include "tests/ops/along_the_cut.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::ops_structure_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -105,4 +105,4 @@ TEST(Structure, BadInputReadsAsThePlainOp) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::ops_structure_test

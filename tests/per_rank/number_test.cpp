@@ -7,7 +7,7 @@
 #include "intarsia/per_rank/per_rank.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::per_rank_number_test {
 namespace {
 
 c10::SymInt ranks() { return per_rank_int({0, 1, 2, 3}); }
@@ -39,4 +39,4 @@ TEST(PerRank, NothingAndSeveralDtypesAreNoTensor) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::per_rank_number_test

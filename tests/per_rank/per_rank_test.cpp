@@ -11,7 +11,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::per_rank_per_rank_test {
 namespace {
 
 // Five rows over four ranks are 2, 2, 1, 0.
@@ -343,4 +343,4 @@ TEST(PerRank, DataPtrOfUnevenShardsNamesTheirShapes) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::per_rank_per_rank_test

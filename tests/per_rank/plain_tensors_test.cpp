@@ -10,7 +10,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::per_rank_plain_tensors_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -166,4 +166,4 @@ TEST(PlainTensors, AFailedWriteLeavesThemPlain) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::per_rank_plain_tensors_test

@@ -5,7 +5,7 @@
 
 #include "intarsia/intarsia.h"
 
-namespace intarsia {
+namespace intarsia::processes_agreement_test {
 namespace {
 
 TEST(AgreementInProcesses, AShardThatDoesNotFitIsAnErrorOnEveryRank) {
@@ -28,4 +28,4 @@ TEST(AgreementInProcesses, APlainTensorThatDiffersOnOneRankIsAnErrorOnEveryRank)
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_agreement_test

@@ -2,7 +2,7 @@
 
 #include "tests/data_parallel/trainees.h"
 
-namespace intarsia {
+namespace intarsia::processes_curves_test {
 namespace {
 
 // By step, of each hosted rank.
@@ -33,4 +33,4 @@ TEST(CurvesProcesses, AreExactlyThoseOfASimulation) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_curves_test

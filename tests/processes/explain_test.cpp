@@ -5,7 +5,7 @@
 #include "tests/data_parallel/trainees.h"
 #include "tests/support/peak_memory.h"
 
-namespace intarsia {
+namespace intarsia::processes_explain_test {
 namespace {
 
 std::string text_of(const std::vector<ModuleTrace::Entry>& entries) {
@@ -55,4 +55,4 @@ TEST(ExplainProcesses, TellsWhatARealStepSendsAndNeeds) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_explain_test

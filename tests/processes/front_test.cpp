@@ -4,7 +4,7 @@
 
 #include "intarsia/intarsia.h"
 
-namespace intarsia {
+namespace intarsia::processes_front_test {
 namespace {
 
 TEST(DistributeModuleInProcesses, RanksWithOtherWeightsAgreeWithTheFirst) {
@@ -55,4 +55,4 @@ TEST(CommDebugModeInProcesses, CountsTheBytesThatASimulationCounts) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_front_test

@@ -5,7 +5,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::processes_fully_shard_test {
 namespace {
 
 int64_t own_rank() { return current_world().hosted()[0]; }
@@ -170,4 +170,4 @@ TEST(FullyShardProcesses, AccumulatedGradientsThatOneRankHasNotAreNamed) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_fully_shard_test

@@ -18,7 +18,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::processes_group_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -155,4 +155,4 @@ TEST(World, InitAgainReturnsTheSameWorld) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_group_test

@@ -7,7 +7,7 @@
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/peak_memory.h"
 
-namespace intarsia {
+namespace intarsia::processes_memory_test {
 namespace {
 
 TEST(MemoryOfProcesses, MovesFromCutToCutAllocateNothingOfGlobalSize) {
@@ -19,4 +19,4 @@ TEST(MemoryOfProcesses, MovesFromCutToCutAllocateNothingOfGlobalSize) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_memory_test

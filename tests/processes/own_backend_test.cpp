@@ -14,7 +14,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::processes_own_backend_test {
 namespace {
 
 c10::intrusive_ptr<c10d::Backend> backend_for(const std::string& test, BackendOptions options = {}) {
@@ -65,4 +65,4 @@ TEST(OwnBackend, RefusesAfterItWasShutDown) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_own_backend_test

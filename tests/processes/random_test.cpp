@@ -6,7 +6,7 @@
 #include "intarsia/intarsia.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::processes_random_test {
 namespace {
 
 const char* const kNamed = "the generators of the ranks [1] are in another state than that of rank 0";
@@ -205,4 +205,4 @@ TEST(RandomScope, ComparesAGeneratorOfOnesOwnWhenItIsFirstDrawnFrom) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_random_test

@@ -3,7 +3,7 @@
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::processes_replicate_test {
 namespace {
 
 at::Tensor squares(torch::nn::Sequential model, const at::Tensor& x) { return model->forward(x).square().mean(); }
@@ -169,4 +169,4 @@ TEST(ReplicateProcesses, AnErrorInsideAJoinReachesAll) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::processes_replicate_test

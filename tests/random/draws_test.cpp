@@ -12,7 +12,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::random_draws_test {
 namespace {
 
 struct Draw {
@@ -215,4 +215,4 @@ TEST(Draws, OfManyBadNumbersAreAnErrorOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_draws_test

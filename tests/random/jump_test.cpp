@@ -6,7 +6,7 @@
 #include "intarsia/random/jump.h"
 #include "intarsia/random/mt19937.h"
 
-namespace intarsia {
+namespace intarsia::random_jump_test {
 namespace {
 
 at::mt19937 after_drawing(uint64_t count) {
@@ -60,4 +60,4 @@ TEST(Mt19937, WordsThatAreReadAndGivenAreTheNumbersDrawn) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_jump_test

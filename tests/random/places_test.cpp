@@ -10,7 +10,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::random_places_test {
 namespace {
 
 using Fill = void (*)(const at::Tensor&);
@@ -196,4 +196,4 @@ TEST(DrawsInPlace, OfNestedSegmentsThatAreComputedAgainAreTheSame) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_places_test

@@ -14,7 +14,7 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-namespace intarsia {
+namespace intarsia::random_programs_test {
 namespace {
 
 // Autograd's graph holds itself where a value is changed in place and a view of it was an operand, with plain tensors
@@ -62,4 +62,4 @@ TEST_P(RandomPrograms, GiveTheValuesAndGradientsOfPlainTensors) {
 INSTANTIATE_TEST_SUITE_P(Shards, RandomPrograms, testing::Range<int64_t>(0, kShards));
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_programs_test

@@ -9,7 +9,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::random_results_test {
 namespace {
 
 using MaybeGenerator = std::optional<at::Generator>;
@@ -211,4 +211,4 @@ TEST(RandomResults, WithoutGradientsAndInInferenceModeAreThoseOfThePlainOp) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_results_test

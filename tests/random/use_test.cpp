@@ -7,7 +7,7 @@
 
 #include "intarsia/random/use.h"
 
-namespace intarsia {
+namespace intarsia::random_use_test {
 namespace {
 
 // As a kernel that hands one word to the stream of a vector library.
@@ -42,4 +42,4 @@ TEST(StreamUse, OfArgumentsThatTheOpRefusesCannotBeTold) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::random_use_test

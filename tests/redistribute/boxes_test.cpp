@@ -5,7 +5,7 @@
 #include "tests/support/dealer.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_boxes_test {
 namespace {
 
 const std::vector<std::string> kLayouts = {"[R, R]",       "[S(0), R]",     "[R, S(1)]",        "[S(0), S(0)]",
@@ -71,4 +71,4 @@ TEST(Boxes, KnowWhoElseHoldsThem) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_boxes_test

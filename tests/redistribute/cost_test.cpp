@@ -8,7 +8,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_cost_test {
 namespace {
 
 // The collectives of an op that can move either operand, each along another axis.
@@ -63,4 +63,4 @@ TEST(LinkCost, NonsenseIsAnError) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_cost_test

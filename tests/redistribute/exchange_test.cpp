@@ -6,7 +6,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_exchange_test {
 namespace {
 
 at::Tensor named(int64_t from, int64_t to, int64_t number) {
@@ -130,4 +130,4 @@ TEST(Packed, ConjugatesAndNegativesAreCarriedOut) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_exchange_test

@@ -11,7 +11,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_played_test {
 namespace {
 
 at::Tensor ramp() { return at::arange(48, at::kDouble).reshape({8, 6}); }
@@ -101,4 +101,4 @@ TEST(PlayedAllToAll, TracesTheBytesOfATradeBetweenPairs) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_played_test

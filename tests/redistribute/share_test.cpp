@@ -8,7 +8,7 @@
 #include "intarsia/comm/engine.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_share_test {
 namespace {
 
 const std::vector<ReduceOp> kOps = {ReduceOp::sum, ReduceOp::avg,  ReduceOp::product, ReduceOp::min,
@@ -82,4 +82,4 @@ TEST(PartOf, AStridedPartIsJoinedOfItsBlocks) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_share_test

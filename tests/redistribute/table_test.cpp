@@ -11,7 +11,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_table_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -242,4 +242,4 @@ TEST(RedistributeTable, NestedCutsOfOneDimGatherInTheRightOrder) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_table_test

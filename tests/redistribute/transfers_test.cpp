@@ -8,7 +8,7 @@
 #include "intarsia/comm/simulation.h"
 #include "tests/support/dealer.h"
 
-namespace intarsia {
+namespace intarsia::redistribute_transfers_test {
 namespace {
 
 std::string transfers_text(const DeviceMesh& a, const char* from, const DeviceMesh& b, const char* to, std::vector<int64_t> shape) {
@@ -104,4 +104,4 @@ TEST(Transfers, OfRandomPairsOfLayoutsMoveExactlyWhatIsLacking) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::redistribute_transfers_test

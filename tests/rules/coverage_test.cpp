@@ -8,7 +8,7 @@
 
 #include "intarsia/rules/table.h"
 
-namespace intarsia {
+namespace intarsia::rules_coverage_test {
 namespace {
 
 TEST(Coverage, AtLeast1250OverloadsHaveARuleWrittenOrDerived) {
@@ -48,4 +48,4 @@ TEST(Coverage, ThePageOfOpsIsUpToDate) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_coverage_test

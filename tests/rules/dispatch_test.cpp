@@ -9,7 +9,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::rules_dispatch_test {
 namespace {
 
 TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
@@ -143,4 +143,4 @@ TEST(Rules, TakePlainNumbersInTheirStride) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_dispatch_test

@@ -9,7 +9,7 @@
 
 #include "tests/rules/harness.h"
 
-namespace intarsia {
+namespace intarsia::rules_golden_test {
 namespace {
 
 std::string listing() {
@@ -54,4 +54,4 @@ TEST(Rules, TheListingOfAllRulesIsUpToDate) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_golden_test

@@ -7,7 +7,7 @@
 #include "intarsia/rules/builders.h"
 #include "tests/support/dealer.h"
 
-namespace intarsia {
+namespace intarsia::rules_harness_test {
 namespace {
 
 constexpr at::ScalarType kDtypes[] = {at::kDouble, at::kLong, at::kBool, at::kComplexDouble};
@@ -94,4 +94,4 @@ TEST(Rules, PairsOfRowsAreRightOnTwoAxes) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_harness_test

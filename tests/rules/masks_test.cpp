@@ -8,7 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::rules_masks_test {
 namespace {
 
 std::vector<c10::IValue> with_mask(std::vector<c10::IValue> stack, size_t place, size_t subset) {
@@ -53,4 +53,4 @@ TEST(OutputMask, EverySubsetOfGradientsIsRight) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_masks_test

@@ -12,7 +12,7 @@
 #include "tests/rules/harness.h"
 #include "tests/support/dealer.h"
 
-namespace intarsia {
+namespace intarsia::rules_missing_rows_test {
 namespace {
 
 std::vector<Placement> placements_for(const at::Tensor& tensor, bool output) {
@@ -118,4 +118,4 @@ TEST(MissingRows, ArePrintedOnDemand) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_missing_rows_test

@@ -12,7 +12,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::rules_refusals_test {
 namespace {
 
 // Kernels that take places on trust: a wrong one is a wrong address.
@@ -95,4 +95,4 @@ TEST(Refusals, OfAnyOpReachEveryRank) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_refusals_test

@@ -12,7 +12,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::rules_sizes_test {
 namespace {
 
 // A dim of one of a sample's tensors.
@@ -175,4 +175,4 @@ TEST(Sizes, EmptyDimsAreAnsweredOrRefusedAsByThePlainOp) { try_resized(true); }
 TEST(Sizes, DimsThatDoNotFitAreAnsweredOrRefusedAsByThePlainOp) { try_resized(false); }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_sizes_test

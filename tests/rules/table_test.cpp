@@ -5,7 +5,7 @@
 #include "intarsia/rules/builders.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::rules_table_test {
 namespace {
 
 TEST(RuleTable, ANameThatNobodyKnowsIsAnError) {
@@ -40,4 +40,4 @@ TEST(RuleTable, VariantsUseTheRuleOfTheirOp) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::rules_table_test

@@ -8,7 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/world.h"
 
-namespace intarsia {
+namespace intarsia::tensor_autocast_test {
 namespace {
 
 class Autocast {
@@ -63,4 +63,4 @@ TEST(AutocastOnCpu, GivesTheDtypesAndValuesOfPlainTensors) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_autocast_test

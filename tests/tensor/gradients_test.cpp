@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_gradients_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -113,4 +113,4 @@ TEST(Gradients, OfFormulasThatWriteIntoPendingValuesAreRightOnOneRankToo) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_gradients_test

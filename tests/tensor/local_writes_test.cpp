@@ -8,7 +8,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_local_writes_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -172,4 +172,4 @@ TEST(LocalWrites, AreNotCountedByInPlaceOpsOfTheTensorItself) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_local_writes_test

@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_make_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}); }
@@ -219,4 +219,4 @@ TEST(MseLoss, TheMeanOfHalfNumbersWhoseSumIsTooLarge) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_make_test

@@ -16,7 +16,7 @@ TORCH_LIBRARY(intarsia_test, m) {
   m.impl("twice", torch::dispatch(c10::DispatchKey::CPU, [](const at::Tensor& x) { return x * 2; }));
 }
 
-namespace intarsia {
+namespace intarsia::tensor_ops_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}); }
@@ -208,4 +208,4 @@ TEST(Ops, ConjugatesTravelAsTheirValues) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_ops_test

@@ -9,7 +9,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_pending_writes_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -190,4 +190,4 @@ TEST(PendingWrites, ThatCanStayPendingDo) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_pending_writes_test

@@ -11,7 +11,7 @@
 #include "intarsia/tensor/policy.h"
 #include "tests/support/error_text.h"
 
-namespace intarsia {
+namespace intarsia::tensor_printing_test {
 namespace {
 
 template <class T>
@@ -166,4 +166,4 @@ TEST(Item, GivesTheOneValueOfAnyLayoutAlsoInStrictMode) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_printing_test

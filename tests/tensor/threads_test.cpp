@@ -11,7 +11,7 @@
 #include "intarsia/intarsia.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_threads_test {
 namespace {
 
 int64_t wrong_answers(const at::Tensor& tensor, const std::function<bool(const at::Tensor&)>& right) {
@@ -64,4 +64,4 @@ TEST(Threads, ReadAViewWhoseBaseHasChanged) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_threads_test

@@ -11,7 +11,7 @@
 
 #include <torch/nn/modules/linear.h>
 
-namespace intarsia {
+namespace intarsia::tensor_to_mesh_test {
 namespace {
 
 struct Place {
@@ -200,4 +200,4 @@ TEST(ToMesh, RanksOfSeveralGroupsDoNotSayWhoseTensorTheyWant) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_to_mesh_test

@@ -6,7 +6,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_train_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -100,4 +100,4 @@ TEST(Training, AParameterMayChangeItsLayoutBetweenSteps) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_train_test

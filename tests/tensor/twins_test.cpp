@@ -11,7 +11,7 @@
 #include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_twins_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -233,4 +233,4 @@ TEST(TwinTensors, CollectivesOfTheAxisLeaveWhatTheyAreGivenAlone) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_twins_test

@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_under_way_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
@@ -83,4 +83,4 @@ TEST(UnderWay, AWaitThatIsDroppedLeavesTheOthersRight) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_under_way_test

@@ -7,7 +7,7 @@
 #include "tests/support/lay_out.h"
 #include "tests/support/worlds.h"
 
-namespace intarsia {
+namespace intarsia::tensor_views_test {
 namespace {
 
 using View = std::function<at::Tensor(const at::Tensor&)>;
@@ -154,4 +154,4 @@ TEST(Views, SqueezeLeavesADimThatIsOneOnlyOnItsRank) {
 }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::tensor_views_test
