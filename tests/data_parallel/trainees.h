@@ -67,7 +67,7 @@ inline MakeTrainee partly_frozen(MakeTrainee make) {
 }
 
 // A way of data parallelism, over all ranks of the current world.
-struct Way {
+struct ParallelWay {
   std::string name;
   std::function<void(Trainee&)> wrap;
   int64_t passes = 1;  // backward passes of a step; the last one brings the ranks together
@@ -88,7 +88,7 @@ inline std::function<void(Trainee&)> replicated(ReplicateOptions options = {}) {
   return [=](Trainee& trainee) { replicate(*trainee.module, all_ranks(), options); };
 }
 
-inline std::vector<Way> ways() {
+inline std::vector<ParallelWay> ways() {
   ReplicateOptions views;
   views.gradient_as_bucket_view = true, views.first_bucket_mb = views.bucket_cap_mb = 1e-4;
   FullyShardOptions kept, freed, columns;

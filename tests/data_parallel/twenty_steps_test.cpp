@@ -30,7 +30,7 @@ double pass_at_once(Trainee& plain, const at::Tensor& batch) {
   return loss.item<double>();
 }
 
-void compare(const MakeTrainee& make, const Way& way, at::ScalarType dtype) {
+void compare(const MakeTrainee& make, const ParallelWay& way, at::ScalarType dtype) {
   SCOPED_TRACE(way.name);
   auto n = current_world().size();
   auto own = make(dtype), plain = make(dtype);
@@ -65,8 +65,8 @@ void in_worlds(std::initializer_list<int64_t> sizes, Body body) {
 }
 
 // Every third way, others in a world of another size and for another test: together the tests try each in several worlds.
-std::vector<Way> some_ways(int64_t turn) {
-  std::vector<Way> some;
+std::vector<ParallelWay> some_ways(int64_t turn) {
+  std::vector<ParallelWay> some;
   auto all = ways();
   for (size_t i = (current_world().size() + turn) % 3; i < all.size(); i += 3) some.push_back(all[i]);
   return some;

@@ -13,14 +13,14 @@
 
 namespace intarsia {
 
-using Function = std::function<std::vector<at::Tensor>(const at::Tensor&)>;
+using OpOfOne = std::function<std::vector<at::Tensor>(const at::Tensor&)>;
 
 inline at::Tensor scrambled(std::vector<int64_t> sizes) {
   auto count = c10::multiply_integers(sizes);
   return ((at::arange(count, at::kDouble) * 17) % std::max<int64_t>(count, 1) / 4 - 1.5).reshape(sizes);
 }
 
-inline at::Tensor weighted(const std::vector<at::Tensor>& outputs) {
+inline at::Tensor weighted_sum(const std::vector<at::Tensor>& outputs) {
   at::Tensor loss;
   for (auto& out : outputs) {
     if (!out.requires_grad()) continue;
@@ -31,7 +31,7 @@ inline at::Tensor weighted(const std::vector<at::Tensor>& outputs) {
   return loss;
 }
 
-inline void same_as_plain(const char* what, std::vector<int64_t> sizes, const Function& function, bool gradient = true) {
+inline void same_as_plain(const char* what, std::vector<int64_t> sizes, const OpOfOne& function, bool gradient = true) {
   for_each_world({1, 2, 3, 4}, [&](int64_t n) {
     for (auto& shape : mesh_shapes(n)) {
       auto mesh = init_device_mesh(at::kCPU, shape);
@@ -52,8 +52,8 @@ inline void same_as_plain(const char* what, std::vector<int64_t> sizes, const Fu
           EXPECT_EQ(difference(full_tensor(actual[i]).detach(), expected[i].detach(), 1e-9), "") << "output " << i;
         }
         if (!gradient) continue;
-        auto wanted = torch::autograd::grad({weighted(expected)}, {whole})[0];
-        auto found = torch::autograd::grad({weighted(actual)}, {cut})[0];
+        auto wanted = torch::autograd::grad({weighted_sum(expected)}, {whole})[0];
+        auto found = torch::autograd::grad({weighted_sum(actual)}, {cut})[0];
         EXPECT_EQ(difference(full_tensor(found), wanted, 1e-9), "") << "gradient";
       }
     }
@@ -61,7 +61,7 @@ inline void same_as_plain(const char* what, std::vector<int64_t> sizes, const Fu
 }
 
 // What moves when the function is called on a tensor cut by rows over four ranks.
-inline std::string traffic(std::vector<int64_t> sizes, const Function& function, int64_t ranks = 4) {
+inline std::string traffic(std::vector<int64_t> sizes, const OpOfOne& function, int64_t ranks = 4) {
   auto world = simulate(ranks);
   auto mesh = init_device_mesh(at::kCPU, {ranks}, {"tp"});
   auto cut = lay_out(scrambled(sizes), mesh, {Shard(0)});

@@ -6,7 +6,7 @@ namespace intarsia::processes_curves_test {
 namespace {
 
 // By step, of each hosted rank.
-std::vector<std::vector<double>> curve_of(const MakeTrainee& make, const Way& way) {
+std::vector<std::vector<double>> curve_of(const MakeTrainee& make, const ParallelWay& way) {
   auto trainee = make(at::kFloat);
   auto optimizer = optimizer_for(trainee);
   way.wrap(trainee);

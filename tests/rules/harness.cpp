@@ -221,11 +221,11 @@ std::vector<std::vector<at::Tensor>> run_on_ranks(const SampleCall& call, const 
   auto mesh = init_device_mesh(at::kCPU, trial.mesh_shape);
   auto in = layouts(trial, mesh, call.tensors().size(), false);
   auto out = layouts(trial, mesh, call.expected().size(), true);
-  std::vector<Pieces> dealt;
+  std::vector<Parts> dealt;
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     auto& whole = call.tensors()[i];
     dealt.push_back(whole.defined() ? deal_out(whole, column(trial, i, false), trial.mesh_shape)
-                                    : Pieces(mesh.size()));
+                                    : Parts(mesh.size()));
   }
   auto seen = call.seen();
   std::vector<std::vector<at::Tensor>> results;
@@ -258,7 +258,7 @@ std::string verdict(const SampleCall& call, const std::vector<std::vector<at::Te
     for (auto& p : placements) {
       if (!can_hold(p, expected.scalar_type())) return "no " + str(p) + " of this dtype";
     }
-    Pieces pieces;
+    Parts pieces;
     for (auto& mine : results) {
       if (mine.size() != call.expected().size()) return c10::str("a rank has ", mine.size(), " results");
       pieces.push_back(mine[i]);

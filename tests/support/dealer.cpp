@@ -28,27 +28,27 @@ at::Tensor coin(const at::Tensor& like) {
 }
 
 // The parts of a tensor cut as torch.chunk cuts, empty ones included.
-Pieces chunks(const at::Tensor& whole, int64_t n, int64_t dim) {
+Parts chunks(const at::Tensor& whole, int64_t n, int64_t dim) {
   auto parts = whole.chunk(n, dim);
   if (whole.size(dim) == 0) parts = {whole};
   while (static_cast<int64_t>(parts.size()) < n) parts.push_back(whole.narrow(dim, 0, 0));
   return parts;
 }
 
-Pieces strided(const at::Tensor& whole, StridedShard p, int64_t n) {
-  std::vector<Pieces> of_rank(n);
+Parts strided(const at::Tensor& whole, StridedShard p, int64_t n) {
+  std::vector<Parts> of_rank(n);
   for (auto& block : chunks(whole, p.split, p.dim)) {
     auto parts = chunks(block, n, p.dim);
     for (int64_t i = 0; i < n; ++i) of_rank[i].push_back(parts[i]);
   }
-  Pieces result;
+  Parts result;
   for (auto& parts : of_rank) result.push_back(at::cat(parts, p.dim));
   return result;
 }
 
 // The others may be anything that the reduction absorbs: far away, too, so that it may lie outside an op's domain.
-Pieces absorbed(const at::Tensor& whole, ReduceOp op, int64_t n) {
-  Pieces parts(n);
+Parts absorbed(const at::Tensor& whole, ReduceOp op, int64_t n) {
+  Parts parts(n);
   auto owner = at::randint(0, n, whole.sizes(), generator(), at::TensorOptions(at::kLong));
   bool logical = whole.scalar_type() == at::kBool;
   for (int64_t i = 0; i < n; ++i) {
@@ -67,9 +67,9 @@ Pieces absorbed(const at::Tensor& whole, ReduceOp op, int64_t n) {
 }
 
 // Terms that keep every bit of a short float: 2v on one rank, -v on the next, nothing on the others.
-Pieces exact_terms(const at::Tensor& whole, int64_t n) {
+Parts exact_terms(const at::Tensor& whole, int64_t n) {
   auto owner = at::randint(0, n, whole.sizes(), generator(), at::TensorOptions(at::kLong));
-  Pieces parts;
+  Parts parts;
   for (int64_t i = 0; i < n; ++i) {
     auto factor = at::where(owner == i, 2, 0) - at::where(at::remainder(owner + 1, n) == i, 1, 0);
     parts.push_back(at::where(factor == 0, at::zeros_like(whole), whole * factor.to(whole.scalar_type())));
@@ -77,10 +77,10 @@ Pieces exact_terms(const at::Tensor& whole, int64_t n) {
   return parts;
 }
 
-Pieces terms(const at::Tensor& whole, int64_t n) {
+Parts terms(const at::Tensor& whole, int64_t n) {
   if (whole.scalar_type() == at::kBool) return absorbed(whole, ReduceOp::bor, n);
   if (whole.is_floating_point() && whole.element_size() == 2) return exact_terms(whole, n);
-  Pieces parts;
+  Parts parts;
   auto rest = whole.clone();
   for (int64_t i = 1; i < n; ++i) {
     parts.push_back(noise(whole, whole.scalar_type() == at::kByte ? 0 : -20, 200 / n));
@@ -90,9 +90,9 @@ Pieces terms(const at::Tensor& whole, int64_t n) {
   return parts;
 }
 
-Pieces factors(const at::Tensor& whole, int64_t n) {
+Parts factors(const at::Tensor& whole, int64_t n) {
   if (whole.scalar_type() == at::kBool) return absorbed(whole, ReduceOp::band, n);
-  Pieces parts;
+  Parts parts;
   auto rest = whole.clone();
   for (int64_t i = 1; i < n; ++i) {
     auto sign = at::where(coin(whole), 1, -1).to(whole.scalar_type());
@@ -104,8 +104,8 @@ Pieces factors(const at::Tensor& whole, int64_t n) {
   return parts;
 }
 
-Pieces parities(const at::Tensor& whole, int64_t n) {
-  Pieces parts;
+Parts parities(const at::Tensor& whole, int64_t n) {
+  Parts parts;
   auto rest = whole.clone();
   for (int64_t i = 1; i < n; ++i) {
     parts.push_back(noise(whole, 0, 64));
@@ -115,7 +115,7 @@ Pieces parities(const at::Tensor& whole, int64_t n) {
   return parts;
 }
 
-Pieces pending(const at::Tensor& whole, ReduceOp op, int64_t n) {
+Parts pending(const at::Tensor& whole, ReduceOp op, int64_t n) {
   switch (op) {
     case ReduceOp::sum: return terms(whole, n);
     case ReduceOp::avg: return terms(whole * n, n);
@@ -125,9 +125,9 @@ Pieces pending(const at::Tensor& whole, ReduceOp op, int64_t n) {
   }
 }
 
-Pieces deal_axis(const at::Tensor& whole, const Placement& placement, int64_t n) {
+Parts deal_axis(const at::Tensor& whole, const Placement& placement, int64_t n) {
   return std::visit(overloaded{
-                        [&](Replicate) { return Pieces(n, whole); },
+                        [&](Replicate) { return Parts(n, whole); },
                         [&](Shard s) { return chunks(whole, n, s.dim); },
                         [&](StridedShard s) { return strided(whole, s, n); },
                         [&](Partial p) { return pending(whole, p.op, n); },
@@ -136,10 +136,10 @@ Pieces deal_axis(const at::Tensor& whole, const Placement& placement, int64_t n)
 }
 
 void deal_from(const at::Tensor& whole, size_t axis, const Placements& placements,
-               const std::vector<int64_t>& mesh_shape, Pieces& pieces) {
+               const std::vector<int64_t>& mesh_shape, Parts& pieces) {
   if (axis == placements.size()) return pieces.push_back(whole);
   if (is_replicate(placements[axis])) {  // replicas are equal to the last bit, whatever is drawn further in
-    Pieces one;
+    Parts one;
     deal_from(whole, axis + 1, placements, mesh_shape, one);
     for (int64_t i = 0; i < mesh_shape[axis]; ++i) pieces.insert(pieces.end(), one.begin(), one.end());
     return;
@@ -149,7 +149,7 @@ void deal_from(const at::Tensor& whole, size_t axis, const Placements& placement
   }
 }
 
-at::Tensor reduced(const Pieces& parts, ReduceOp op) {
+at::Tensor reduced(const Parts& parts, ReduceOp op) {
   auto result = parts[0];
   bool logical = result.scalar_type() == at::kBool;
   for (size_t i = 1; i < parts.size(); ++i) {
@@ -171,7 +171,7 @@ void expect_shape(const at::Tensor& piece, at::IntArrayRef shape, int64_t rank) 
   TORCH_CHECK(piece.sizes() == shape, "rank ", rank, " holds ", piece.sizes(), ", not ", shape);
 }
 
-at::Tensor put_axis(const Pieces& parts, const Placement& placement, at::IntArrayRef shape) {
+at::Tensor put_axis(const Parts& parts, const Placement& placement, at::IntArrayRef shape) {
   auto n = static_cast<int64_t>(parts.size());
   if (auto* partial = std::get_if<Partial>(&placement)) {
     for (int64_t i = 0; i < n; ++i) expect_shape(parts[i], shape, i);
@@ -202,14 +202,14 @@ at::Tensor put_axis(const Pieces& parts, const Placement& placement, at::IntArra
 
 void seed_dealer(uint64_t seed) { generator().set_current_seed(seed); }
 
-Pieces deal_out(const at::Tensor& whole, const Placements& placements, const std::vector<int64_t>& mesh_shape) {
-  Pieces pieces;
+Parts deal_out(const at::Tensor& whole, const Placements& placements, const std::vector<int64_t>& mesh_shape) {
+  Parts pieces;
   deal_from(whole, 0, placements, mesh_shape, pieces);
   for (auto& piece : pieces) piece = piece.clone();
   return pieces;
 }
 
-at::Tensor put_together(const Pieces& pieces, const Placements& placements, const std::vector<int64_t>& mesh_shape,
+at::Tensor put_together(const Parts& pieces, const Placements& placements, const std::vector<int64_t>& mesh_shape,
                         at::IntArrayRef shape) {
   auto now = pieces;
   for (size_t axis = placements.size(); axis-- > 0;) {
@@ -217,9 +217,9 @@ at::Tensor put_together(const Pieces& pieces, const Placements& placements, cons
     Placements outer(placements.begin(), placements.begin() + axis);
     for (auto& p : outer) p = settled(p);
     auto goals = deal_out(at::empty(shape, at::kBool), outer, mesh_shape);
-    Pieces next;
+    Parts next;
     for (size_t i = 0; i < now.size(); i += mesh_shape[axis]) {
-      Pieces parts(now.begin() + i, now.begin() + i + mesh_shape[axis]);
+      Parts parts(now.begin() + i, now.begin() + i + mesh_shape[axis]);
       next.push_back(put_axis(parts, placements[axis], goals[next.size()].sizes()));
     }
     now = std::move(next);

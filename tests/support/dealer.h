@@ -11,14 +11,14 @@
 
 namespace intarsia {
 
-using Pieces = std::vector<at::Tensor>;  // one per rank of a mesh, row-major
+using Parts = std::vector<at::Tensor>;  // one per rank of a mesh, row-major
 
 // The piece of each rank. The values of a Partial are drawn at random such that their reduction is the tensor.
-Pieces deal_out(const at::Tensor& whole, const Placements& placements, const std::vector<int64_t>& mesh_shape);
+Parts deal_out(const at::Tensor& whole, const Placements& placements, const std::vector<int64_t>& mesh_shape);
 
 // The whole that the pieces make, or an error that says what does not fit (a shape, unequal replicas).
 // The innermost (last) axis is put together first.
-at::Tensor put_together(const Pieces& pieces, const Placements& placements, const std::vector<int64_t>& mesh_shape,
+at::Tensor put_together(const Parts& pieces, const Placements& placements, const std::vector<int64_t>& mesh_shape,
                         at::IntArrayRef shape);
 
 // Whether values of this type can be pending under the placement: no average of whole numbers, no largest complex number.
