@@ -15,6 +15,7 @@
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/local_shapes.h"
 #include "intarsia/tensor/rehearsal.h"
+#include "intarsia/tensor/strides.h"
 #include "intarsia/tensor/to_mesh.h"
 
 namespace intarsia {
@@ -166,7 +167,9 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     bool is_copied = slots > 1 && !is_per_rank(local);
     if (is_copied) shards = made_once(shards, [](auto& value) { return value.clone(); });
     if (!is_copied) std::transform(shards.begin(), shards.end(), shards.begin(), [](auto& value) { return value.alias(); });
-    return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), shape, stride, local.dtype());
+    auto strides = stride.vec();
+    fit_strides(shards, shape, strides);
+    return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), shape, strides, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}};
@@ -200,8 +203,7 @@ at::Tensor whole_with_grad(const at::Tensor& replicated, const Layout* grad_layo
 }
 
 at::Tensor from_local_with_grad(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options) {
-  auto [input, shape] = fit_local_shapes(local, layout, options);
-  auto stride = options.stride ? *options.stride : at::infer_dense_strides(shape, value_at(local, 0).strides());
+  auto [input, shape, stride] = fit_local_shapes(local, layout, options);
   return FromLocal::apply(input, saved(layout).toInt(), shape, stride);
 }
 

@@ -1,5 +1,7 @@
 #include "intarsia/tensor/dtensor.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -46,43 +48,73 @@ std::string form_text(const at::Tensor& tensor, bool requires_grad) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), requires_grad ? " that requires grad" : "");
 }
 
-[[noreturn]] void refuse_forms(const DeviceMesh& mesh, const std::string& forms) {
-  TORCH_CHECK_VALUE(false, "[distribute_tensor] the ranks of ", mesh.text(), " give different tensors: ", forms,
-                    ". Their values may differ, but not their shape, dtype and whether they require grad.");
+// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it.
+std::vector<int64_t> strides_like(const at::Tensor& data) {
+  if (!data.is_contiguous() && data.is_non_overlapping_and_dense()) return data.strides().vec();
+  auto strides = c10::contiguous_strides(data.sizes());
+  return {strides.begin(), strides.end()};
 }
 
 // Forms of all ranks, as text of a fixed length, told to all.
-std::string all_forms(const std::string& mine, const Axis& everyone) {
+std::vector<std::string> all_forms(const std::string& mine, const Axis& everyone) {
   constexpr int64_t kLength = 96;
   auto own = at::zeros({kLength}, at::kByte), all = at::empty({kLength * everyone.size()}, at::kByte);
   std::copy_n(mine.begin(), std::min<int64_t>(mine.size(), kLength), own.mutable_data_ptr<uint8_t>());
   everyone.all_gather({own}, {all}, {std::vector<int64_t>(everyone.size(), kLength)});
-  std::string text;
+  std::vector<std::string> forms;
   auto* letters = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-  for (int64_t i = 0; i < everyone.size(); ++i) {
-    std::string form(letters + i * kLength, letters + (i + 1) * kLength);
-    text += c10::str(i ? ", " : "", "rank ", everyone.line().ranks[0][i], " ", form.c_str());
-  }
-  return text;
+  for (int64_t i = 0; i < everyone.size(); ++i) forms.push_back(std::string(letters + i * kLength, letters + (i + 1) * kLength).c_str());
+  return forms;
 }
 
-// Ranks that cut tensors of different shapes would each see another whole. They compare notes before any data moves.
-void check_same_form(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh) {
-  auto& everyone = Axis::whole(mesh);
-  if (tensors.empty() || everyone.size() == 1) return;
-  if (mesh.world().simulated()) {
-    for (size_t slot = 1; slot < tensors.size(); ++slot) {
-      if (tensors[slot].is_same(tensors[0])) continue;
-      auto first = form_text(tensors[0], requires_grad), other = form_text(tensors[slot], requires_grad);
-      auto rank = [&](size_t i) { return c10::str("rank ", mesh.slots()[i].rank, " "); };
-      if (first != other) refuse_forms(mesh, rank(0) + first + ", " + rank(slot) + other);
-    }
-    return;
+void check_same_forms(const std::vector<std::string>& forms, const DeviceMesh& mesh) {
+  if (std::all_of(forms.begin(), forms.end(), [&](auto& form) { return form == forms[0]; })) return;
+  std::string text;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    text += c10::str(i ? ", " : "", "rank ", Axis::whole(mesh).line().ranks[0][i], " ", forms[i]);
   }
+  TORCH_CHECK_VALUE(false, "[distribute_tensor] the ranks of ", mesh.text(), " give different tensors: ", text,
+                    ". Their values may differ, but not their shape, dtype and whether they require grad.");
+}
+
+// The place of the rank whose every coordinate is `source`, in the order of all ranks of the mesh.
+int64_t place_of(int64_t source, const DeviceMesh& mesh) {
+  int64_t place = 0;
+  for (int64_t a = 0; a < mesh.ndim(); ++a) {
+    TORCH_CHECK_VALUE(0 <= source && source < mesh.size(a), "[distribute_tensor] src_data_rank ", source, " is not on axis \"",
+                      Axis::of(mesh, a).name(), "\" of ", mesh.text(), ". It must be below ", mesh.size(a), ".");
+    place = place * mesh.size(a) + source;
+  }
+  return place;
+}
+
+// Simulated ranks, whose tensors are all here.
+std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh, int64_t place) {
+  std::vector<std::string> forms;
+  for (auto& tensor : tensors) {
+    bool is_first = !forms.empty() && tensor.is_same(tensors[0]);
+    forms.push_back(is_first ? forms[0] : form_text(tensor, requires_grad));
+  }
+  check_same_forms(forms, mesh);
+  return strides_like(tensors[place]);
+}
+
+// Ranks that cut tensors of different shapes would each see another whole: they compare notes before any data moves. Returns the
+// strides of the tensor whose data counts, whatever the order in which the others have theirs in memory.
+std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh, int64_t source) {
+  auto place = place_of(source, mesh);
+  auto& everyone = Axis::whole(mesh);
+  if (mesh.world().simulated()) return compared_strides(tensors, requires_grad, mesh, place);
   auto mine = form_text(tensors[0], requires_grad);
-  auto number = static_cast<int64_t>(std::hash<std::string>()(mine) >> 1);
+  auto strides = strides_like(tensors[0]);
+  if (everyone.size() == 1) return strides;
+  auto number = static_cast<int64_t>(std::hash<std::string>()(mine + c10::str(strides)) >> 1);
   bool unlike = number != everyone.highest(number);
-  if (everyone.highest(unlike)) refuse_forms(mesh, all_forms(mine, everyone));
+  if (!everyone.highest(unlike)) return strides;
+  check_same_forms(all_forms(mine, everyone), mesh);
+  auto agreed = at::tensor(strides, at::kLong);
+  everyone.broadcast({agreed}, place);
+  return {agreed.data_ptr<int64_t>(), agreed.data_ptr<int64_t>() + agreed.numel()};
 }
 
 // Axis by axis, the rank at `source` deals its tensor out; after the last axis every rank has its own part of the
@@ -92,8 +124,6 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
   for (int64_t a = 0; a < mesh.ndim(); ++a) {
     auto& axis = Axis::of(mesh, a);
     auto& placement = layout.placements()[a];
-    TORCH_CHECK_VALUE(0 <= source && source < axis.size(), "[distribute_tensor] src_data_rank ", source,
-                      " is not on axis \"", axis.name(), "\" of ", mesh.text(), ". It must be below ", axis.size(), ".");
     if (cut_dim(placement) < 0) {
       auto gives = [&](size_t slot) { return axis.position(slot) == source; };
       auto first = first_alike(tensors.size(), [&](size_t i) { return twin_hash(tensors[i]) + gives(i); },
@@ -120,13 +150,6 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
     for (size_t slot = 0; slot < tensors.size(); ++slot) tensors[slot] = dealt.pieces(slot)[0];
   }
   return tensors;
-}
-
-// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it.
-std::vector<int64_t> strides_like(const at::Tensor& data) {
-  if (!data.is_contiguous() && data.is_non_overlapping_and_dense()) return data.strides().vec();
-  auto strides = c10::contiguous_strides(data.sizes());
-  return {strides.begin(), strides.end()};
 }
 
 template <class Make>
@@ -183,8 +206,9 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
   CauseScope cause("distribute_tensor", false);
   Shards shards;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(value_at(data, slot));
-  if (src_data_rank) check_same_form(shards, tensor.requires_grad(), mesh);
+  auto strides = strides_like(value_at(data, 0));
   if (src_data_rank) {
+    if (!shards.empty()) strides = agreed_strides(shards, tensor.requires_grad(), mesh, *src_data_rank);
     shards = deal(std::move(shards), *layout, *src_data_rank);
   } else {
     for (size_t slot = 0; slot < shards.size(); ++slot) {
@@ -192,7 +216,7 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
     }
     shards = made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); });
   }
-  auto result = wrap(std::move(shards), layout, data.sizes(), strides_like(value_at(data, 0)), data.dtype());
+  auto result = wrap(std::move(shards), layout, data.sizes(), strides, data.dtype());
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;
 }
 

@@ -5,6 +5,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/strides.h"
 
 namespace intarsia {
 namespace {
@@ -63,13 +64,18 @@ void check_same_kind(const at::Tensor& local, const Layout& layout) {
                     " hold a tensor that requires grad and some one that does not. All or none must.");
 }
 
-// The shape that the mesh's first rank sees, for all to compare theirs with.
-std::vector<int64_t> first_shape(const std::vector<int64_t>& shape, const Layout& layout) {
+// What the mesh's first rank takes the shape and the strides to be, for all to compare theirs with.
+void take_first(FittedLocal& fitted, const Layout& layout) {
   auto& everyone = Axis::whole(layout.mesh());
-  Shards shapes;
-  for (size_t slot = 0; slot < everyone.slot_count(); ++slot) shapes.push_back(at::tensor(shape, at::kLong));
-  everyone.broadcast(shapes, 0);
-  return {shapes[0].data_ptr<int64_t>(), shapes[0].data_ptr<int64_t>() + shapes[0].numel()};
+  auto dims = fitted.shape.size();
+  Shards numbers;
+  for (size_t slot = 0; slot < everyone.slot_count(); ++slot) {
+    numbers.push_back(at::cat({at::tensor(fitted.shape, at::kLong), at::tensor(fitted.stride, at::kLong)}));
+  }
+  everyone.broadcast(numbers, 0);
+  auto* first = numbers[0].data_ptr<int64_t>();
+  fitted.shape.assign(first, first + dims);
+  fitted.stride.assign(first + dims, first + 2 * dims);
 }
 
 // With run_check all ranks hear of a shard that does not fit, so that none is left waiting for one that has stopped.
@@ -106,24 +112,31 @@ at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
 
 }  // namespace
 
-std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& local, const Layout* layout,
-                                                             const FromLocalOptions& options) {
+FittedLocal fit_local_shapes(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options) {
   TORCH_CHECK_VALUE(!options.stride || options.shape, "[from_local] stride is given without shape. Give both or none.");
   CauseScope cause("from_local", false);
-  if (layout->mesh().slots().empty()) return {local, options.shape.value_or(even_shape(local, *layout))};
-  if (options.run_check) check_same_kind(local, *layout);
-  auto shape = options.shape ? *options.shape : options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
-  TORCH_CHECK_VALUE(static_cast<int64_t>(shape.size()) == local.dim(), "[from_local] the shape ", at::IntArrayRef(shape),
-                    " has ", shape.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
+  bool on_mesh = !layout->mesh().slots().empty();
+  if (on_mesh && options.run_check) check_same_kind(local, *layout);
+  FittedLocal fitted{local, {}, {}};
+  auto& shape = fitted.shape;
+  shape = options.shape ? *options.shape : on_mesh && options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
+  auto check_dims = [&](const char* what, const std::vector<int64_t>& numbers) {
+    TORCH_CHECK_VALUE(static_cast<int64_t>(numbers.size()) == local.dim(), "[from_local] the ", what, " ", at::IntArrayRef(numbers),
+                      " has ", numbers.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
+  };
+  check_dims("shape", shape);
+  fitted.stride = options.stride ? *options.stride : strides_around(value_at(local, 0), shape);
+  check_dims("stride", fitted.stride);
+  if (!on_mesh) return fitted;
   if (!options.run_check) {
     check_local_shapes(local, *layout, shape);
-    return {local, shape};
+    return fitted;
   }
-  shape = first_shape(shape, *layout);
+  take_first(fitted, *layout);
   check_on_all_ranks(local, *layout, shape);
   // Autograd passes through: the values are the caller's own wherever the ranks agree.
-  if (local.requires_grad()) return {local, shape};
-  return {equal_replicas(local, *layout), shape};
+  if (!local.requires_grad()) fitted.local = equal_replicas(local, *layout);
+  return fitted;
 }
 
 }  // namespace intarsia

@@ -1,7 +1,6 @@
 #pragma once
-// From the shapes of the shards to the shape of the whole.
+// From the shapes and strides of the shards to those of the whole.
 
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +9,12 @@
 
 namespace intarsia {
 
-// The global shape that the local tensors make, checked as the options ask; and the local tensor to use, which differs
-// from `local` only where run_check has made replicas equal.
-std::pair<at::Tensor, std::vector<int64_t>> fit_local_shapes(const at::Tensor& local, const Layout* layout,
-                                                             const FromLocalOptions& options);
+struct FittedLocal {
+  at::Tensor local;  // another one than was given only where run_check has made replicas equal
+  std::vector<int64_t> shape, stride;  // of the whole
+};
+
+// The global shape and strides that the local tensors make, checked as the options ask.
+FittedLocal fit_local_shapes(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options);
 
 }  // namespace intarsia

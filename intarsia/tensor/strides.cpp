@@ -1,6 +1,7 @@
 #include "intarsia/tensor/strides.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
@@ -8,6 +9,79 @@
 #include "intarsia/core/twins.h"
 
 namespace intarsia {
+namespace {
+
+// The dims from the innermost to the outermost; those of one element, which lie anywhere, as in a contiguous tensor.
+std::vector<int64_t> inside_out(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  auto dense = at::infer_dense_strides(sizes, strides);
+  std::vector<int64_t> dims(sizes.size());
+  std::iota(dims.rbegin(), dims.rend(), 0);
+  std::stable_sort(dims.begin(), dims.end(), [&](auto a, auto b) { return dense[a] < dense[b]; });
+  return dims;
+}
+
+bool is_expanded(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t dim) { return strides[dim] == 0 && sizes[dim] > 1; }
+
+// Whether a shard's dims lie in the order of the strides of a whole of `sizes`, expanded where it is expanded and dense where it is dense.
+bool lies_as(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (shard.numel() < 2) return true;
+  int64_t inner = 0, whole_end = 1, end = 1;  // where the dims so far end, in the whole and in the shard
+  bool dense = true;
+  for (auto d : inside_out(sizes, strides)) {
+    if (sizes[d] == 1) continue;
+    if (is_expanded(sizes, strides, d) || is_expanded(shard.sizes(), shard.strides(), d)) {
+      if (shard.size(d) > 1 && (strides[d] != 0 || shard.stride(d) != 0)) return false;
+      continue;
+    }
+    dense = dense && strides[d] == whole_end;
+    whole_end = strides[d] * sizes[d];
+    if (shard.size(d) == 1) continue;
+    if (shard.stride(d) < inner || (dense && shard.stride(d) != end)) return false;
+    inner = shard.stride(d);
+    end = shard.stride(d) * shard.size(d);
+  }
+  return true;
+}
+
+// Whether a shard has values of its own along a dim that the strides expand.
+bool has_more(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  for (int64_t d = 0; d < shard.dim(); ++d) {
+    if (is_expanded(sizes, strides, d) && shard.size(d) > 1 && shard.stride(d) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void fit_strides(Shards& shards, at::IntArrayRef sizes, std::vector<int64_t>& strides) {
+  auto lies = [&](const at::Tensor& shard) { return lies_as(shard, sizes, strides); };
+  if (std::all_of(shards.begin(), shards.end(), lies)) return;
+  bool more = std::any_of(shards.begin(), shards.end(), [&](auto& shard) { return has_more(shard, sizes, strides); });
+  if (more) strides = at::infer_dense_strides(sizes, strides);
+  shards = made_once(shards, [&](auto shard) {
+    if (!lies(shard)) follow_strides(shard, strides);
+    return shard;
+  });
+}
+
+std::vector<int64_t> strides_around(const at::Tensor& shard, at::IntArrayRef sizes) {
+  if (shard.numel() == 0 || shard.is_non_overlapping_and_dense()) return at::infer_dense_strides(sizes, shard.strides());
+  int64_t end = 1, whole_end = 1;  // where the dims so far end, in the shard and in the whole
+  std::vector<int64_t> result(sizes.size());
+  for (auto d : inside_out(shard.sizes(), shard.strides())) {
+    if (is_expanded(shard.sizes(), shard.strides(), d)) continue;
+    bool counts = shard.size(d) > 1;
+    if (counts && shard.stride(d) < end) {
+      auto contiguous = c10::contiguous_strides(sizes);
+      return {contiguous.begin(), contiguous.end()};
+    }
+    if (counts && shard.stride(d) > end) whole_end *= 2;  // a gap, whatever its size
+    result[d] = whole_end;
+    whole_end *= std::max<int64_t>(sizes[d], 1);
+    if (counts) end = shard.stride(d) * shard.size(d);
+  }
+  return result;
+}
 
 void follow_strides(at::Tensor& shard, at::IntArrayRef strides) {
   if (!shard.defined() || shard.layout() != at::kStrided || shard.numel() < 2) return;

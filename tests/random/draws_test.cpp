@@ -194,9 +194,9 @@ TEST(Draws, OfALocalTensorInAnotherOrderAreThoseOfThePlainOp) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     seed(false);
-    auto expected = at::zeros({60, 70}).normal_();
+    auto expected = at::zeros({70, 60}).t().normal_();
     seed(false);
-    auto t = lay_out(at::zeros({60, 70}), mesh, {Shard(1)}, true);
+    auto t = lay_out(at::zeros({70, 60}).t(), mesh, {Shard(1)});
     t.normal_();
     EXPECT_TRUE(full_tensor(t).equal(expected));
   });

@@ -1,5 +1,8 @@
 #include "tests/random/program.h"
 
+#include <numeric>
+#include <random>
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -88,6 +91,11 @@ std::string compare_values(const Program& program, const Values& values) {
   return "";
 }
 
+// A copy that is not contiguous: with gaps, or with its dims in another order.
+at::Tensor jumble(const at::Tensor& values, bool gaps) {
+  return in_order_of(gaps ? values.strides() : values.transpose(0, -1).contiguous().transpose(0, -1).strides(), values, gaps);
+}
+
 }  // namespace
 
 Builder::Builder(uint64_t seed) : rng_(seed * 0x9E3779B97F4A7C15ull + 1) {
@@ -126,9 +134,9 @@ size_t Builder::leaf(at::Tensor whole, bool may_be_jumbled) {
   auto dtype = whole.scalar_type();
   ProgramStep step;
   step.jumbled = may_be_jumbled && chance(0.2);
-  // A copy: a leaf that is a view of something may lose its history when it is written to.
-  if (step.jumbled && whole.dim() > 1) whole = whole.transpose(0, -1).contiguous().transpose(0, -1).clone();
-  step.leaf = whole.clone();
+  // Copies: a leaf that is a view of something may lose its history when it is written to.
+  whole = step.jumbled ? jumble(whole, whole.dim() < 2 || chance(0.5)) : whole.clone();
+  step.leaf = in_order_of(whole.strides(), whole, !whole.is_non_overlapping_and_dense());
   step.placements = placements(whole.dim(), dtype, true);
   step.text = name(program_.values.size()) + c10::str(" = ", dtype, whole.sizes(), " as ", str(*step.placements));
   if (step.jumbled) step.text += ", not contiguous";
@@ -258,7 +266,7 @@ static std::string compare_on(const DeviceMesh& mesh, const Program& program, bo
     for (auto& step : program.steps) {
       now = &step;
       if (step.leaf.defined()) {
-        auto value = lay_out(step.leaf, mesh, *step.placements, step.jumbled);
+        auto value = lay_out(step.leaf, mesh, *step.placements);
         values.push_back(step.leaf.is_floating_point() ? value.requires_grad_() : value);
       } else if (step.placements) {
         auto& source = values[step.source];
@@ -283,11 +291,22 @@ static std::string compare_on(const DeviceMesh& mesh, const Program& program, bo
   }
 }
 
+// Of every fourth program, the ranks stand in another order; of simulated ones, some are not on the mesh at all.
+static DeviceMesh mesh_of(const Program& program) {
+  if (program.seed % 4) return init_device_mesh(at::kCPU, program.mesh_shape);
+  std::vector<int64_t> ranks(current_world().size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::shuffle(ranks.begin(), ranks.end(), std::mt19937(program.seed));
+  ranks.resize(c10::multiply_integers(program.mesh_shape));
+  return DeviceMesh(at::kCPU, program.mesh_shape, ranks);
+}
+
 std::string compare(const Program& program, bool* refused) {
   std::optional<Simulation> world;
   constexpr Arrival kArrivals[] = {Arrival::at_once, Arrival::late, Arrival::at_random};
-  if (!process_world()) world.emplace(c10::multiply_integers(program.mesh_shape), kArrivals[program.seed % 3]);
-  auto mesh = init_device_mesh(at::kCPU, program.mesh_shape);
+  auto others = program.seed % 8 ? 0 : 2;
+  if (!process_world()) world.emplace(c10::multiply_integers(program.mesh_shape) + others, kArrivals[program.seed % 3]);
+  auto mesh = mesh_of(program);
   auto wrong = compare_on(mesh, program, refused);
   // A rank of its own that has seen the calls before goes another way: see Note [The direct path].
   if (wrong.empty() && process_world()) wrong = compare_on(mesh, program, refused);

@@ -47,6 +47,11 @@ bool is_brittle(const std::string& op) {
          op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
 }
 
+// Of what their callers have made contiguous, or of what lies between the elements: not for inputs that have gaps in memory.
+bool takes_memory_for_granted(const std::string& op) {
+  return is_inner(op) || op == "aten::native_group_norm" || op.starts_with("aten::as_strided");
+}
+
 }  // namespace
 
 void draw_sample(Builder& b) {
@@ -57,7 +62,7 @@ void draw_sample(Builder& b) {
   std::vector<int64_t> places;  // of the inputs among the program's values; -1 where there is none
   std::string text = call->text() + " of";
   for (auto& input : call->tensors()) {
-    places.push_back(input.defined() ? static_cast<int64_t>(touched(b, input, !is_inner(sample.op))) : -1);
+    places.push_back(input.defined() ? static_cast<int64_t>(touched(b, input, !takes_memory_for_granted(sample.op))) : -1);
     text += " v" + std::to_string(places.back());
   }
   bool differentiable = sample.gradient;

@@ -43,6 +43,25 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
   std::cout << tried << " calls compared\n";
 }
 
+// As a column of a larger tensor has, which is given to from_local. Kernels that need dense memory must get it.
+TEST(Rules, TakeLocalTensorsWithGapsInMemory) {
+  seed_dealer(4);
+  auto world = simulate(2);
+  auto mesh = init_device_mesh(at::kCPU, {2});
+  for (auto& sample : samples()) {
+    SampleCall plain(sample, at::kDouble);
+    bool reads_gaps = sample.op.rfind("aten::as_strided", 0) == 0;
+    if (!plain.runs() || is_inner(sample.op) || reads_gaps) continue;
+    auto& rule = rule_table().rules().at(sample.op);
+    for (auto& row : all_rows(plain, rule)) {
+      Trial trial{{row}, {2}};
+      if (!possible(plain, rule, trial)) continue;
+      SCOPED_TRACE(plain.text() + "  " + text_of(trial));
+      EXPECT_NO_THROW(compare(plain, mesh, row.in, sample.values, sample.gradient, true));
+    }
+  }
+}
+
 // Whether two tensors of one shape have their elements in the same order in memory.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   for (int64_t d = 0; a.numel() > 1 && d < a.dim(); ++d) {
