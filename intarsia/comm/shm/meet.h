@@ -36,6 +36,7 @@ struct Trial {
   std::shared_ptr<Segment> segment;  // null: the ranks do not share memory
   std::vector<Process> processes;    // of the members; ours is none
   std::string why_not;               // rank 1 is on another host
+  std::vector<std::string> hosts;    // of the members, by name
 };
 
 // Equal for ranks that may share memory: it is tried only where they are.
