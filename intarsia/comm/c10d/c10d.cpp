@@ -54,6 +54,15 @@ const char* name_of(Lines lines) {
   return "shm and gloo";
 }
 
+// A connection of our own. The server may be too busy to answer in time, once.
+c10::intrusive_ptr<c10d::Store> connect_again(c10d::Store& store) {
+  try {
+    return store.clone();
+  } catch (const c10::DistNetworkError&) {
+    return store.clone();
+  }
+}
+
 std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
   auto* text = getenv("INTARSIA_DIRECT");
   bool direct = !text || std::string(text) != "0";
@@ -188,7 +197,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
   auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks), entry.uid.empty() ? "" : "/of/" + entry.uid);
-  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
+  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, connect_again(*store));
   meeting->setTimeout(options_.timeout);
   if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks, entry.uid);
   std::vector<std::string> names;

@@ -51,12 +51,12 @@ std::vector<int64_t> Making::still_open() const {
   return open;
 }
 
-std::vector<int64_t> Making::ended() const {
-  std::vector<int64_t> gone;
+std::vector<int64_t> Making::those(bool (Process::*are)() const) const {
+  std::vector<int64_t> found;
   for (size_t j = 0; j < ranks_.size(); ++j) {
-    if (processes_[j].ended()) gone.push_back(ranks_[j]);
+    if ((processes_[j].*are)()) found.push_back(ranks_[j]);
   }
-  return gone;
+  return found;
 }
 
 void Making::fail(const std::exception& error, Alarm* alarm) {
@@ -66,15 +66,15 @@ void Making::fail(const std::exception& error, Alarm* alarm) {
     store_.set(end_key(rank_), std::string("no"));
     do {
       open = still_open();
-      gone = ended();
+      gone = those(&Process::ended);
       auto is_open = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) != open.end(); };
       if (open.empty() || std::any_of(gone.begin(), gone.end(), is_open)) break;
       check_interrupts();
       std::this_thread::sleep_for(kBetweenLooks);
     } while (Clock::now() < begun_ + timeout_ + kLast);
-  } catch (const std::exception&) {  // the store has ended, and who served it
-    open.clear();
-    gone = ended();
+  } catch (const std::exception&) {  // the store has ended, and who served it, maybe because of one that stands still
+    open = those(&Process::stopped);
+    gone = those(&Process::ended);
   }
   // One that got through and ended then is to blame only where nobody else is: it may have ended well.
   auto got_through = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); };

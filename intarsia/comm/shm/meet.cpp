@@ -110,12 +110,13 @@ void check_processes_can_be_watched() {
 
 std::string host_name(int64_t rank) { return Offer(rank).host(); }
 
-Process::Process(int64_t pid) : fd_(open_process(pid)), gone_(fd_ < 0) {}
+Process::Process(int64_t pid) : pid_(pid), fd_(open_process(pid)), gone_(fd_ < 0) {}
 Process::~Process() {
   if (fd_ >= 0) close(fd_);
 }
-Process::Process(Process&& other) noexcept : fd_(std::exchange(other.fd_, -1)), gone_(other.gone_) {}
+Process::Process(Process&& other) noexcept : pid_(other.pid_), fd_(std::exchange(other.fd_, -1)), gone_(other.gone_) {}
 Process& Process::operator=(Process&& other) noexcept {
+  std::swap(pid_, other.pid_);
   std::swap(fd_, other.fd_);
   std::swap(gone_, other.gone_);
   return *this;
@@ -124,6 +125,15 @@ Process& Process::operator=(Process&& other) noexcept {
 bool Process::ended() const {
   pollfd about{fd_, POLLIN, 0};
   return gone_ || (fd_ >= 0 && poll(&about, 1, 0) > 0);
+}
+
+// "1234 (name) T ...": the name may hold anything.
+bool Process::stopped() const {
+  if (fd_ < 0 || ended()) return false;
+  std::string text;
+  std::getline(std::ifstream(c10::str("/proc/", pid_, "/stat")), text);
+  auto state = text.rfind(") ");
+  return state != std::string::npos && (text[state + 2] == 'T' || text[state + 2] == 't');
 }
 
 Trial try_to_share(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,

@@ -26,8 +26,10 @@ class Process {
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
   bool ended() const;
+  bool stopped() const;  // by a signal or a debugger
 
  private:
+  int64_t pid_ = 0;
   int fd_ = -1;
   bool gone_ = false;  // before we could look
 };
