@@ -5,10 +5,8 @@
 //
 // Started alone, it starts itself that way. Wall time of forward, backward and an SGD step, median.
 
-#include <cstdlib>
+#include <memory>
 
-#include "benchmarks/processes.h"
-#include "benchmarks/silent.h"
 #include "benchmarks/steps.h"
 #include "examples/llama.h"
 
@@ -47,42 +45,30 @@ ParallelPlan block_plan(const llama::Options& options) {
   return entries;
 }
 
-bench::Measured train(const DeviceMesh& mesh) {
+bench::Call training(const DeviceMesh& mesh) {
   llama::Options options{.width = 256, .layers = 4, .heads = 8, .key_heads = 4, .hidden = 688};
   torch::manual_seed(0);
   Stack model(options);
   parallelize_module(model, mesh, block_plan(options));
-  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.01);
   auto input = distribute_tensor(torch::rand({kBatch, kLength, options.width}), mesh, {Shard(1)});
-  auto step = [&] {
-    optimizer.zero_grad();
+  return [=]() mutable {
+    optimizer->zero_grad();
     model(input).square().mean().backward();
-    optimizer.step();
+    optimizer->step();
   };
-  return bench::measure_step(step, kSteps);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  bench::start_as_ranks(argv, 2);
-  at::set_num_threads(1);
-  init();
-  auto mesh = init_device_mesh(torch::kCPU, {world_size()}, {"tp"});
-  auto peer = rank() ? std::map<std::string, double>()
-                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
-                                          "benchmarks/peer_llama.py 2>/dev/null");
-  barrier();
-  auto ours = train(mesh);
-  auto alone = [&] {
-    WorldScope scope(bench::silent_twin(current_world()));
-    return train(init_device_mesh(torch::kCPU, {world_size()}, {"tp"})).microseconds;
-  }();
+int main(int, char** argv) {
+  auto peer = bench::start_beside_peer(argv, "peer_llama.py");
+  auto ours = bench::measure_step(training, kSteps);
   if (rank() == 0) {
     printf("4 Llama-style blocks, 4x128x256, training step\n");
     printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", ours.microseconds / 1000, int(ours.collectives),
            int(ours.bytes));
-    printf("  %-24s %8.1f ms   Intarsia takes %.2fx of its time\n", "the compute alone", alone / 1000, ours.microseconds / alone);
+    printf("  %-24s %8.1f ms   Intarsia takes %.2fx of its time\n", "the compute alone", ours.alone / 1000, ours.microseconds / ours.alone);
     if (peer.count("time")) {
       printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n", "torch.distributed.tensor",
              peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), ours.microseconds / peer["time"]);

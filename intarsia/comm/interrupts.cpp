@@ -13,6 +13,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "intarsia/comm/quiet_thread.h"
+
 namespace intarsia {
 namespace {
 
@@ -44,11 +46,7 @@ class Nudger {
 
   void start() {
     started_ = true;
-    sigset_t all, before;
-    sigfillset(&all);  // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this] { run(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    quiet_thread([this] { run(); }).detach();
   }
 
   [[noreturn]] void run() {

@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
 """Jobs over MPI, started by its own launcher. ctest runs it where an MPI was found."""
 
+import collections
+import concurrent.futures
 import os
+import pathlib
+import random
 import signal
+import subprocess
+import time
 import unittest
 
+from kills_test import AT_ONCE, KILLS, NAMED, RANKS, SEED, TIMEOUT, Strike, left_of, told_times
 from mismatch_test import SIDES, told
 from support import PLAYER, Ended, environment
 
@@ -12,13 +19,17 @@ MPIEXEC = os.environ["INTARSIA_MPIEXEC"]
 INSIDE = os.environ["INTARSIA_INSIDE_MPI"]
 
 
+def around(**variables):
+    """With what MPI's launcher was told about this machine."""
+    return environment(**{name: value for name, value in os.environ.items() if name.startswith(("OMPI_", "PRTE_"))} | variables)
+
+
 def mpirun(*commands, **variables):
     """Each command is (ranks, program, arguments...) with variables of its own in front, as NAME=value."""
     line = [MPIEXEC]
     for ranks, *command in commands:
         line += [":"] * (len(line) > 1) + ["-n", str(ranks), "env", *command]
-    return Ended(line, env=environment(**{name: value for name, value in os.environ.items() if name.startswith(("OMPI_", "PRTE_"))}) |
-                 {name: str(value) for name, value in variables.items()})
+    return Ended(line, env=around(**variables))
 
 
 def scene(ranks, name, **variables):
@@ -82,6 +93,45 @@ class AFault(unittest.TestCase):
             self.assertNotEqual(ended.status, 0)
             self.assertRegex(ended.err, r'error: \[all_reduce\(sum\)\] failed on rank [02] along axis "tp" \(ranks \[0, 1, 2\], over mpi\) for aten::mm: '
                                         r"rank 1 did not take part within 3 s\. ")
+
+
+class JobOverMpi:
+    """mpirun watches the ranks: if one dies, it ends the others and says which one that was."""
+
+    def __init__(self, dice):
+        self.strike, self.victim = Strike(dice), dice.randrange(RANKS)
+        self.what = f"{self.strike} to rank {self.victim} over mpi"
+
+    def play(self):
+        run = subprocess.Popen([MPIEXEC, "-n", str(RANKS), PLAYER, "--play", "work_on"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=around(INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=TIMEOUT, INTARSIA_FLIGHT_LINES=1))
+        for _ in range(RANKS):
+            run.stdout.readline()  # at work
+        begun = self.strike.hit(self.rank_of(run.pid))
+        out, err = run.communicate(timeout=120)
+        return self, run.returncode, out + err, time.monotonic() - begun
+
+    def rank_of(self, launcher):
+        for pid in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if b"OMPI_COMM_WORLD_RANK=%d" % self.victim in variables:
+                return int(pid)
+        raise LookupError(f"rank {self.victim} below process {launcher}")
+
+
+class RandomKills(unittest.TestCase):
+    def test_end_the_job_and_are_named(self):
+        dice = random.Random(f"{SEED} mpi")
+        worst = collections.Counter()
+        jobs = [JobOverMpi(dice) for _ in range(KILLS)]
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for job, status, text, seconds in pool.map(JobOverMpi.play, jobs):
+                worst[job.strike.way] = max(worst[job.strike.way], seconds)
+                with self.subTest(job.what):
+                    self.assertNotEqual(status, 0, text)
+                    self.assertRegex(text, rf"process rank {job.victim} .*exited on signal|" + NAMED.format(job.victim, job.victim))
+        print(f"mpi: {KILLS} struck;", told_times(worst))
+        self.assertEqual(left_of("work_on"), "")
 
 
 class InsideAnMpiProgram(unittest.TestCase):

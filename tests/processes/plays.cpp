@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -83,6 +85,21 @@ void work_on() {
     if (wait) wait();
     axis.reduce_scatter({at::ones({count * n})}, counts, ReduceOp::sum);
   }
+}
+
+// Connects the ranks as lines of every order, one behind the other, and goes on with the last.
+void connect_on() {
+  init();
+  auto& engine = engine_of(current_world());
+  Line line{"x", world_size(), {std::vector<int64_t>(world_size())}, {rank()}};
+  auto& order = line.ranks[0];
+  std::iota(order.begin(), order.end(), 0);
+  std::printf("at work\n");
+  std::fflush(stdout);
+  auto reduce = [&] { engine.all_reduce(line, {at::ones({1})}, {at::empty({1})}, ReduceOp::sum, false); };
+  do reduce();
+  while (std::next_permutation(order.begin(), order.end()));
+  while (true) reduce();
 }
 
 // What carries the lines of a mesh of 2 hosts x their ranks.
@@ -203,6 +220,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"reduce_slowly", reduce_slowly},
     {"carriers", carriers},
     {"work_on", work_on},
+    {"connect_on", connect_on},
     {"other_code", rank_one_uses_other_code},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},

@@ -54,6 +54,15 @@ const char* name_of(Lines lines) {
   return "shm and gloo";
 }
 
+// A connection of our own. The server may be too busy to answer in time, once.
+c10::intrusive_ptr<c10d::Store> connect_again(c10d::Store& store) {
+  try {
+    return store.clone();
+  } catch (const c10::DistNetworkError&) {
+    return store.clone();
+  }
+}
+
 std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
   auto* text = getenv("INTARSIA_DIRECT");
   bool direct = !text || std::string(text) != "0";
@@ -188,11 +197,12 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   if (!store) return group_inside_adopted(ranks);
   // A clone has its own connection, so that two threads that make groups do not wait for each other.
   auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks), entry.uid.empty() ? "" : "/of/" + entry.uid);
-  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, store->clone());
+  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, connect_again(*store));
   meeting->setTimeout(options_.timeout);
   if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks, entry.uid);
-  if (auto shared = shared_group(meeting, ranks, entry.uid)) return shared;
-  auto hosts = hosts_of(meeting, ranks);
+  std::vector<std::string> names;
+  if (auto shared = shared_group(meeting, ranks, entry.uid, names)) return shared;
+  auto hosts = hosts_of(meeting, ranks, names);
   if (entry.fallback) return group_between(entry.fallback, ranks, std::move(hosts));
   std::shared_ptr<GlooMaker> gloo;
   {
@@ -215,9 +225,10 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
 }
 
 // None: this line is not done in two levels.
-std::optional<Hosts> C10dEngine::hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks) const {
+std::optional<Hosts> C10dEngine::hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks,
+                                          const std::vector<std::string>& names) const {
   if (options_.lines != Lines::either || !options_.direct || ranks.size() < 3) return std::nullopt;
-  return find_hosts(c10::make_intrusive<c10d::PrefixStore>("hosts", meeting), hosted()[0], ranks, options_.timeout);
+  return find_hosts(c10::make_intrusive<c10d::PrefixStore>("hosts", meeting), hosted()[0], ranks, names, options_.timeout);
 }
 
 std::shared_ptr<const Group> C10dEngine::group_between(c10::intrusive_ptr<c10d::Backend> backend, const std::vector<int64_t>& ranks,
@@ -236,16 +247,17 @@ std::shared_ptr<const Group> C10dEngine::group_between(c10::intrusive_ptr<c10d::
   return make_two_level_group(Levels(std::move(line), *hosts, std::move(inside)));
 }
 
-// Null: this line is for gloo.
+// Null: this line is for gloo, and `hosts` names those of its ranks.
 std::shared_ptr<const Group> C10dEngine::shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                                      const std::vector<int64_t>& ranks, const std::string& uid) const {
+                                                      const std::vector<int64_t>& ranks, const std::string& uid,
+                                                      std::vector<std::string>& hosts) const {
   if (options_.lines == Lines::gloo) return nullptr;
   auto own = c10::make_intrusive<c10d::PrefixStore>("shm", meeting);
   auto trial = try_to_share(own, hosted()[0], ranks, options_.timeout);
   TORCH_CHECK_WITH(DistBackendError, trial.segment || options_.lines == Lines::either, "[make_group] the ranks ",
                    c10::ArrayRef<int64_t>(ranks), " do not share memory: ", trial.why_not,
                    ". Use the engine auto or gloo.");
-  if (!trial.segment) return nullptr;
+  if (!trial.segment) return hosts = std::move(trial.hosts), nullptr;
   int64_t position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   return make_shm_group({ranks, position, std::move(trial.segment), std::move(trial.processes), options_.timeout,
                          alarm_of(key_of(ranks) + "/" + uid), notes_of(ranks, "shm/" + uid)});

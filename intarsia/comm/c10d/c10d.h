@@ -80,13 +80,15 @@ class C10dEngine final : public Engine {
   std::shared_ptr<const Group> make_named(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> make_group(const std::vector<int64_t>& ranks, const Entry& entry) const;
   std::shared_ptr<const Group> shared_group(const c10::intrusive_ptr<c10d::Store>& meeting,
-                                            const std::vector<int64_t>& ranks, const std::string& uid) const;
+                                            const std::vector<int64_t>& ranks, const std::string& uid,
+                                            std::vector<std::string>& hosts) const;
   std::shared_ptr<const Group> group_over_mpi(std::shared_ptr<MpiTraffic> mpi, c10d::Store& meeting,
                                               const std::vector<int64_t>& ranks, const std::string& uid) const;
   std::shared_ptr<const Group> group_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks,
                                           std::vector<int> peers) const;
   Members members_over(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int64_t> ranks, std::vector<int> peers) const;
-  std::optional<Hosts> hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks) const;
+  std::optional<Hosts> hosts_of(const c10::intrusive_ptr<c10d::Store>& meeting, const std::vector<int64_t>& ranks,
+                                const std::vector<std::string>& names) const;
   std::shared_ptr<const Group> group_between(c10::intrusive_ptr<c10d::Backend> backend, const std::vector<int64_t>& ranks,
                                              std::optional<Hosts> hosts) const;
   std::shared_ptr<Alarm> alarm_of(const std::string& group) const;

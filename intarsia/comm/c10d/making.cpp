@@ -13,6 +13,7 @@
 #include "intarsia/comm/c10d/backend.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr std::chrono::seconds kLast{2};  // for those who time out a little later than we
 
-std::string process_key(int64_t rank) { return "process/" + std::to_string(rank); }
 std::string end_key(int64_t rank) { return "made/" + std::to_string(rank); }
 
 }  // namespace
@@ -28,15 +28,14 @@ std::string end_key(int64_t rank) { return "made/" + std::to_string(rank); }
 Making::Making(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout)
     : store_(store), rank_(rank), ranks_(ranks), timeout_(timeout) {
   auto own_host = host_name(rank);
-  store_.set(process_key(rank), c10::str(getpid(), " ", own_host));
-  arrive("make_group", store, rank, ranks, timeout);
-  for (auto other : ranks) {
-    std::istringstream in(store_.get_to_str(process_key(other)));
+  auto told = tell_all("make_group", store, rank, ranks, c10::str(getpid(), " ", own_host), timeout);
+  for (size_t j = 0; j < ranks.size(); ++j) {
+    std::istringstream in(told[j]);
     int64_t pid = 0;
     std::string host;
     in >> pid;
     std::getline(in.ignore(), host);
-    processes_.push_back(other != rank && host == own_host ? Process(pid) : Process());
+    processes_.push_back(ranks[j] != rank && host == own_host ? Process(pid) : Process());
   }
   begun_ = Clock::now();
 }
@@ -52,12 +51,12 @@ std::vector<int64_t> Making::still_open() const {
   return open;
 }
 
-std::vector<int64_t> Making::ended() const {
-  std::vector<int64_t> gone;
+std::vector<int64_t> Making::those(bool (Process::*are)() const) const {
+  std::vector<int64_t> found;
   for (size_t j = 0; j < ranks_.size(); ++j) {
-    if (processes_[j].ended()) gone.push_back(ranks_[j]);
+    if ((processes_[j].*are)()) found.push_back(ranks_[j]);
   }
-  return gone;
+  return found;
 }
 
 void Making::fail(const std::exception& error, Alarm* alarm) {
@@ -67,27 +66,25 @@ void Making::fail(const std::exception& error, Alarm* alarm) {
     store_.set(end_key(rank_), std::string("no"));
     do {
       open = still_open();
-      gone = ended();
-      std::erase_if(gone, [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); });
-      if (open.empty() || !gone.empty()) break;
+      gone = those(&Process::ended);
+      auto is_open = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) != open.end(); };
+      if (open.empty() || std::any_of(gone.begin(), gone.end(), is_open)) break;
       check_interrupts();
       std::this_thread::sleep_for(kBetweenLooks);
     } while (Clock::now() < begun_ + timeout_ + kLast);
-  } catch (const std::exception&) {  // the store has ended, and who served it
-    open.clear();
-    gone = ended();
+  } catch (const std::exception&) {  // the store has ended, and who served it, maybe because of one that stands still
+    open = those(&Process::stopped);
+    gone = those(&Process::ended);
   }
+  // One that got through and ended then is to blame only where nobody else is: it may have ended well.
+  auto got_through = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); };
+  if (!open.empty()) std::erase_if(gone, got_through);
   if (!gone.empty()) {
     auto first = alarm ? alarm->first_gone(gone[0]) : gone[0];
     if (alarm && alarm->answers() && first != rank_) gone = {first};  // else one of several may have ended because of another
-    bool one = gone.size() == 1;
-    C10_THROW_ERROR(DistBackendError, c10::str("[make_group] ", one ? "rank " : "ranks ", c10::Join(", ", gone), one ? " is" : " are",
-                                               " gone (while the ranks connected: ", text, "). See why ", one ? "it" : "they", " ended."));
+    C10_THROW_ERROR(DistBackendError, "[make_group] " + gone_text(gone, "while the ranks connected: " + text));
   }
-  TORCH_CHECK_WITH(DistBackendError, open.empty(), "[make_group] ", open.size() == 1 ? "rank " : "ranks ",
-                   c10::Join(", ", open), " did not take part within ", std::chrono::duration<double>(timeout_).count(),
-                   " s (when connecting to others: ", text, "). Stuck, gone, or running other code: look at the output. ",
-                   "INTARSIA_TIMEOUT sets the wait in seconds.");
+  TORCH_CHECK_WITH(DistBackendError, open.empty(), "[make_group] ", late_text(open, timeout_, " (when connecting to others: " + text + ")"));
   C10_THROW_ERROR(DistBackendError, c10::str("[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks_), " could not connect: ", text, "."));
 }
 

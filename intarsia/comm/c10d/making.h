@@ -28,7 +28,7 @@ class Making {
  private:
   using Clock = std::chrono::steady_clock;
   std::vector<int64_t> still_open() const;
-  std::vector<int64_t> ended() const;
+  std::vector<int64_t> those(bool (Process::*are)() const) const;
   c10d::Store& store_;
   int64_t rank_;
   const std::vector<int64_t>& ranks_;

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "intarsia/comm/waiting.h"
+
 namespace intarsia {
 namespace {
 
@@ -24,7 +26,7 @@ bool Members::gloo() const { return backend && backend->getBackendName() == "glo
 
 std::string Members::interrupted() const {
   auto rank = alarm ? alarm->raised() : std::nullopt;
-  return rank ? c10::str("rank ", *rank, " was interrupted while it waited. Start the job again.") : "";
+  return rank ? interrupted_text(*rank) : "";
 }
 
 // Gloo refuses to receive from whom it has lost.

@@ -12,18 +12,13 @@
 #include "intarsia/comm/flight/flight.h"
 #include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 namespace {
 
 constexpr size_t kComparedCalls = 64;
 constexpr std::chrono::milliseconds kExplanationTime{1500}, kBetweenNotes{100};
-
-std::string list(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
 
 }  // namespace
 
@@ -47,7 +42,7 @@ void DirectLine::fail(const Collective& call, const std::string& text) {
 }
 
 void DirectLine::interrupt() {
-  trouble.set("this rank was interrupted while it waited");
+  trouble.set(kWasInterrupted);
   members.give_up();
 }
 
@@ -134,12 +129,11 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   auto me = members().ranks[members().position], rank = members().ranks[peer];
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
-  auto others = first == rank ? "" : c10::str("and then ", list({rank}), ": ");
+  auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
   // Who served the store may have left because of another one, and cannot tell any more.
   bool told = members().alarm && members().alarm->answers();
   auto lost = first == rank && !told ? members().unconnected(peer) : std::vector<int64_t>{first};
-  line_->fail(call_, c10::str(list(lost), lost.size() == 1 ? " is gone (" : " are gone (", others, plain_text(error), "). See why ",
-                              lost.size() == 1 ? "it" : "they", " ended."));
+  line_->fail(call_, gone_text(lost, others + plain_text(error)));
 }
 
 // Those who share a host with who left may still be about to write down what they do, unless a rank is known to be gone.
@@ -180,10 +174,7 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Note
     if (Clock::now() < deadline) gone(message.peer, error);
     auto late = missing();
     if (line_->levels && members().notes) late = members().notes->behind(late, call_.number);
-    line_->fail(call_, c10::str(list(late), " did not take part within ", std::chrono::duration<double>(members().timeout).count(), " s",
-                                members().notes ? members().notes->last_seen(late) : "",
-                                ". Stuck, gone, or running other code: look at the output. ",
-                                "INTARSIA_TIMEOUT sets the wait in seconds."));
+    line_->fail(call_, late_text(late, members().timeout, members().notes ? members().notes->last_seen(late) : ""));
   }
 }
 
@@ -199,9 +190,7 @@ std::vector<int64_t> Messages::missing() const {
     }
     if (late) ranks.push_back(members().ranks[works_[i].peer]);
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  return each_once(std::move(ranks));
 }
 
 }  // namespace intarsia

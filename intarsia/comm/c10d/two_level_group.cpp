@@ -12,6 +12,7 @@
 #include "intarsia/comm/flight/flight.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/reduce.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -22,8 +23,6 @@ constexpr int64_t kAllValuesBytes = 128 << 10;  // that a leader sends
 constexpr int64_t kFlatScatterBytes = 64 << 10;  // that a rank brings
 // A broadcast is passed on inside a host in pieces of this size.
 constexpr int64_t kBroadcastBytes = 1 << 20;
-
-constexpr auto kInterrupted = "this rank was interrupted while it waited";
 
 at::Tensor flattened(const at::Tensor& t) { return t.dim() == 1 ? t : t.view(-1); }
 
@@ -111,7 +110,7 @@ using SharedLevels = std::shared_ptr<const Levels>;  // what is under way may ou
 
 void interrupt(const Levels& levels) {
   levels.line()->interrupt();
-  levels.give_up(kInterrupted, MemberRecord::interrupted);
+  levels.give_up(kWasInterrupted, MemberRecord::interrupted);
 }
 
 // Our members on this host hear of what happens here, and what is under way ends.

@@ -1,7 +1,5 @@
 #include "intarsia/comm/c10d/worker.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/quiet_thread.h"
 
 namespace intarsia {
 
@@ -70,12 +69,8 @@ Wait Worker::run(std::function<void()> work, std::function<void()> give_up) {
   std::lock_guard lock(mutex_);
   jobs_.push_back(job);
   if (!thread_) {
-    sigset_t all, before;
-    sigfillset(&all);  // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_ = getpid();
-    thread_ = std::make_unique<std::thread>([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = std::make_unique<std::thread>(quiet_thread([this] { serve(); }));
   }
   more_.notify_one();
   return [job] { job->wait(); };

@@ -31,7 +31,8 @@ double seconds(milliseconds time) { return std::chrono::duration<double>(time).c
 
 // Calls `done` ever more slowly until it is true or the deadline has passed. Can be interrupted.
 bool poll_until(Clock::time_point deadline, const std::function<bool()>& done) {
-  for (auto pause = milliseconds(1);; pause = std::min(2 * pause, milliseconds(50))) {
+  constexpr std::chrono::microseconds kFirst{100}, kLongest{50000};
+  for (auto pause = kFirst;; pause = std::min(2 * pause, kLongest)) {
     if (done()) return true;
     if (Clock::now() >= deadline) return false;
     check_interrupts();
@@ -102,11 +103,30 @@ std::vector<int64_t> missing(c10d::Store& store, const std::vector<int64_t>& ran
   return result;
 }
 
-bool wait_for_keys(c10d::Store& store, const std::vector<int64_t>& ranks, std::string (*key)(int64_t),
-                   milliseconds timeout) {
+std::vector<std::string> keys_of(const std::vector<int64_t>& ranks, std::string (*key)(int64_t)) {
   std::vector<std::string> keys;
   for (auto rank : ranks) keys.push_back(key(rank));
+  return keys;
+}
+
+bool wait_for_keys(c10d::Store& store, const std::vector<int64_t>& ranks, std::string (*key)(int64_t),
+                   milliseconds timeout) {
+  auto keys = keys_of(ranks, key);
   return poll_until(Clock::now() + timeout, [&] { return store.check(keys); });
+}
+
+void arrive_with(const std::string& word, const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                 milliseconds timeout) {
+  store.set(arrival_of(rank), word);
+  if (wait_for_keys(store, ranks, arrival_of, timeout)) return;
+  auto late = missing(store, ranks, arrival_of);
+  if (late.empty()) return;
+  std::string names;
+  for (auto r : late) names += (names.empty() ? "" : ", ") + std::to_string(r);
+  TORCH_CHECK_WITH(DistStoreError, false, "[", where, "] rank ", rank, " waited ", seconds(timeout), " s for ",
+                   ranks.size(), " ranks: ", late.size() == 1 ? "rank " : "ranks ", names,
+                   " did not arrive. See whether they were started and what they print; INTARSIA_TIMEOUT sets the "
+                   "wait in seconds.");
 }
 
 }  // namespace
@@ -175,16 +195,15 @@ ServedStore serve_guarded_store(const std::string& address, uint16_t port, const
 
 void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
             milliseconds timeout) {
-  store.set(arrival_of(rank), std::vector<uint8_t>{1});
-  if (wait_for_keys(store, ranks, arrival_of, timeout)) return;
-  auto late = missing(store, ranks, arrival_of);
-  if (late.empty()) return;
-  std::string names;
-  for (auto r : late) names += (names.empty() ? "" : ", ") + std::to_string(r);
-  TORCH_CHECK_WITH(DistStoreError, false, "[", where, "] rank ", rank, " waited ", seconds(timeout), " s for ",
-                   ranks.size(), " ranks: ", late.size() == 1 ? "rank " : "ranks ", names,
-                   " did not arrive. See whether they were started and what they print; INTARSIA_TIMEOUT sets the "
-                   "wait in seconds.");
+  arrive_with("1", where, store, rank, ranks, timeout);
+}
+
+std::vector<std::string> tell_all(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                                  const std::string& word, milliseconds timeout) {
+  arrive_with(word, where, store, rank, ranks, timeout);
+  std::vector<std::string> words;
+  for (auto& bytes : store.multiGet(keys_of(ranks, arrival_of))) words.emplace_back(bytes.begin(), bytes.end());
+  return words;
 }
 
 void leave(c10d::Store& store, int64_t rank) { store.set(leave_of(rank), std::vector<uint8_t>{1}); }

@@ -45,6 +45,9 @@ ServedStore serve_guarded_store(const std::string& address, uint16_t port, const
 // Returns when all `ranks` have called it with this store. On time-out the error names those who did not arrive.
 void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
             std::chrono::milliseconds timeout);
+// The same, and each tells the others something: returns the words of `ranks`, in their order.
+std::vector<std::string> tell_all(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                                  const std::string& word, std::chrono::milliseconds timeout);
 
 // The server of a store must outlive its users. They leave; it waits for that, and returns those who stayed.
 void leave(c10d::Store& store, int64_t rank);

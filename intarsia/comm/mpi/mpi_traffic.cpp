@@ -1,8 +1,6 @@
 #include "intarsia/comm/mpi/mpi_traffic.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/quiet_thread.h"
 
 namespace intarsia {
 namespace {
@@ -18,18 +17,12 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-
 // MPI does not wake anyone up. So a wait looks often at first, then lets others run between two looks, and after some
 // milliseconds sleeps for a small part of the time that it has waited.
 constexpr int kLooks = 100;
 constexpr milliseconds kYielding{2};
 constexpr microseconds kLongestSleep{1000};
 constexpr milliseconds kLastMessages{5000};
-
-int cores_for_us() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 thread_local std::shared_ptr<MpiTask> spare_task_;
 
@@ -204,13 +197,7 @@ bool MpiTraffic::move(MpiTask& task) {
 }
 
 void MpiTraffic::drive(MpiTask& task, Lock& lock) {
-  struct Counted {
-    MpiTraffic& traffic;
-    explicit Counted(MpiTraffic& traffic) : traffic(traffic) { ++traffic.waiting_; }
-    ~Counted() {
-      if (--traffic.waiting_ == 0 && traffic.needs_server()) traffic.wake_server();
-    }
-  } counted(*this);
+  Mover<MpiTraffic> mover(*this);
   auto side = task.side;
   std::optional<Watch> watch;
   try {
@@ -228,26 +215,21 @@ void MpiTraffic::drive(MpiTask& task, Lock& lock) {
       rest(idle, watch ? watch->still_since : Clock::time_point{}, lock);
     }
   } catch (const Interruption&) {
-    give_up(*side, "this rank was interrupted while it waited", MpiFarewell::interrupted);
+    give_up(*side, kWasInterrupted, MpiFarewell::interrupted);
     throw;
   }
 }
 
 void MpiTraffic::rest(int turn, Clock::time_point since, Lock& lock) {
-  lock.unlock();
+  Unlocked unlocked(lock);
   if (turn <= kLooks && !crowded_) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
+    pause_core();
   } else if (turn <= kLooks || Clock::now() < since + kYielding) {
     sched_yield();
   } else {
     auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - since);
     std::this_thread::sleep_for(std::min(waited / 16, kLongestSleep));
   }
-  lock.lock();
 }
 
 // Others wait for bytes of ours, or for us to take theirs.
@@ -261,13 +243,7 @@ bool MpiTraffic::needs_server() const {
 
 void MpiTraffic::wake_server() {
   if (!may_serve_ || stopping_) return;
-  if (!server_) {
-    sigset_t all, before;
-    sigfillset(&all);  // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    server_ = std::make_unique<std::thread>([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
+  if (!server_) server_ = std::make_unique<std::thread>(quiet_thread([this] { serve(); }));
   for_server_.notify_one();
 }
 

@@ -12,6 +12,7 @@
 
 #include "intarsia/comm/mpi/mpi_side.h"
 #include "intarsia/comm/wait.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 
@@ -39,6 +40,7 @@ class MpiTraffic {
   static Wait begin(const std::shared_ptr<MpiTraffic>& traffic, std::shared_ptr<MpiTask> task);
 
  private:
+  friend class Mover<MpiTraffic>;
   using Lock = std::unique_lock<std::mutex>;
   using Clock = std::chrono::steady_clock;
   using Tasks = std::vector<std::shared_ptr<MpiTask>>;

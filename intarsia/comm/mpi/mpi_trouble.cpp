@@ -16,13 +16,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTimeToExplain{2000};  // for a rank to write down what it does
 constexpr size_t kComparedLast = 64;          // collectives
 
-std::string names_of_ranks(const MpiSide& side, std::vector<int64_t> members) {
+std::vector<int64_t> ranks_of(const MpiSide& side, std::vector<int64_t> members) {
   for (auto& member : members) member = side.ranks[member];
-  std::sort(members.begin(), members.end());
-  members.erase(std::unique(members.begin(), members.end()), members.end());
-  std::string text = members.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < members.size(); ++i) text += (i ? ", " : "") + std::to_string(members[i]);
-  return text;
+  return members;
 }
 
 // Another thread of ours may have found out more.
@@ -34,13 +30,8 @@ void check_side(const MpiSide& side) {
 
 void MpiTraffic::look_around(MpiTask& task, Watch& watch, Lock& lock) {
   auto& side = *task.side;
-  lock.unlock();
-  struct Relock {
-    Lock& lock;
-    ~Relock() { lock.lock(); }
-  };
   {
-    Relock relock{lock};
+    Unlocked unlocked(lock);
     check_interrupts();
   }
   check_side(side);
@@ -50,19 +41,18 @@ void MpiTraffic::look_around(MpiTask& task, Watch& watch, Lock& lock) {
   side.read_farewells();
   for (size_t j = 0; j < side.ranks.size(); ++j) {
     if (side.farewells[j] != MpiFarewell::interrupted) continue;
-    fail(side, c10::str("rank ", side.ranks[j], " was interrupted while it waited. Start the job again."));
+    fail(side, interrupted_text(side.ranks[j]));
   }
   if (task.finished()) return;
   auto missing = task.missing();
   look_for_gone(side, missing, lock);
   for (auto j : missing) {
     if (!due || !side.notes || !side.notes->has_left(j) || move_all()) continue;
-    fail(side, c10::str("rank ", side.ranks[j], " is gone (it left the line). See why it ended."));
+    fail(side, gone_text({side.ranks[j]}, "it left the line"));
   }
   watch.next_look = Clock::now() + Watch::kPause;
   if (Clock::now() < watch.begin + side.timeout || missing.empty()) return;
-  fail(side, c10::str(names_of_ranks(side, missing), " did not take part within ", std::chrono::duration<double>(side.timeout).count(),
-                      " s. Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
+  fail(side, late_text(ranks_of(side, missing), side.timeout));
 }
 
 // Those who failed may have done so because of us.
@@ -82,7 +72,7 @@ void MpiTraffic::look_for_gone(MpiSide& side, const std::vector<int64_t>& missin
     check_side(side);
     if (first == side.rank()) first = rank;
     auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
-    fail(side, c10::str("rank ", first, " is gone (", others, "it failed). See why it ended."));
+    fail(side, gone_text({first}, others + "it failed"));
   }
 }
 
@@ -91,11 +81,7 @@ void MpiTraffic::compare_notes(MpiSide& side, Collective call, milliseconds pati
   if (!side.notes) return;
   auto history = side.history.tail(kComparedLast);
   lock.unlock();  // the store may take its time
-  auto text = side.notes->compare(history, call);
-  for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
-    std::this_thread::sleep_for(Watch::kPause);
-    text = side.notes->compare(history, call);
-  }
+  auto text = ask_patiently(patience, [&] { return side.notes->compare(history, call); });
   lock.lock();
   check_side(side);
   if (!text.empty()) fail(side, text);

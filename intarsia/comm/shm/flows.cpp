@@ -14,8 +14,7 @@ constexpr uint64_t kPiece = 16 << 10;
 
 bool begin_writing(LaneWriter& lane, const MessageHeader& header) {
   if (lane.room(kLineBytes) < kLineBytes) return false;
-  std::memcpy(lane.here(), &header, sizeof header);
-  lane.advance(sizeof header);
+  lane.write(reinterpret_cast<const char*>(&header), sizeof header);
   return true;
 }
 
@@ -64,8 +63,7 @@ bool Push::move() {
     auto left = header.bytes - done;
     auto bytes = whole_lines(lane->position(), lane->room(std::min(left, kPiece)), left);
     if (!bytes) break;
-    std::memcpy(lane->here(), from + done, bytes);
-    lane->advance(bytes);
+    lane->write(from + done, bytes);
     done += bytes;
     end_writing(*lane, finished());
     moved = true;
@@ -123,11 +121,16 @@ bool Reducing::move() {
     auto bytes = next_piece();
     if (!bytes) break;
     alignas(kLineBytes) char near[kPiece];
-    auto* sum = onward ? onward->here() : added_up_apart() ? near : to + done;
+    bool in_lane = onward && !onward->past_caches();
+    auto* sum = in_lane ? onward->here() : added_up_apart() ? near : to + done;
     auto value = [&](size_t member) { return from[member] ? from[member]->here() : mine + done; };
     for (size_t j = 1; j < from.size(); ++j) reduce_memory(sum, j == 1 ? value(0) : sum, value(j), bytes, type, op);
     if (sum != to + done) copy_out(to + done, sum, bytes, header.bytes);
-    if (onward) onward->advance(bytes);
+    if (in_lane) {
+      onward->advance(bytes);
+    } else if (onward) {
+      onward->write(sum, bytes);
+    }
     done += bytes;
     if (onward) end_writing(*onward, finished());
     for (auto* lane : from) {

@@ -10,9 +10,6 @@
 namespace intarsia {
 namespace {
 
-std::string host_key(int64_t rank) { return "host/" + std::to_string(rank); }
-std::string shared_key(int64_t rank) { return "shared/" + std::to_string(rank); }
-
 c10::intrusive_ptr<c10d::PrefixStore> part_of(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
 }
@@ -37,22 +34,16 @@ int64_t Hosts::of(int64_t position) const {
 }
 
 std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
-                                std::chrono::milliseconds timeout) {
-  store->set(host_key(rank), host_name(rank));
-  arrive("make_group", *part_of(store, "told"), rank, ranks, timeout);
-  std::vector<std::string> names;
-  for (auto other : ranks) names.push_back(store->get_to_str(host_key(other)));
+                                const std::vector<std::string>& names, std::chrono::milliseconds timeout) {
   Hosts hosts{find_begins(names), 0, {}};
   auto members = static_cast<int64_t>(ranks.size());
   if (hosts.begins.size() < 3 || hosts.count() == members) return std::nullopt;
   hosts.own = hosts.of(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   std::vector<int64_t> own(ranks.begin() + hosts.begins[hosts.own], ranks.begin() + hosts.begins[hosts.own + 1]);
   if (own.size() > 1) hosts.trial = try_to_share(part_of(store, std::to_string(hosts.own)), rank, own, timeout);
-  store->set(shared_key(rank), std::string(own.size() == 1 || hosts.trial.segment ? "yes" : "no"));
-  arrive("make_group", *part_of(store, "tried"), rank, ranks, timeout);
-  for (auto other : ranks) {
-    if (store->get_to_str(shared_key(other)) != "yes") return std::nullopt;
-  }
+  bool shares = own.size() == 1 || hosts.trial.segment;
+  auto answers = tell_all("make_group", *part_of(store, "tried"), rank, ranks, shares ? "yes" : "no", timeout);
+  if (std::find(answers.begin(), answers.end(), "no") != answers.end()) return std::nullopt;
   return hosts;
 }
 

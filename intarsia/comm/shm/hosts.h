@@ -24,9 +24,9 @@ struct Hosts {
   int64_t of(int64_t position) const;  // the host of a member
 };
 
-// All `ranks` call it, with a store for this alone, and all get the same answer: none where the ranks of a host are not neighbours on
-// the line, where no host has several, where all share one, or where some that should share memory cannot.
+// All `ranks` call it, with a store for this alone and the names of their hosts, and all get the same answer: none where the ranks of a
+// host are not neighbours on the line, where no host has several, where all share one, or where some that should share memory cannot.
 std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
-                                std::chrono::milliseconds timeout);
+                                const std::vector<std::string>& names, std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

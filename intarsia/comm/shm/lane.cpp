@@ -4,8 +4,8 @@
 
 namespace intarsia {
 
-LaneWriter::LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers)
-    : segment_(&segment), lane_(lane), readers_(std::move(readers)) {}
+LaneWriter::LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers, std::shared_ptr<LaneCopy> copy)
+    : segment_(&segment), lane_(lane), readers_(std::move(readers)), copy_(std::move(copy)) {}
 
 uint64_t LaneWriter::least_read() const {
   auto least = position_;

@@ -2,9 +2,11 @@
 // The two ends of a lane. See Note [Lanes].
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "intarsia/comm/message_header.h"
+#include "intarsia/comm/shm/lane_copy.h"
 #include "intarsia/comm/shm/segment.h"
 
 namespace intarsia {
@@ -21,13 +23,20 @@ inline uint64_t whole_lines(uint64_t position, uint64_t bytes, uint64_t left) {
 
 class LaneWriter {
  public:
-  LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers);
+  // `copy` may serve several lanes.
+  LaneWriter(const Segment& segment, Segment::LaneMemory lane, std::vector<int64_t> readers, std::shared_ptr<LaneCopy> copy);
 
   // Bytes that can be written behind one another now, of `wanted`.
   uint64_t room(uint64_t wanted);
   uint64_t position() const { return position_; }
   char* here() const { return lane_.data + position_ % lane_.capacity; }
-  void advance(uint64_t bytes) { position_ += bytes; }     // what was written; not yet to be seen
+  void advance(uint64_t bytes) { position_ += bytes; }  // what was written; not yet to be seen
+  // The same at once. There must be room.
+  void write(const char* from, uint64_t bytes) {
+    (*copy_)(here(), from, bytes);
+    advance(bytes);
+  }
+  bool past_caches() const { return copy_->past_caches(); }
   void end_message() { position_ = (position_ + kLineBytes - 1) / kLineBytes * kLineBytes; }
   void publish();
   // Those who must read before there is room.
@@ -39,6 +48,7 @@ class LaneWriter {
   Segment::LaneMemory lane_;
   std::vector<int64_t> readers_;  // members, in the order of their counters
   uint64_t position_ = 0, freed_ = 0;  // freed_: read by all, as far as we have looked
+  std::shared_ptr<LaneCopy> copy_;
 };
 
 class LaneReader {

@@ -51,22 +51,25 @@ uint64_t random_token() {
   return uint64_t{device()} << 32 | device() | 1;
 }
 
-// What the first member says: where its memory is, and how to know that it is that.
+// What a member says first: where it is, and, the first one, where its memory is and how to know that it is that.
 struct Offer {
-  std::string boot, processes = process_namespace(), path;  // path is empty: none, and `why_not`
+  std::string boot, processes, path;  // path is empty: none, and `why_not`
   uint64_t token = 0;
   std::string why_not = "-";
 
-  std::string text() const {
-    return c10::str(boot, "\n", processes, "\n", path, "\n", token, "\n", why_not);
-  }
-  static Offer parse(const std::string& text) {
-    Offer offer;
+  explicit Offer(int64_t rank) : boot(boot_id(rank)), processes(process_namespace()) {}
+  explicit Offer(const std::string& text) {
     std::istringstream lines(text);
-    std::string token;
-    for (auto* line : {&offer.boot, &offer.processes, &offer.path, &token, &offer.why_not}) std::getline(lines, *line);
-    offer.token = std::stoull(token);
-    return offer;
+    std::string number;
+    for (auto* line : {&boot, &processes, &path, &number, &why_not}) std::getline(lines, *line);
+    token = std::stoull(number);
+  }
+  std::string text() const { return c10::str(boot, "\n", processes, "\n", path, "\n", token, "\n", why_not); }
+  std::string host() const { return boot + " " + processes; }
+  // Why this one cannot share memory with the first one; empty: it may.
+  std::string apart_from(const Offer& first) const {
+    if (boot != first.boot) return "is on another host";
+    return processes == first.processes ? "" : "is in another namespace of processes (" + processes + ")";
   }
 };
 
@@ -75,9 +78,7 @@ std::string text_of(const std::exception& error) {
   return ours ? ours->what_without_backtrace() : error.what();
 }
 
-std::shared_ptr<Segment> make_offer(c10d::Store& store, int64_t rank, int64_t size) {
-  Offer offer;
-  offer.boot = boot_id(rank);
+std::shared_ptr<Segment> make_segment(Offer& offer, int64_t size) {
   std::shared_ptr<Segment> segment;
   try {
     TORCH_CHECK(size <= kMostMembers, size, " ranks are more than the ", kMostMembers, " that can share memory");
@@ -88,14 +89,11 @@ std::shared_ptr<Segment> make_offer(c10d::Store& store, int64_t rank, int64_t si
   } catch (const std::exception& error) {
     offer.why_not = text_of(error);
   }
-  store.set("offer", offer.text());
   return segment;
 }
 
 // Throws what stands in the way.
-std::shared_ptr<Segment> accept_offer(const Offer& offer, int64_t rank, int64_t position, int64_t size) {
-  TORCH_CHECK(offer.boot == boot_id(rank), "is on another host");
-  TORCH_CHECK(offer.processes == process_namespace(), "is in another namespace of processes (", process_namespace(), ")");
+std::shared_ptr<Segment> accept_offer(const Offer& offer, int64_t position, int64_t size) {
   auto segment = Segment::open(offer.path, size);
   TORCH_CHECK(segment->member(0).echo == offer.token, "found other memory at ", offer.path);
   segment->member(position).echo = offer.token + position;
@@ -110,14 +108,15 @@ void check_processes_can_be_watched() {
 
 }  // namespace
 
-std::string host_name(int64_t rank) { return boot_id(rank) + " " + process_namespace(); }
+std::string host_name(int64_t rank) { return Offer(rank).host(); }
 
-Process::Process(int64_t pid) : fd_(open_process(pid)), gone_(fd_ < 0) {}
+Process::Process(int64_t pid) : pid_(pid), fd_(open_process(pid)), gone_(fd_ < 0) {}
 Process::~Process() {
   if (fd_ >= 0) close(fd_);
 }
-Process::Process(Process&& other) noexcept : fd_(std::exchange(other.fd_, -1)), gone_(other.gone_) {}
+Process::Process(Process&& other) noexcept : pid_(other.pid_), fd_(std::exchange(other.fd_, -1)), gone_(other.gone_) {}
 Process& Process::operator=(Process&& other) noexcept {
+  std::swap(pid_, other.pid_);
   std::swap(fd_, other.fd_);
   std::swap(gone_, other.gone_);
   return *this;
@@ -128,29 +127,47 @@ bool Process::ended() const {
   return gone_ || (fd_ >= 0 && poll(&about, 1, 0) > 0);
 }
 
+// "1234 (name) T ...": the name may hold anything.
+bool Process::stopped() const {
+  if (fd_ < 0 || ended()) return false;
+  std::string text;
+  std::getline(std::ifstream(c10::str("/proc/", pid_, "/stat")), text);
+  auto state = text.rfind(") ");
+  return state != std::string::npos && (text[state + 2] == 'T' || text[state + 2] == 't');
+}
+
 Trial try_to_share(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
                    std::chrono::milliseconds timeout) {
   int64_t size = ranks.size(), position = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
   Trial trial;
-  if (position == 0) trial.segment = make_offer(*store, rank, size);
-  arrive("make_group", *store, rank, ranks, timeout);
-  auto offer = Offer::parse(store->get_to_str("offer"));
+  Offer own(rank);
+  if (position == 0) trial.segment = make_segment(own, size);
+  auto told = tell_all("make_group", *store, rank, ranks, own.text(), timeout);
+  Offer offer(told[0]);
+  for (int64_t j = 0; j < size; ++j) {
+    Offer other(told[j]);
+    trial.hosts.push_back(other.host());
+    auto apart = other.apart_from(offer);
+    if (!apart.empty() && trial.why_not.empty()) trial.why_not = c10::str("rank ", ranks[j], " ", apart);
+  }
+  if (!trial.why_not.empty()) {
+    trial.segment.reset();
+    return trial;
+  }
   auto answer = kYes + std::to_string(getpid());
   try {
     TORCH_CHECK(!offer.path.empty(), "found ", offer.why_not);
     check_processes_can_be_watched();
-    if (position != 0) trial.segment = accept_offer(offer, rank, position, size);
+    if (position != 0) trial.segment = accept_offer(offer, position, size);
   } catch (const std::exception& error) {
     answer = text_of(error);
   }
-  store->set("answer/" + std::to_string(rank), answer);
-  c10d::PrefixStore answers("answers", store);
-  arrive("make_group", answers, rank, ranks, timeout);
+  c10d::PrefixStore second("answers", store);
+  auto answers = tell_all("make_group", second, rank, ranks, answer, timeout);
   for (int64_t j = 0; j < size; ++j) {
-    auto other = store->get_to_str("answer/" + std::to_string(ranks[j]));
-    bool yes = other.starts_with(kYes);
-    if (!yes && trial.why_not.empty()) trial.why_not = c10::str("rank ", ranks[j], " ", other);
-    trial.processes.push_back(yes && j != position ? Process(std::stoll(other.substr(4))) : Process());
+    bool yes = answers[j].starts_with(kYes);
+    if (!yes && trial.why_not.empty()) trial.why_not = c10::str("rank ", ranks[j], " ", answers[j]);
+    trial.processes.push_back(yes && j != position ? Process(std::stoll(answers[j].substr(4))) : Process());
   }
   if (!trial.why_not.empty()) trial.segment.reset();
   for (int64_t j = 0; trial.segment && j < size; ++j) {

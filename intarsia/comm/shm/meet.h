@@ -26,8 +26,10 @@ class Process {
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
   bool ended() const;
+  bool stopped() const;  // by a signal or a debugger
 
  private:
+  int64_t pid_ = 0;
   int fd_ = -1;
   bool gone_ = false;  // before we could look
 };
@@ -36,6 +38,7 @@ struct Trial {
   std::shared_ptr<Segment> segment;  // null: the ranks do not share memory
   std::vector<Process> processes;    // of the members; ours is none
   std::string why_not;               // rank 1 is on another host
+  std::vector<std::string> hosts;    // of the members, by name
 };
 
 // Equal for ranks that may share memory: it is tried only where they are.

@@ -18,10 +18,10 @@ class ShmGroup final : public HostGroup {
  public:
   explicit ShmGroup(SharedLine line)
       : size_(line.ranks.size()), me_(line.position), segment_(line.segment),
-        to_all_(*segment_, segment_->lane_to_all(me_), all_but(me_)),
+        copy_(std::make_shared<LaneCopy>()), to_all_(*segment_, segment_->lane_to_all(me_), all_but(me_), copy_),
         traffic_(std::make_shared<Traffic>(std::move(line))) {
     for (int64_t j = 0; j < size_; ++j) {
-      to_.emplace_back(*segment_, segment_->lane(me_, j), std::vector<int64_t>{j});
+      to_.emplace_back(*segment_, segment_->lane(me_, j), std::vector<int64_t>{j}, copy_);
       from_.emplace_back(*segment_, segment_->lane(j, me_), j, std::vector<int64_t>{me_}, me_);
       from_all_.emplace_back(*segment_, segment_->lane_to_all(j), j, all_but(j), me_);
     }
@@ -173,6 +173,7 @@ class ShmGroup final : public HostGroup {
   int64_t size_, me_;
   std::shared_ptr<Segment> segment_;
   // Used under the lock of the traffic.
+  std::shared_ptr<LaneCopy> copy_;  // of all our lanes
   mutable LaneWriter to_all_;
   mutable std::vector<LaneWriter> to_;                  // per member
   mutable std::vector<LaneReader> from_, from_all_;     // per member

@@ -1,8 +1,6 @@
 #include "intarsia/comm/shm/traffic.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,11 +13,15 @@
 #include "intarsia/comm/flight/flight.h"
 #include "intarsia/comm/flight/report.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/quiet_thread.h"
 
 namespace intarsia {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and the program around us
+
+// Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each other's way.
+constexpr std::chrono::microseconds kGrace{200};
 
 constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
 constexpr size_t kCompared = 64;                         // collectives
@@ -28,27 +30,9 @@ constexpr size_t kCompared = 64;                         // collectives
 // whom it waits may have to run on this core.
 constexpr int kSpins = 60, kYields = 40;
 
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 // With more members than cores those who spin take the place of those they wait for.
 void spin(int turn, bool crowded) {
-  if (crowded || turn > kSpins) return void(sched_yield());
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-std::string names_of(std::vector<int64_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
+  crowded || turn > kSpins ? void(sched_yield()) : pause_core();
 }
 
 }  // namespace
@@ -79,7 +63,7 @@ struct Traffic::Pending {
 };
 
 Traffic::Traffic(SharedLine line) : line_(std::move(line)), pid_(getpid()) {
-  crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores();
+  crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores_for_us();
   flights_ = flight_line(line_.ranks[line_.position], line_.ranks, "shm");
 }
 
@@ -153,13 +137,7 @@ bool Traffic::move_all() {
 }
 
 void Traffic::drive(const Task& task, Lock& lock) {
-  struct Counted {
-    Traffic& traffic;
-    explicit Counted(Traffic& traffic) : traffic(traffic) { ++traffic.waiting_; }
-    ~Counted() {
-      if (--traffic.waiting_ == 0 && traffic.needs_server()) traffic.wake_server();
-    }
-  } counted(*this);
+  Mover<Traffic> mover(*this);
   Clock::time_point deadline{}, next_look{};
   std::optional<NoteTimes> notes;
   try {
@@ -187,7 +165,7 @@ void Traffic::drive(const Task& task, Lock& lock) {
       sleep(lock);
     }
   } catch (const Interruption&) {
-    give_up("this rank was interrupted while it waited", MemberRecord::interrupted);
+    give_up(kWasInterrupted, MemberRecord::interrupted);
     throw;
   } catch (const WrongMessage& wrong) {
     explain(lock, wrong);
@@ -209,19 +187,14 @@ void Traffic::sleep(Lock& lock) {
 
 // Bytes of a rank that is gone may still lie in its lanes, so only those count that we wait for.
 void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
-  lock.unlock();
-  struct Relock {
-    Lock& lock;
-    ~Relock() { lock.lock(); }
-  };
   {
-    Relock relock{lock};
+    Unlocked unlocked(lock);
     check_interrupts();
   }
   trouble_.check();
   for (size_t j = 0; j < line_.ranks.size(); ++j) {
     if (line_.segment->member(j).state != MemberRecord::interrupted) continue;
-    fail(c10::str("rank ", line_.ranks[j], " was interrupted while it waited. Start the job again."));
+    fail(interrupted_text(line_.ranks[j]));
   }
   if (under_way_.empty()) return;
   auto missing = under_way_.front()->missing();
@@ -233,8 +206,7 @@ void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
   if (line_.larger) late = line_.larger->behind(late, call);
   auto seen = line_.larger ? line_.larger->last_seen(late) : line_.notes ? line_.notes->last_seen(late) : "";
   lock.lock();
-  fail(c10::str(names_of(late), " did not take part within ", std::chrono::duration<double>(line_.timeout).count(), " s", seen,
-                ". Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds."));
+  fail(late_text(late, line_.timeout, seen));
 }
 
 // Ranks for whom we wait: those who wait for someone on another host themselves are not to blame.
@@ -244,7 +216,7 @@ std::vector<int64_t> Traffic::awaited() const {
     auto outside = line_.segment->member(j).awaits.load();
     ranks.push_back(outside < 0 ? line_.ranks[j] : outside);
   }
-  return ranks;
+  return each_once(std::move(ranks));
 }
 
 // What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
@@ -255,11 +227,7 @@ void Traffic::compare_notes(Lock& lock, std::chrono::milliseconds patience) {
   auto whom = awaited();
   lock.unlock();  // the store may take its time
   auto compare = [&] { return line_.larger ? line_.larger->compare(call, whom) : line_.notes->compare(history, call); };
-  auto text = compare();
-  for (auto until = Clock::now() + patience; text.empty() && Clock::now() < until;) {
-    std::this_thread::sleep_for(kLook);
-    text = compare();
-  }
+  auto text = ask_patiently(patience, compare);
   lock.lock();
   trouble_.check();
   if (!text.empty()) fail(text);
@@ -291,7 +259,7 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     if (first == me) first = rank;
     auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
     auto* how = state == MemberRecord::left ? "it left the line" : ended ? "its process ended" : "it failed";
-    fail(c10::str("rank ", first, " is gone (", others, how, "). See why it ended."));
+    fail(gone_text({first}, others + how));
   }
 }
 
@@ -338,21 +306,21 @@ bool Traffic::needs_server() const {
 }
 
 void Traffic::wake_server() {
-  if (!server_) {
-    sigset_t all, before;
-    sigfillset(&all);  // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    server_ = std::make_unique<std::thread>([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
+  if (!server_) server_ = std::make_unique<std::thread>(quiet_thread([this] { serve(); }));
   for_server_.notify_one();
 }
 
 void Traffic::serve() {
   Lock lock(mutex_);
+  bool grace = true;
   while (!stopping_) {
     if (waiting_ || trouble_.exists() || !needs_server()) {
       for_server_.wait(lock);
+      grace = true;
+      continue;
+    }
+    if (std::exchange(grace, false)) {
+      for_server_.wait_for(lock, kGrace);
       continue;
     }
     try {

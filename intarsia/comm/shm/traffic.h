@@ -17,6 +17,7 @@
 #include "intarsia/comm/shm/meet.h"
 #include "intarsia/comm/trouble.h"
 #include "intarsia/comm/wait.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 
@@ -60,6 +61,7 @@ class Traffic {
   static Wait begin(const std::shared_ptr<Traffic>& traffic, std::shared_ptr<Task> task);
 
  private:
+  friend class Mover<Traffic>;
   using Lock = std::unique_lock<std::mutex>;
   using Clock = std::chrono::steady_clock;
   struct Pending;
