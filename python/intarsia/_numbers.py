@@ -156,6 +156,8 @@ class _Scopes(threading.local):
 
     def __init__(self) -> None:
         self.open: list[tuple[int, "NumbersMode | None"]] = []
+        # Of simulations that ended while the mode was at work: PyTorch takes it from the stack for that time, and puts it back.
+        self.at_work: list["NumbersMode"] = []
 
 
 _scopes = _Scopes()
@@ -164,13 +166,13 @@ _scopes = _Scopes()
 @contextlib.contextmanager
 def numbers_scope() -> Iterator[None]:
     """A simulation. Its :class:`NumbersMode` costs every function some microseconds, so it waits for the first value per rank."""
-    _scopes.open.append((_len_torch_function_stack(), None))
+    _scopes.open.append((_len_torch_function_stack(), _scopes.at_work.pop() if _scopes.at_work else None))
     try:
         yield
     finally:
         _, mode = _scopes.open.pop()
-        if mode is not None:
-            _take_out(mode)
+        if mode is not None and not _took_out(mode):
+            _scopes.at_work.append(mode)
 
 
 def expect_numbers() -> None:
@@ -185,12 +187,16 @@ def expect_numbers() -> None:
     _scopes.open[-1] = (depth, mode)
 
 
-def _take_out(mode: "NumbersMode") -> None:
-    above = []
-    while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
-        above.append(top)
+def _took_out(mode: "NumbersMode") -> bool:
+    """Takes a mode from the stack; false if it is not there."""
+    above, found = [], False
+    while _len_torch_function_stack() and not found:
+        top = _pop_mode()
+        found = top is mode
+        above += [] if found else [top]
     for other in reversed(above):
         _push_mode(other)
+    return found
 
 
 def per_rank(values: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -177,6 +177,11 @@ class Collectives(Ranks):
         with self.assertRaisesRegex(ValueError, "simulated ranks hold different values"):
             y.sum().backward()
 
+    def test_wrappers_that_average_between_processes_are_an_error_that_names_those_that_are_simulated(self):
+        model = torch.nn.Linear(2, 1)
+        with self.assertRaisesRegex(NotImplementedError, r"DistributedDataParallel\] is not simulated.*Use replicate\(model\)"):
+            torch.nn.parallel.DistributedDataParallel(model)
+
     def test_coalesced_calls_and_barriers(self):
         a, b = self.x.clone(), torch.ones(1)
         with dist._coalescing_manager(device=torch.device("cpu")):
