@@ -14,19 +14,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.utils.checkpoint import checkpoint
-from training import (
-    data,
-    line,
-    mine,
-    net,
-    plain,
-    same_parameters,
-    shard_blocks,
-    tensor_parallel_trains_as_one,
-    train,
-    trains_as_one,
-    world_size,
-)
+from training import data, line, mine, net, plain, same_parameters, shard_blocks
+from training import tensor_parallel_trains_as_one, train, trains_as_one, world_size
 
 import intarsia
 from intarsia import DTensor, Replicate, Shard, distribute_tensor, fully_shard, init_device_mesh, simulate

@@ -10,20 +10,8 @@ from support import run_ranks
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
-from training import (
-    data,
-    line,
-    mine,
-    net,
-    plain,
-    same_parameters,
-    shard_blocks,
-    tensor_parallel_trains_as_one,
-    train,
-    trains_as_one,
-    whole,
-    world_size,
-)
+from training import data, line, mine, net, plain, same_parameters, shard_blocks
+from training import tensor_parallel_trains_as_one, train, trains_as_one, whole, world_size
 
 import intarsia
 from intarsia import DTensor, Shard, distribute_tensor, fully_shard, init_device_mesh, replicate, simulate
