@@ -306,9 +306,14 @@ bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
 
 void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
   CauseScope cause(op.name.c_str(), true);
-  UnguidedScope own_choices;
   way(arguments);
   for (auto& value : arguments) stack.push_back(std::move(value));
+}
+
+// A way that was taken because of how the arguments lie is made for our own choices.
+void run_own_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
+  UnguidedScope own_choices;
+  run_way(op, way, arguments, stack);
 }
 
 // The way of a call; see docs/a_call.md.
@@ -325,15 +330,16 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
 
   Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
   stack.erase(stack.end() - count, stack.end());
+  // Other ops in the place of this one, as with lists or distances: a guide is asked about each of them.
   if (decided_already) return run_way(op, *op.way, arguments, stack);
-  if (found.decision && found.decision->way) return run_way(op, found.decision->way, arguments, stack);
+  if (found.decision && found.decision->way) return run_own_way(op, found.decision->way, arguments, stack);
   if (!found.decision && op.planner && !op.is_random && is_guided()) found.decision = decided(read_call(op, arguments), found.key, true);
   if (!found.decision) {
     if (auto way = way_for(op, arguments)) {
       auto decision = std::make_shared<Decision>();
       decision->way = std::move(way);
       if (found.key) op.cache.insert(*found.key, decision);
-      return run_way(op, decision->way, arguments, stack);
+      return run_own_way(op, decision->way, arguments, stack);
     }
   }
   auto call = read_call(op, arguments);

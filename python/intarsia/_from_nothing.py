@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.masked
 from torch import nn
 
 from . import _core
@@ -26,9 +27,24 @@ def _on_their_mesh(function: Callable) -> Callable:
     return wrapper
 
 
-# Attention with a zero key, the causal mask that an encoder compares its mask with, and the loss in chunks.
+def _whole_loss(function: Callable) -> Callable:
+    """Chunks are there to save memory, and are cut from plain tensors. The parts of a distributed tensor are small already."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, options: Any = None, **others: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) and _core.is_dtensor(x) for x in (*args, *others.values())):
+            options = None
+        return function(*args, options=options, **others)
+
+    return wrapper
+
+
+# Attention with a zero key, and the causal mask that an encoder compares its mask with.
 nn.functional.multi_head_attention_forward = _on_their_mesh(nn.functional.multi_head_attention_forward)
 nn.modules.transformer._detect_is_causal_mask = _on_their_mesh(nn.modules.transformer._detect_is_causal_mask)
-nn.functional.linear_cross_entropy = _on_their_mesh(nn.functional.linear_cross_entropy)
-torch.svd_lowrank = _on_their_mesh(torch.svd_lowrank)
-torch.pca_lowrank = _on_their_mesh(torch.pca_lowrank)
+nn.functional.linear_cross_entropy = _whole_loss(nn.functional.linear_cross_entropy)
+for _name in ("svd_lowrank", "pca_lowrank", "lobpcg", "unravel_index"):
+    setattr(torch, _name, _on_their_mesh(getattr(torch, _name)))
+for _name in torch.masked.__all__:  # masks of ones, identities of reductions
+    if getattr(torch.masked, _name).__module__ == "torch.masked._ops":
+        setattr(torch.masked, _name, _on_their_mesh(getattr(torch.masked, _name)))

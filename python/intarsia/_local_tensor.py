@@ -14,6 +14,7 @@ from ._numbers import count_of, joined, per_rank, per_rank_int, tree_on, value_o
 
 __all__ = [
     "LocalIntNode",
+    "LocalRunnerMode",
     "LocalTensor",
     "LocalTensorMode",
     "enabled_local_tensor_mode",
@@ -137,6 +138,16 @@ class LocalTensorMode:
         """One tensor that stands for ``cb(rank, value)`` of every rank."""
         with self.disable():
             return LocalTensor({rank: cb(rank, value_on(tensor, rank)) for rank in sorted(self.ranks)})
+
+
+class LocalRunnerMode:
+    """PyTorch's functions that take turns on threads, and send to each other. The ranks of a simulation run in lockstep instead."""
+
+    def __init__(self, ranks: "int | frozenset[int]", concurrency: int, fn: Callable[[int], None]) -> None:
+        raise NotImplementedError(
+            "[LocalRunnerMode] is not simulated: the ranks of a simulation run in lockstep, without turns. In a LocalTensorMode call send "
+            "before recv, or run the functions as ranks of their own, as processes or threads."
+        )
 
 
 def local_tensor_mode() -> "LocalTensorMode | None":

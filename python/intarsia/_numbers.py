@@ -120,6 +120,8 @@ class NumbersMode(TorchFunctionMode):
         return draws_apart[0](func, args, kwargs)
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        if func is torch.Tensor.new_tensor:  # of other data: the tensor tells dtype and device
+            args = (value_on(args[0], 0), *args[1:])
         ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
         if not ranks:
             if func is torch.Tensor.item:
@@ -131,6 +133,8 @@ class NumbersMode(TorchFunctionMode):
                     raise
             return func(*_with_plain_numbers(args), **_with_plain_numbers(kwargs))
         _check_not_distributed(func, args)
+        if func is torch.Tensor.new_tensor:
+            return _rank_by_rank(func, ranks, args, kwargs)
         if func in _BY_PLACE:
             func = _BY_PLACE[func]
             if _is_plain(args[0]):
@@ -152,6 +156,8 @@ class _Scopes(threading.local):
 
     def __init__(self) -> None:
         self.open: list[tuple[int, "NumbersMode | None"]] = []
+        # Of simulations that ended while the mode was at work: PyTorch takes it from the stack for that time, and puts it back.
+        self.at_work: list["NumbersMode"] = []
 
 
 _scopes = _Scopes()
@@ -160,13 +166,13 @@ _scopes = _Scopes()
 @contextlib.contextmanager
 def numbers_scope() -> Iterator[None]:
     """A simulation. Its :class:`NumbersMode` costs every function some microseconds, so it waits for the first value per rank."""
-    _scopes.open.append((_len_torch_function_stack(), None))
+    _scopes.open.append((_len_torch_function_stack(), _scopes.at_work.pop() if _scopes.at_work else None))
     try:
         yield
     finally:
         _, mode = _scopes.open.pop()
-        if mode is not None:
-            _take_out(mode)
+        if mode is not None and not _took_out(mode):
+            _scopes.at_work.append(mode)
 
 
 def expect_numbers() -> None:
@@ -181,12 +187,16 @@ def expect_numbers() -> None:
     _scopes.open[-1] = (depth, mode)
 
 
-def _take_out(mode: "NumbersMode") -> None:
-    above = []
-    while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
-        above.append(top)
+def _took_out(mode: "NumbersMode") -> bool:
+    """Takes a mode from the stack; false if it is not there."""
+    above, found = [], False
+    while _len_torch_function_stack() and not found:
+        top = _pop_mode()
+        found = top is mode
+        above += [] if found else [top]
     for other in reversed(above):
         _push_mode(other)
+    return found
 
 
 def per_rank(values: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -260,26 +270,48 @@ def _rank_by_rank(func: Callable, ranks: int, args: tuple, kwargs: dict) -> Any:
     return made.requires_grad_() if needs_grad else made
 
 
-def _get_places(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-    """``tensor[index]`` where numbers of the index are one per rank, which PyTorch's indexing does not take."""
+def _place(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple]:
+    """What is left to do of ``tensor[index]`` where numbers of the index are one per rank, which PyTorch's indexing does not take.
+
+    As PyTorch does with whole numbers, these are taken first: a view of the tensor, and the index of that.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    taken = [_dims_taken(item) for item in items]
+    missing = tensor.dim() - sum(taken)
     rest, chosen, dim = [], [], 0
-    for item in index if isinstance(index, tuple) else (index,):
-        if isinstance(item, torch.SymInt):
+    for item, dims in zip(items, taken):
+        if isinstance(item, torch.SymInt) and numbers_of(item):
             chosen.append((dim, item))
-            item = slice(None)
-        elif item is not None and not isinstance(item, (int, slice)) or isinstance(item, bool):
-            raise IndexError(f"[__getitem__] a number per simulated rank beside {item!r} in {index}. Use select(dim, number).")
-        rest.append(item)
-        dim += not isinstance(item, int)
-    result = tensor[tuple(rest)]
+        else:
+            rest.append(item)
+        dim += missing if item is Ellipsis else dims
     for dim, number in reversed(chosen):
-        result = result.select(dim, number)
-    return result
+        tensor = tensor.select(dim, number)
+    return tensor, tuple(rest)
+
+
+def _dims_taken(item: Any) -> int:
+    """How many dims of a tensor an item of an index speaks of."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return item.dim() if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) else 1
+
+
+def _get_places(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    view, rest = _place(tensor, index)
+    return view[rest] if rest else view
 
 
 def _set_places(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    place = _get_places(tensor, index)
-    place.copy_(value) if isinstance(value, torch.Tensor) else place.fill_(value)
+    view, rest = _place(tensor, index)
+    if numbers := numbers_of(value):
+        value = per_rank([torch.tensor(number, dtype=tensor.dtype) for number in numbers])
+    if rest:
+        view[rest] = value
+    elif isinstance(value, torch.Tensor):
+        view.copy_(value)
+    else:
+        view.fill_(value)
 
 
 _BY_PLACE = {torch.Tensor.__getitem__: _get_places, torch.Tensor.__setitem__: _set_places}

@@ -267,6 +267,22 @@ def _told(group: SimulatedGroup, of_line: Callable[[list[int]], Any], old: Any) 
     return joined([tree_on(old, rank) if line is None else of_line(line) for rank, line in enumerate(lines)], "object")
 
 
+def _refuse_wrapper(kind: type) -> None:
+    """A wrapper that averages in C++, by the one rank that a process is there: in a simulation an error."""
+    theirs = kind.__init__
+
+    @functools.wraps(theirs)
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        if _group_of(kwargs.get("process_group")) is not None:
+            raise NotImplementedError(
+                f"[{kind.__name__}] is not simulated: its averages are taken between processes. Use replicate(model) or "
+                "fully_shard(model), which are."
+            )
+        theirs(self, module, *args, **kwargs)
+
+    kind.__init__ = init
+
+
 def _mesh_method(name: str, ours: Callable) -> None:
     theirs = getattr(DeviceMesh, name)
 
@@ -341,6 +357,7 @@ _replace(_c10d, "scatter", _by_root("src"))
 _replace(_c10d, "split_group", _split_group)
 for _name in ("gather_object", "send_object_list", "recv_object_list"):
     _replace(_c10d, _name, _refused("Use all_gather_object or broadcast_object_list."))
+_refuse_wrapper(torch.nn.parallel.DistributedDataParallel)
 _mesh_method("get_rank", _mesh_rank)
 _mesh_method("get_coordinate", _mesh_coordinate)
 _mesh_method("get_local_rank", _mesh_local_rank)

@@ -27,7 +27,7 @@ def redistribute_tensor(
     if placements is None:
         raise RuntimeError("[redistribute] placements is needed for redistribute!")
     mesh = _another_mesh(self, device_mesh)
-    _check_not_pending(placements, self.placements if mesh is None else ())
+    _check_not_pending(placements, self.placements, stays=mesh is None)
     if forward_dtype is None and backward_dtype is None:
         moved = _moved(self, mesh, placements, async_op)
     else:
@@ -44,10 +44,12 @@ def _another_mesh(tensor: torch.Tensor, wanted: Any) -> "_core.Mesh | None":
     return core_mesh(wanted)
 
 
-def _check_not_pending(placements: Sequence[Any], now: Sequence[Any]) -> None:
+def _check_not_pending(placements: Sequence[Any], now: Sequence[Any], *, stays: bool) -> None:
+    """What is pending may only stay as it is, on its mesh."""
     for axis, placement in enumerate(placements):
-        before = now[axis] if axis < len(now) else "another mesh"
-        if placement.is_partial() and not (axis < len(now) and _core.same_placement(placement, before)):
+        kept = stays and axis < len(now) and _core.same_placement(placement, now[axis])
+        if placement.is_partial() and not kept:
+            before = now[axis] if stays and axis < len(now) else f"{tuple(now)}{'' if stays else ' on another mesh'}"
             raise RuntimeError(
                 f"[redistribute] Can not redistribute from {before} to {placement}, "
                 "redistributing to Partial is for internal use only!"
@@ -145,7 +147,7 @@ class _Removal:
         if not isinstance(tensor, torch.Tensor) or not _core.is_dtensor(tensor):
             return
         placements = self.plan(name, tensor)
-        _check_not_pending(placements, ())
+        _check_not_pending(placements, tensor.placements, stays=False)
         self.keys.append(name if key is None else key)
         self.tensors.append(tensor.detach())
         self.placements.append(placements)

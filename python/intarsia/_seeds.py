@@ -153,8 +153,23 @@ def _set(theirs: Callable) -> Callable:
     return set_rng_state
 
 
+def _begun(theirs: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def initial_seed() -> Any:
+        if _others is None:
+            return theirs()
+        mine, seeds = _get_state(), []
+        for state in (mine, *_others):
+            _set_state(state)
+            seeds.append(theirs())
+        _set_state(mine)
+        return joined(seeds, "initial_seed")
+
+    return initial_seed
+
+
 _get_state, _set_state = torch.get_rng_state, torch.set_rng_state  # of rank 0
-for _name, _make in (("manual_seed", _seeded), ("get_rng_state", _got), ("set_rng_state", _set)):
+for _name, _make in (("manual_seed", _seeded), ("get_rng_state", _got), ("set_rng_state", _set), ("initial_seed", _begun)):
     _ours = _make(getattr(torch, _name))
     for _place in (torch, torch.random):
         setattr(_place, _name, _ours)

@@ -211,6 +211,11 @@ def distribute_tensor(
         return xla_function("xla_distribute_tensor")(tensor, mesh, placements)
     if placements is None:
         placements = _replicated(mesh)
+    if not tensor.is_leaf and not _is_dtensor(tensor):
+        raise RuntimeError(
+            "[distribute_tensor] the tensor was computed from others, and distribute_tensor should be used to "
+            "distribute leaf tensors, but found non-leaf tensor! Call detach() first, or use DTensor.from_local."
+        )
     if len(placements) != mesh.ndim:
         raise ValueError(
             "[distribute_tensor] `placements` must have the same length as `device_mesh.ndim`! "
@@ -224,11 +229,6 @@ def distribute_tensor(
         else:
             _check_lies_so(tensor, mesh, placements)
         return tensor
-    if not tensor.is_leaf:
-        raise RuntimeError(
-            "[distribute_tensor] the tensor was computed from others, and distribute_tensor should be used to "
-            "distribute leaf tensors, but found non-leaf tensor! Call detach() first, or use DTensor.from_local."
-        )
     if tensor.device.type not in (mesh.device_type, "meta"):
         tensor = tensor.to(mesh.device_type)
     source = None if tensor.is_meta else src_data_rank  # there is nothing to send

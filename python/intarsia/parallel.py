@@ -385,6 +385,13 @@ class _ClassesAreCut(TorchFunctionMode):
                 f"loss_parallel() requires exactly one mesh dim to shard tensor dimension {dim}, but got placements "
                 f"{logits.placements} with {len(axes)} such mesh dim(s)."
             )
+        target = args[1] if len(args) > 1 else (kwargs or {}).get("target")
+        others_cut = any(p.is_shard() for axis, p in enumerate(logits.placements) if axis != axes[0])
+        if others_cut and isinstance(target, torch.Tensor) and not _core.is_dtensor(target):
+            raise ValueError(
+                f"loss_parallel() requires a DTensor as target where the logits are cut along other dims, too, {logits.placements}: "
+                "a plain one may be the whole or this rank's part. Distribute it."
+            )
         loss = func(*args, **(kwargs or {}))
         whole = [Replicate() if axis == axes[0] and p.is_partial() else p for axis, p in enumerate(loss.placements)]
         return loss.redistribute(placements=whole)  # along the classes every rank has the loss, as PyTorch's

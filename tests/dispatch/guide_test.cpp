@@ -69,6 +69,17 @@ TEST(Guide, IsLeftOutInItsScopeAndInsideOfWays) {
   });
 }
 
+TEST(Guide, IsAskedAboutTheOpsThatTakeThePlaceOfAnother) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto cut = cut_rows(torch::ones({6, 4}), n);
+    std::vector<std::string> asked;
+    Guided guided([&](const Question& q) { return asked.push_back(q.call.schema.name()), std::nullopt; });
+    at::dist(cut, cut);
+    at::_foreach_exp({cut});
+    EXPECT_EQ(asked, (std::vector<std::string>{"aten::sub", "aten::linalg_vector_norm", "aten::exp"}));
+  });
+}
+
 TEST(Means, OfEqualShardsMayStayPendingAverages) {
   for_each_world({2, 4}, [](int64_t n) {
     auto x = torch::randn({2 * n, 3}), odd = torch::randn({2 * n + 1, 3});

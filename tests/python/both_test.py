@@ -155,6 +155,11 @@ def rules_see_keyword_tensors_and_no_defaults(mesh):
     return [(y.placements, y.full_tensor().tolist()) for y in calls]
 
 
+def a_loss(logits):
+    with loss_parallel():
+        return F.cross_entropy(logits, torch.tensor([0, 1]), reduction="sum")
+
+
 def errors_say_what_pytorchs_say(mesh):
     grid, x = init_device_mesh("cpu", (2, 1)), cut(mesh, 4)
     return [
@@ -164,6 +169,8 @@ def errors_say_what_pytorchs_say(mesh):
         told(lambda: x + distribute_tensor(torch.ones(4), grid, [Shard(0), Replicate()]), "different meshes"),
         told(lambda: distribute_tensor(torch.ones(2), mesh, [Shard(0), Shard(0)]), "`placements` must have the same length as `device_mesh.ndim`!"),
         told(lambda: DTensor.from_local(x, mesh, [Shard(0)]), "the local_tensor argument only accepts torch.Tensor but got"),
+        told(lambda: distribute_tensor(torch.ones(2, requires_grad=True) * 2, grid, [Shard(0)]), "distribute leaf tensor"),
+        told(lambda: a_loss(distribute_tensor(torch.ones(2, 3), grid, [Shard(0), Shard(1)])), "requires a DTensor"),
     ]
 
 

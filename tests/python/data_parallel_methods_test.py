@@ -1,6 +1,5 @@
 """Every method and argument of PyTorch's fully_shard and replicate is there, and does what it says."""
 
-import copy
 import importlib
 import inspect
 import unittest
@@ -15,7 +14,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.utils.checkpoint import checkpoint
-from training import data, line, mine, net, plain, same_parameters, shard_blocks, train, trains_as_one, world_size
+from training import data, line, mine, net, plain, same_parameters, shard_blocks
+from training import tensor_parallel_trains_as_one, train, trains_as_one, world_size
 
 import intarsia
 from intarsia import DTensor, Replicate, Shard, distribute_tensor, fully_shard, init_device_mesh, simulate
@@ -285,16 +285,7 @@ def parameters_choose_their_mesh() -> None:
 
 
 def replicas_of_tensor_parallel_models_train_as_one() -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-    expected = copy.deepcopy(model)
-    plan = {"0": intarsia.parallel.ColwiseParallel(), "2": intarsia.parallel.RowwiseParallel()}
-    intarsia.parallel.parallelize_module(model, mesh["tp"], plan)
-    replicate_with_fsdp(model, mesh=mesh["dp"])
-    train(model, *(mine(t, mesh["dp"]) for t in data()))
-    train(expected, *data())
-    same_parameters(model, expected)
+    tensor_parallel_trains_as_one(lambda model, mesh: replicate_with_fsdp(model, mesh=mesh))
 
 
 ON_A_GRID = [averages_over_copies_wait, parameters_choose_their_mesh, replicas_of_tensor_parallel_models_train_as_one]

@@ -10,12 +10,12 @@ from support import run_ranks
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
-from training import data, line, mine, net, plain, same_parameters, shard_blocks, train, trains_as_one, whole, world_size
+from training import data, line, mine, net, plain, same_parameters, shard_blocks
+from training import tensor_parallel_trains_as_one, train, trains_as_one, whole, world_size
 
 import intarsia
 from intarsia import DTensor, Shard, distribute_tensor, fully_shard, init_device_mesh, replicate, simulate
 from intarsia.data_parallel import FSDPModule, ReplicatedModule, register_fsdp_forward_method
-from intarsia.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 # --- each runs in a simulation and on real ranks
 
@@ -263,16 +263,8 @@ def copies_of_shards_train_as_one() -> None:
 
 
 def tensor_parallel_models_train_as_one() -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    for prepare in (lambda m: fully_shard(m, mesh=mesh["dp"]), lambda m: replicate(m, device_mesh=mesh["dp"])):
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-        expected = copy.deepcopy(model)
-        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-        prepare(model)
-        train(model, *(mine(t, mesh["dp"]) for t in data()))
-        train(expected, *data())
-        same_parameters(model, expected)
+    tensor_parallel_trains_as_one(lambda model, mesh: fully_shard(model, mesh=mesh))
+    tensor_parallel_trains_as_one(lambda model, mesh: replicate(model, device_mesh=mesh))
 
 
 def resharding_to_a_smaller_group_changes_no_number() -> None:

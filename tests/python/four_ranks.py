@@ -3,6 +3,9 @@
 import unittest
 import warnings
 
+import torch
+import torch.distributed as dist
+
 from intarsia import init_device_mesh, simulate
 
 
@@ -14,3 +17,17 @@ class Simulated(unittest.TestCase):
         self.enterContext(simulate(4))
         self.mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
         self.grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+def values(tensor, count=4):
+    """The value of every rank; a plain tensor is the same on all."""
+    return [v.tolist() for v in tensor._local_tensors.values()] if hasattr(tensor, "_local_tensors") else [tensor.tolist()] * count
+
+
+class Ranks(Simulated):
+    def setUp(self):
+        super().setUp()
+        self.rank = dist.get_rank()
+
+    def check(self, tensor, expected):
+        self.assertEqual(values(tensor), [torch.as_tensor(value).tolist() for value in expected])

@@ -15,6 +15,7 @@ intarsia.install()
 
 from torch.distributed._local_tensor import (  # noqa: E402
     LocalIntNode,
+    LocalRunnerMode,
     LocalTensor,
     LocalTensorMode,
     enabled_local_tensor_mode,
@@ -72,6 +73,10 @@ class Local(unittest.TestCase):
             with self.assertRaisesRegex(error, text):
                 LocalTensor(values)
 
+    def test_functions_that_take_turns_are_an_error(self):
+        with self.assertRaisesRegex(NotImplementedError, "lockstep.*call send before recv"):
+            LocalRunnerMode(2, 2, print)
+
     def test_the_innermost_mode_is_known(self):
         self.assertIsNone(local_tensor_mode())
         with LocalTensorMode(4) as mode:
@@ -80,6 +85,17 @@ class Local(unittest.TestCase):
                 self.assertIsNone(enabled_local_tensor_mode())
                 self.assertIs(local_tensor_mode(), mode)
         self.assertIsNone(local_tensor_mode())
+
+    def test_a_mode_that_pauses_inside_of_a_function_goes_on_and_leaves_nothing_behind(self):
+        def pause(x):
+            with local_tensor_mode().disable():
+                return x
+
+        with LocalTensorMode(4):
+            x = rank_map(lambda rank: torch.tensor([rank]))
+            torch.overrides.handle_torch_function(pause, (x,), x)
+            self.assertEqual(str(x.item()), "0|1|2|3")
+        self.assertEqual(torch._C._len_torch_function_stack(), 0)
 
     def test_numbers_per_rank_are_pytorchs(self):
         with LocalTensorMode(4):

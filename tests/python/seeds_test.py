@@ -78,6 +78,12 @@ class Seeds(Simulated):
         for rank, value in enumerate(self.values(drawn)):
             self.assertTrue(torch.equal(value, alone(rank, lambda: torch.rand(rank + 1))[0]))
 
+    def test_each_rank_knows_its_seed(self):
+        torch.manual_seed(self.mesh.get_local_rank() + 7)
+        self.assertEqual(str(torch.initial_seed()), "7|8|9|10")
+        torch.manual_seed(3)
+        self.assertEqual(torch.initial_seed(), 3)
+
     def test_what_can_not_be_drawn_by_each_rank_is_an_error(self):
         torch.manual_seed(self.mesh.get_local_rank())
         with self.assertRaisesRegex(NotImplementedError, "requires a gradient"):

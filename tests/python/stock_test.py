@@ -44,6 +44,7 @@ MATRICES = {  # of one [8, 8]
     "norm": lambda x: x.norm(), "norm0": lambda x: torch.linalg.vector_norm(x, 3, dim=0), "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf")),
     "histc": lambda x: x.histc(4, -2, 2), "norm_view": lambda x: torch.stack([x.norm(), x.norm()]), "norm_scaled": lambda x: x.norm() * 2,
     "embedding": lambda x: F.embedding(torch.zeros_like(x[0], dtype=torch.long), x), "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2),
+    "list": lambda x: torch._foreach_exp([x])[0], "safe": lambda x: torch.softmax(x, 1, dtype=torch.float64),
     "kthvalue": lambda x: x.kthvalue(2, 1)[0], "bucketize": lambda x: x.long() + 1, "equal": lambda x: x == x, "gt": lambda x: x > 0,
 }
 PAIRS = {  # of two [8, 8]
@@ -52,6 +53,8 @@ PAIRS = {  # of two [8, 8]
     "addmm": lambda x, y: torch.addmm(x, x, y), "linear": F.linear, "where": lambda x, y: torch.where(x > 0, x, y), "mse": F.mse_loss,
     "l1_sum": lambda x, y: F.l1_loss(x, y, reduction="sum"), "eq": torch.eq, "cat": lambda x, y: torch.cat([x, y]), "dot": lambda x, y: (x * y).sum(),
     "bmm": lambda x, y: torch.bmm(x.view(2, 4, 8), y.view(2, 8, 4)), "outer": lambda x, y: x.unsqueeze(2) * y.unsqueeze(1),
+    "dist": torch.dist, "dist1": lambda x, y: torch.dist(x, y, 1), "lists": lambda x, y: torch._foreach_add([x], [y])[0],
+    "list_products": lambda x, y: torch._foreach_mul([x], [y])[0], "logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()),
     "copysign": torch.copysign, "fmod": torch.fmod, "logaddexp": torch.logaddexp, "kron": lambda x, y: torch.einsum("ij,jk->ik", x, y),
 }
 ONE = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial(), "Pavg": Partial("avg"), "Pmax": Partial("max")}
@@ -67,8 +70,8 @@ KNOWN = {
     "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together. The largest absolute value is not that
-# of the largest value, so what is pending is reduced first.
-SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P"}
+# of the largest value, so what is pending is reduced first. A loss that is made of several ops moves an operand for each that needs it.
+SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0"}
 
 
 def placed(mesh, kind, seed):

@@ -1,10 +1,13 @@
 """What the tests of data parallelism share: a model, its data, its training on one process, and comparisons."""
 
+import copy
+
 import torch
 from torch import nn
 
 import intarsia
 from intarsia import DTensor, Shard, distribute_tensor, fully_shard, init_device_mesh
+from intarsia.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 BATCH = 24
 
@@ -75,6 +78,19 @@ def trains_as_one(prepare) -> None:
     prepare(model)
     train(model, *(mine(t) for t in data()))
     same_parameters(model, plain())
+
+
+def tensor_parallel_trains_as_one(prepare) -> None:
+    """On a 2 x 2 grid; ``prepare`` takes the model and the mesh of its data parallelism."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    expected = copy.deepcopy(model)
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    prepare(model, mesh["dp"])
+    train(model, *(mine(t, mesh["dp"]) for t in data()))
+    train(expected, *data())
+    same_parameters(model, expected)
 
 
 def shard_blocks(model: nn.Module, **options) -> None:

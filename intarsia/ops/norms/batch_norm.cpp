@@ -8,6 +8,7 @@
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
 #include "intarsia/ops/reductions/statistics.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
@@ -288,14 +289,20 @@ void batch_norm_backward(Stack& stack) {
 }  // namespace
 
 void add_batch_norm(RuleTable& t) {
-  t.always("aten::native_batch_norm", with_running);
-  t.always("aten::_native_batch_norm_legit", with_running);
-  t.always("aten::_native_batch_norm_legit.no_stats", without_running);
-  t.always("aten::_native_batch_norm_legit_no_training", no_training);
-  t.always("aten::_batch_norm_with_update", with_update);
-  t.always("aten::_batch_norm_no_update", no_update);
-  t.always("aten::native_batch_norm_backward", batch_norm_backward);
-  t.always("aten::batch_norm_backward", batch_norm_backward);
+  auto add = [&t](const char* op, Way way) {
+    t.always(op, [way = std::move(way)](Stack& stack) {
+      UnguidedScope own_choices;  // statistics travel, never the input
+      way(stack);
+    });
+  };
+  add("aten::native_batch_norm", with_running);
+  add("aten::_native_batch_norm_legit", with_running);
+  add("aten::_native_batch_norm_legit.no_stats", without_running);
+  add("aten::_native_batch_norm_legit_no_training", no_training);
+  add("aten::_batch_norm_with_update", with_update);
+  add("aten::_batch_norm_no_update", no_update);
+  add("aten::native_batch_norm_backward", batch_norm_backward);
+  add("aten::batch_norm_backward", batch_norm_backward);
 }
 
 }  // namespace intarsia
