@@ -314,12 +314,42 @@ bool meet_plain(c10::ArrayRef<c10::IValue> args) {
   return false;
 }
 
+// Whether the op makes new tensors only: its arguments may then be others of the same values.
+bool makes_new_tensors(const c10::FunctionSchema& schema) {
+  auto aliases = [](auto& one) { return one.alias_info() != nullptr; };
+  return std::none_of(schema.arguments().begin(), schema.arguments().end(), aliases) &&
+         std::none_of(schema.returns().begin(), schema.returns().end(), aliases);
+}
+
+// The plain tensor as one that stands for its value on every rank. Gradients go where those of the plain one go, and not by a node
+// in between, which would add them up by themselves first: see Note [Gradients rank by rank].
+at::Tensor for_every_rank(const at::Tensor& plain, size_t slots, bool by_form) {
+  if (!plain.defined() || plain.dim() == 0 || is_per_rank(plain)) return plain;
+  auto result = per_rank(Shards(slots, tensor_at(plain, 0, by_form).detach()));
+  if (!plain.is_inference()) torch::autograd::impl::set_version_counter(result, torch::autograd::impl::version_counter(plain));
+  if (plain.requires_grad() && at::GradMode::is_enabled()) torch::autograd::impl::set_gradient_edge(result, edge_of(plain));
+  return result;
+}
+
+void lift_plain(at::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
+  auto slots = slots_of(args);
+  auto by_form = without_data(args);
+  for (auto i = stack.size() - args.size(); i < stack.size(); ++i) {
+    stack[i] = argument_at(stack[i], 0, [&](const at::Tensor& tensor) { return for_every_rank(tensor, slots, by_form); });
+  }
+}
+
 }  // namespace
 
 void RankByRank::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto count = op.schema().arguments().size();
   c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
-  if (!differ_by_rank(args) && !(composite_ && meet_plain(args))) return usual_.callBoxed(op, keys, stack);
+  bool mixed = composite_ && meet_plain(args), differ = differ_by_rank(args);
+  if (mixed && !differ && makes_new_tensors(op.schema())) {
+    lift_plain(args, *stack);
+    mixed = false;
+  }
+  if (!differ && !mixed) return usual_.callBoxed(op, keys, stack);
   auto run = [&] { RecordedCall(op, pop_arguments(op, *stack)).run(*stack); };
   if (C10_LIKELY(!OpWatch::open())) return run();
   OpWatch::run(op.schema(), *stack, run);

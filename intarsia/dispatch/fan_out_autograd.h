@@ -11,8 +11,12 @@ namespace intarsia {
 // goes another way than a full one. So where ranks differ, an op is recorded rank by rank: each rank calls the plain op
 // on leaves of its own, and one node in the graph of the per-rank tensors holds these small graphs. Going back, it
 // hands each rank its gradient and runs that rank's own graph. The numbers are those of the rank alone, by construction.
-// Where all ranks have the same sizes, LibTorch's own kernel does it all at once, unless it is made of other ops and meets
-// plain tensors, too: it may make values of these alone and write the results of others into them (isclose does).
+// Where all ranks have the same sizes, LibTorch's own kernel does it all at once. Plain tensors that an op made of other ops meets
+// become one value per rank before that: it may make values of these alone and write the results of others into them
+// (isclose does). If it also writes to its arguments or returns views of them, it is recorded rank by rank.
+//
+// A recorded op of several parts is one node, which adds up the gradients of an input that it uses twice (rms_norm) before others
+// are added to them. A rank alone adds one after the other, so the last bit may differ: another reason to prefer LibTorch's kernel.
 class RankByRank final : public c10::OperatorKernel {
  public:
   // `usual` is LibTorch's kernel.

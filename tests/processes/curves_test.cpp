@@ -23,7 +23,7 @@ std::vector<std::vector<double>> curve_of(const MakeTrainee& make, const Paralle
 TEST(CurvesProcesses, AreExactlyThoseOfASimulation) {
   auto n = current_world().size(), rank = current_world().hosted()[0];
   for (auto& way : ways()) {
-    for (auto& make : {MakeTrainee(mlp_trainee), MakeTrainee(cnn_trainee)}) {
+    for (auto& make : {MakeTrainee(mlp_trainee), MakeTrainee(cnn_trainee), MakeTrainee(tied_llama)}) {
       auto real = curve_of(make, way);
       auto world = simulate(n);
       auto simulated = curve_of(make, way);
