@@ -29,7 +29,9 @@ struct FromLocalOptions {
 };
 
 // Takes each rank's `local` as its shard. Shares memory with it; but one plain tensor that is given for all ranks of a
-// simulation is copied for each. Differentiable. Without a shape or run_check all shards are taken to have equal shapes.
+// simulation is copied for each, and so is one that does not lie in memory as the strides say, or whose elements overlap.
+// Differentiable. Without a shape or run_check all shards are taken to have equal shapes; without strides or run_check, to have their
+// dims in the same order in memory.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                       const FromLocalOptions& options = {});
 
