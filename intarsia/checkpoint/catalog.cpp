@@ -103,7 +103,12 @@ void try_to_remove(const std::string& path) {
 }
 
 void remove_abandoned(const std::string& folder) {
-  for (auto& name : names_in(folder)) {
+  std::vector<std::string> names;
+  try {
+    names = names_in(folder);
+  } catch (const c10::Error&) {  // a folder that may be written to, but not listed
+  }
+  for (auto& name : names) {
     if (!is_being_written(name)) continue;
     auto path = folder + "/" + name, lock = path + "/" + kLockName;
     if (!is_in_use(path, lock)) try_to_remove(path);

@@ -14,8 +14,8 @@
 namespace intarsia::checkpoint {
 namespace {
 
-constexpr int64_t kLine = 128;  // bytes that are copied at a time
-constexpr int64_t kStep = 4096;  // and that are in the first cache when they are counted
+constexpr int64_t kLine = 128;   // bytes that are copied at a time
+constexpr int64_t kStep = 1024;  // and that are counted and copied while they are in the first cache
 
 // Whole lines to a place that is aligned to 32 bytes, without reading what stood there: a plain copy moves half as much again.
 void copy_lines(char* to, const char* from, int64_t bytes) {
@@ -30,26 +30,33 @@ void copy_lines(char* to, const char* from, int64_t bytes) {
 #endif
 }
 
+// Asks for what comes after these bytes: counting would wait for it.
+void ask_for_next(const char* from, int64_t bytes) {
+#ifdef __AVX2__
+  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(from + bytes + i, _MM_HINT_T0);
+#endif
+}
+
 void finish_lines() {
 #ifdef __AVX2__
   _mm_sfence();  // others see them
 #endif
 }
 
-// Calls `count(from, bytes)` for what has just been copied.
+// Calls `count(from, bytes)` for what is about to be copied.
 template <class Count>
 void copy(char* to, const char* from, int64_t bytes, const Count& count) {
   auto plain = [&](int64_t some) {
-    memcpy(to, from, some);
     count(from, some);
+    memcpy(to, from, some);
     to += some, from += some, bytes -= some;
   };
   auto ahead = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % 32);
   if (ahead) plain(ahead < bytes ? ahead : bytes);
   while (bytes >= kLine) {
     auto some = bytes < kStep ? bytes / kLine * kLine : kStep;
-    copy_lines(to, from, some);
     count(from, some);
+    copy_lines(to, from, some);
     to += some, from += some, bytes -= some;
   }
   if (bytes) plain(bytes);
@@ -69,7 +76,10 @@ uint64_t copy_counted_avx2(void* to, const void* from, int64_t bytes) {
   XXH3_INITSTATE(&state);
   XXH3_64bits_reset(&state);
   copy(static_cast<char*>(to), static_cast<const char*>(from), bytes,
-       [&](const char* copied, int64_t some) { XXH3_64bits_update(&state, copied, some); });
+       [&](const char* some, int64_t length) {
+         ask_for_next(some, length);
+         XXH3_64bits_update(&state, some, length);
+       });
   return XXH3_64bits_digest(&state);
 }
 

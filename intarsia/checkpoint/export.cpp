@@ -83,7 +83,11 @@ void write_pieces(const std::string& folder, const std::vector<PlannedFile>& fil
     for (auto& tensor : planned.tensors) {
       for (auto* piece : pieces[tensor.name]) {
         if (!file) file.emplace(OpenFile::changing(folder + "/" + planned.name));
-        write_box(*file, tensor, *piece, progress);
+        try {
+          write_box(*file, tensor, *piece, progress);
+        } catch (const c10::Error& error) {
+          TORCH_CHECK(false, "tensor \"", tensor.name, "\": ", error.what_without_backtrace());
+        }
       }
     }
     if (file) file->sync();
@@ -122,19 +126,24 @@ void export_full(const std::string& place, const Items& items, const ExportOptio
   auto id = told_by_all(world, std::vector<std::string>(world.hosted().size(), new_id()))[0];
   auto folder = path + kSavingMark + id;
   std::optional<OpenFile> lock;
-  together([&] {
-    if (!leads) return;
-    lock.emplace(begin_folder(path, id));
-    remove_abandoned(folder_of(path));
-    make_files(folder, files);
-  });
   int64_t total = 0;
   for (auto& part : parts) total += bytes_of(part);
   Progress progress("exporting " + path, total, options.progress, leads && !options.quiet);
-  together([&] { write_pieces(folder, files, parts, progress); });
-  together([&] {
-    if (leads) complete_folder(folder, path);
-  });
+  try {
+    together([&] {
+      if (!leads) return;
+      lock.emplace(begin_folder(path, id));
+      remove_abandoned(folder_of(path));
+      make_files(folder, files);
+    });
+    together([&] { write_pieces(folder, files, parts, progress); });
+    together([&] {
+      if (leads) complete_folder(folder, path);
+    });
+  } catch (...) {  // on all ranks, so nobody writes any more
+    if (leads) try_to_remove(folder);
+    throw;
+  }
   if (leads) try_to_remove(folder);  // what stood in its place
 }
 

@@ -89,12 +89,13 @@ void OpenFile::read(void* to, int64_t bytes, int64_t offset) const {
 // All pages are asked for at once: one that cannot be read is an error here, not a signal when it is used.
 std::optional<MappedPart> OpenFile::map([[maybe_unused]] int64_t bytes, [[maybe_unused]] int64_t offset) const {
 #ifdef MADV_POPULATE_READ
-  static const int64_t page = ::sysconf(_SC_PAGESIZE);
-  auto skipped = offset % page;
-  auto* begin = ::mmap(nullptr, bytes + skipped, PROT_READ, MAP_SHARED, descriptor_, offset - skipped);
+  auto skipped = offset % kLargePage, end = (offset + bytes + kLargePage - 1) / kLargePage * kLargePage;
+  auto whole = std::min(end, size()) - (offset - skipped);
+  if (whole < bytes + skipped) return std::nullopt;  // the file is shorter
+  auto* begin = ::mmap(nullptr, whole, PROT_READ, MAP_SHARED, descriptor_, offset - skipped);
   if (begin == MAP_FAILED) return std::nullopt;
-  MappedPart part(begin, bytes + skipped, skipped);
-  if (::madvise(begin, bytes + skipped, MADV_POPULATE_READ) == 0) return part;
+  MappedPart part(begin, whole, skipped);
+  if (::madvise(begin, whole, MADV_POPULATE_READ) == 0) return part;
 #endif
   return std::nullopt;
 }

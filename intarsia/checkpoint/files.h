@@ -8,6 +8,9 @@
 
 namespace intarsia::checkpoint {
 
+// What the system can map at once, see Note [Large pages].
+constexpr int64_t kLargePage = 2 << 20;
+
 // A part of a file as memory, while it lives.
 class MappedPart {
  public:
@@ -19,7 +22,7 @@ class MappedPart {
 
  private:
   void* begin_;
-  int64_t bytes_, skipped_;  // it begins at a page, before what is wanted
+  int64_t bytes_, skipped_;  // it begins at a large page, before what is wanted
 };
 
 // An open file, closed when it goes.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "intarsia/checkpoint/optimizers.h"
+#include "intarsia/checkpoint/safetensors.h"
 #include "intarsia/core/overloaded.h"
 #include "intarsia/data_parallel/fully_shard.h"
 
@@ -41,6 +42,18 @@ void check_distinct(const char* where, const Container& names) {
   for (auto& [name, value] : names) {
     TORCH_CHECK_VALUE(seen.insert(name).second, "[checkpoint::", where, "] \"", name,
                       "\" is there twice. Give each item a name of its own.");
+  }
+}
+
+// Told here, before ranks write or exchange anything: of a plain tensor it may be so on one rank only.
+void check_storable(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided, "[checkpoint::save] \"", name, "\" is of the layout ", tensor.layout(),
+                   ", and files hold strided tensors. Save to_dense() of it, or its parts.");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), "[checkpoint::save] \"", name, "\" is on the meta device and has no values. Leave it out.");
+  try {
+    dtype_name(tensor.scalar_type());
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_TYPE(false, "[checkpoint::save] \"", name, "\": ", error.what_without_backtrace());
   }
 }
 
@@ -87,6 +100,7 @@ Contents contents_of(const Items& items) {
                item.content());
   }
   check_distinct("save", contents.tensors);
+  for (auto& [name, tensor] : contents.tensors) check_storable(name, tensor);
   return contents;
 }
 
@@ -122,6 +136,10 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                           },
                           [&](const Value&) { wanted.values.push_back(scope); }},
                item.content());
+  }
+  for (auto& [name, tensor] : wanted.tensors) {
+    TORCH_CHECK_VALUE(!tensor.is_meta(), "[checkpoint::load] \"", name,
+                      "\" is on the meta device and has no memory to read into. Give it some first, as to_empty() does in Python.");
   }
   return wanted;
 }

@@ -86,21 +86,26 @@ Match match(const Wanted& wanted, const CheckpointIndex& index, const Rename& re
     } else if (target.sizes() != at::IntArrayRef(found->second.shape)) {
       result.mismatched.push_back(
           c10::str(name, ": ", at::IntArrayRef(found->second.shape), " in the checkpoint, ", target.sizes(), " here"));
+    } else if (!c10::canCast(found->second.dtype, target.scalar_type())) {
+      result.mismatched.push_back(
+          c10::str(name, ": ", found->second.dtype, " in the checkpoint, ", target.scalar_type(), " here, which cannot hold its values"));
     } else {
       result.tensors.push_back({&found->second, {name, target}});
     }
   }
+  std::set<std::string> values;
+  for (auto& [name, value] : index.values) values.insert(name);
   for (auto& name : wanted.values) {
     if (index.values.contains(rename(name))) continue;
     result.missing.push_back(name);
-    result.missing_lines.push_back(name);
+    result.missing_lines.push_back(name + (result.missing_lines.size() < kMostNamed ? near_miss(rename(name), values) : ""));
   }
   return result;
 }
 
 void refuse_mismatch(const std::string& path, const Match& match) {
   auto text = listed("missing in the checkpoint", match.missing_lines) + listed("unexpected in the checkpoint", match.unexpected) +
-              listed("of another shape", match.mismatched);
+              listed("of another shape or kind", match.mismatched);
   TORCH_CHECK_VALUE(text.empty(), path, " does not fit what is loaded:", text,
                     "\nRename with LoadOptions::rename, or load what fits with strict = false.");
 }

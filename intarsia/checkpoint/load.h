@@ -30,7 +30,7 @@ class Loaded {
   const ValueMap& values() const { return values_; }
   const std::vector<std::string>& missing() const { return missing_; }        // asked for, but not there
   const std::vector<std::string>& unexpected() const { return unexpected_; }  // there, but not asked for
-  const std::vector<std::string>& mismatched() const { return mismatched_; }  // of another shape
+  const std::vector<std::string>& mismatched() const { return mismatched_; }  // of another shape or kind
 
  private:
   friend Loaded load(const std::string&, const Items&, const LoadOptions&);

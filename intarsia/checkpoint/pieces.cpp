@@ -52,11 +52,6 @@ std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors, s
       auto box = whole_box(tensor.sizes());
       if (box.count() && parts[0].rank == 0) parts[0].pieces.push_back({name, box, tensor});
     }
-    try {
-      dtype_name(tensor.scalar_type());
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_TYPE(false, "[checkpoint::save] \"", name, "\": ", error.what_without_backtrace());
-    }
     forms[name] = {tensor.scalar_type(), c10::DimVector(tensor.sizes()), text, {}};
   }
   return parts;

@@ -62,6 +62,7 @@ PendingSave save_async(const std::string& path, const Items& items, const SaveOp
   auto state = std::make_shared<PendingSave::State>();
   state->thread = std::thread([saving, state = state.get()]() mutable {
     try {
+      saving->look_for_others();
       saving->write();
       saving->finish_alone();
     } catch (...) {

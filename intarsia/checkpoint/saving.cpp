@@ -11,6 +11,7 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/large_pages.h"
 #include "intarsia/checkpoint/tell.h"
 #include "intarsia/checkpoint/writer.h"
 
@@ -144,8 +145,6 @@ Saving::Saving(const World& world, const std::string& path, const Items& items, 
     if (lock_) try_to_remove(path_ + kSavingMark + id_);
     throw;
   }
-  // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
-  if (leads()) remove_abandoned(folder_of(path_));
 }
 
 // All ranks name one place, and write where the first one says.
@@ -169,7 +168,7 @@ void Saving::copy_to_memory() {
   auto& buffer = copies();
   if (!buffer.defined() || buffer.numel() < total) {
     buffer = at::Tensor();  // the old one goes before the new one comes
-    buffer = at::empty({total}, at::kByte);
+    buffer = memory_in_large_pages(total);
   }
   int64_t offset = 0;
   for (auto& part : parts_) {
@@ -187,6 +186,8 @@ void Saving::copy_to_memory() {
 }
 
 void Saving::write() {
+  // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
+  if (leads()) remove_abandoned(folder_of(path_));
   int64_t total = 0;
   for (auto& part : parts_) total += bytes_of(part);
   Progress progress("saving " + path_, total, options_.progress, leads() && !options_.quiet);
@@ -252,11 +253,15 @@ void Saving::take_part() {
   if (static_cast<int64_t>(world_.hosted().size()) == world_.size()) return;
   auto rank = world_.hosted()[0];
   do_together(world_, "checkpoint::save", [&] { mine_.emplace(Presence::of_mine(folder_, rank)); });
-  do_together(world_, "checkpoint::save", [&] {  // everybody's is there now
-    for (int64_t other = 0; other < world_.size(); ++other) {
-      if (other != rank && (leads() || other == 0)) others_.push_back(Presence::of_another(folder_, other));
-    }
-  });
+}
+
+// The folder keeps its name until this rank, too, has written its part.
+void Saving::look_for_others() {
+  if (!mine_) return;
+  auto rank = world_.hosted()[0];
+  for (int64_t other = 0; other < world_.size(); ++other) {
+    if (other != rank && (leads() || other == 0)) others_.push_back(Presence::of_another(folder_, other));
+  }
 }
 
 void Saving::finish_alone() {

@@ -12,15 +12,16 @@
 
 namespace intarsia::checkpoint {
 
-// One save, from the beginning to the end. Of its steps, `write` and `finish_alone` do not communicate.
+// One save, from the beginning to the end. Of its steps, `look_for_others`, `write` and `finish_alone` do not communicate.
 class Saving {
  public:
   // All ranks agree on the folder to write to.
   Saving(const World& world, const std::string& path, const Items& items, SaveOptions options);
 
-  void take_part();       // before finish_alone: each rank shows that it lives, where the others can see it
-  void copy_to_memory();  // so that what is saved may change
-  void write();           // what the hosted ranks own; errors are noted, and told by what follows
+  void take_part();        // before finish_alone: each rank shows that it lives, where the others can see it
+  void copy_to_memory();   // so that what is saved may change
+  void look_for_others();  // after take_part and before write
+  void write();            // what the hosted ranks own; errors are noted, and told by what follows
 
   // Rank 0 makes one checkpoint of all that was written. An error of any rank is an error on all of them.
   void finish_together();

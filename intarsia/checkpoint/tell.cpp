@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -11,24 +12,45 @@
 
 namespace intarsia::checkpoint {
 
+namespace {
+
+constexpr int64_t kShort = 248;  // what most texts have at most: they travel with their lengths
+
+// What every rank of the axis gives, one behind the other.
+std::string gathered(const Axis& axis, const std::string& mine, const std::vector<int64_t>& counts) {
+  auto own = at::empty({static_cast<int64_t>(mine.size())}, at::kByte),
+       all = at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, at::kByte);
+  std::memcpy(own.mutable_data_ptr(), mine.data(), mine.size());
+  axis.all_gather({own}, {all}, {counts});
+  return std::string(reinterpret_cast<const char*>(all.const_data_ptr()), all.numel());
+}
+
+}  // namespace
+
+// The first message of a rank has the length of its text and, if that is short, the text. Long ones follow in a second.
 std::vector<std::string> told_by_all(const World& world, const std::vector<std::string>& mine) {
   if (static_cast<int64_t>(mine.size()) == world.size()) return mine;
   TORCH_INTERNAL_ASSERT(mine.size() == 1, "a real process hosts one rank");
   CauseScope cause("checkpoint", false);
   WorldScope scope(world);
   auto& everyone = Axis::whole(init_device_mesh(c10::kCPU, {world.size()}));
-  auto length = at::scalar_tensor(static_cast<int64_t>(mine[0].size()), at::kLong).view({1}),
-       lengths = at::empty({world.size()}, at::kLong);
-  everyone.all_gather({length}, {lengths}, {std::vector<int64_t>(world.size(), 1)});
-  std::vector<int64_t> counts(lengths.const_data_ptr<int64_t>(), lengths.const_data_ptr<int64_t>() + world.size());
-  auto own = at::empty({counts[world.hosted()[0]]}, at::kByte), all = at::empty({lengths.sum().item<int64_t>()}, at::kByte);
-  std::memcpy(own.mutable_data_ptr(), mine[0].data(), mine[0].size());
-  everyone.all_gather({own}, {all}, {counts});
+  auto length = static_cast<int64_t>(mine[0].size());
+  bool is_short = length <= kShort;
+  std::string first(sizeof(length) + kShort, '\0');
+  std::memcpy(first.data(), &length, sizeof(length));
+  if (is_short) mine[0].copy(first.data() + sizeof(length), length);
+  auto firsts = gathered(everyone, first, std::vector<int64_t>(world.size(), first.size()));
+  std::vector<int64_t> lengths(world.size()), left(world.size(), 0);
+  for (size_t rank = 0; rank < lengths.size(); ++rank) {
+    std::memcpy(&lengths[rank], firsts.data() + rank * first.size(), sizeof(length));
+    if (lengths[rank] > kShort) left[rank] = lengths[rank];
+  }
+  bool all_short = *std::max_element(lengths.begin(), lengths.end()) <= kShort;
+  auto rest = all_short ? "" : gathered(everyone, is_short ? "" : mine[0], left);
   std::vector<std::string> texts;
-  auto* next = reinterpret_cast<const char*>(all.const_data_ptr());
-  for (auto count : counts) {
-    texts.emplace_back(next, count);
-    next += count;
+  for (size_t rank = 0, next = 0; rank < lengths.size(); next += left[rank++]) {
+    auto at = rank * first.size() + sizeof(length);
+    texts.push_back(left[rank] ? rest.substr(next, left[rank]) : firsts.substr(at, lengths[rank]));
   }
   return texts;
 }

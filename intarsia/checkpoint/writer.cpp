@@ -16,33 +16,61 @@ at::Tensor as_stored(const at::Tensor& values) { return values.cpu().resolve_con
 
 constexpr int64_t kSyncedAtOnce = 16 << 20;
 
-// A file of a rank, written from its beginning to its end: the disk begins with what is there while the rest is copied.
+// Note [Large pages]
+// The system keeps a file in pages as large as the writes that it came in. In large ones a load maps it almost for nothing, while
+// to map every 4 kB by itself takes longer than to copy them. So a file is written in whole large pages, from its beginning to
+// its end: from where the values are, and what is less than a page is gathered before.
 class PartFile {
  public:
   explicit PartFile(OpenFile file) : file_(std::move(file)) {}
-  void write(const char* data, int64_t bytes) {
-    file_.write(data, bytes, end_);
+  // How many bytes are missing to the end of a page.
+  int64_t room() const { return kLargePage - end_ % kLargePage; }
+  void write(const char* data, int64_t bytes) {  // at most as many
+    if (bytes == kLargePage) {
+      put(data, bytes);
+    } else {
+      gathered_.append(data, bytes);
+      if (bytes == room()) flush();
+    }
     end_ += bytes;
-    if (end_ - synced_ < kSyncedAtOnce) return;
-    file_.begin_sync(end_ - synced_, synced_);
-    synced_ = end_;
+  }
+  void flush() {
+    put(gathered_.data(), gathered_.size());
+    gathered_.clear();
   }
   void sync() { file_.sync(); }
   int64_t end() const { return end_; }
 
  private:
+  void put(const char* data, int64_t bytes) {
+    file_.write(data, bytes, written_);
+    written_ += bytes;
+    if (written_ - synced_ < kSyncedAtOnce) return;
+    file_.begin_sync(written_ - synced_, synced_);  // the disk begins with what is there while the rest is copied
+    synced_ = written_;
+  }
+
   OpenFile file_;
-  int64_t end_ = 0, synced_ = 0;
+  std::string gathered_;
+  int64_t end_ = 0, written_ = 0, synced_ = 0;
 };
 
-// A block is counted and written while it is in the cache.
+void write_all(PartFile& file, const char* data, int64_t bytes) {
+  for (int64_t some; bytes > 0; data += some, bytes -= some) file.write(data, some = std::min(bytes, file.room()));
+}
+
+// Blocks are counted and written while they are in the cache.
 std::vector<uint64_t> write_counted(PartFile& file, const char* data, int64_t bytes, Progress& progress) {
   std::vector<uint64_t> checksums;
-  for (int64_t done = 0; done < bytes; done += kChecksumBlock) {
-    auto length = std::min(kChecksumBlock, bytes - done);
-    checksums.push_back(checksum_of(data + done, length));
-    file.write(data + done, length);
-    progress.add(length);
+  for (int64_t done = 0, counted = 0; done < bytes;) {
+    auto some = std::min(bytes - done, file.room());
+    for (int64_t length; counted < done + some; counted += length) {
+      length = std::min(kChecksumBlock, bytes - counted);
+      checksums.push_back(checksum_of(data + counted, length));
+      progress.add(length);
+    }
+    file.write(data + done, some);
+    done += some;
   }
   return checksums;
 }
@@ -83,11 +111,12 @@ CheckpointIndex write_part(const std::string& folder, const std::string& name, c
   make_distinct(stored);
   auto header = header_for(stored, {{"format", "pt"}});
   PartFile file(OpenFile::writing(folder + "/" + name));
-  file.write(header.data(), header.size());
+  write_all(file, header.data(), header.size());
   for (size_t i = 0; i < order.size(); ++i) {
     auto values = as_stored(order[i]->values);
     try {
       auto checksums = write_counted(file, static_cast<const char*>(values.const_data_ptr()), stored[i].bytes, progress);
+      if (i + 1 == order.size()) file.flush();
       result.tensors.at(order[i]->tensor).pieces.push_back({0, stored[i].offset, order[i]->box, std::move(checksums)});
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, "tensor \"", order[i]->tensor, "\": ", error.what_without_backtrace());

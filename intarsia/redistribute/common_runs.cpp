@@ -2,7 +2,23 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/shm/copy_past_caches.h"
+
 namespace intarsia {
+namespace {
+
+// What is too large for the caches leaves them alone.
+void copy_values(const at::Tensor& target, const at::Tensor& piece) {
+  auto stands = [&](const at::Tensor& tensor) {
+    return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  };
+  bool as_bytes = piece.nbytes() >= kPastCachesBytes && stands(target) && stands(piece) && target.dtype() == piece.dtype() &&
+                  target.sizes() == piece.sizes();
+  if (!as_bytes) return void(target.copy_(piece));
+  copy_past_caches(static_cast<char*>(target.mutable_data_ptr()), static_cast<const char*>(piece.const_data_ptr()), piece.nbytes());
+}
+
+}  // namespace
 
 Runs common_runs(const Intervals& source, const Intervals& target) {
   Runs runs;
@@ -56,7 +72,7 @@ at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs) {
 }
 
 void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim) {
-  if (dim == static_cast<int64_t>(runs.size())) return void(target.copy_(piece));
+  if (dim == static_cast<int64_t>(runs.size())) return copy_values(target, piece);
   if (runs[dim].size() == 1 && runs[dim][0].size == target.size(dim)) return place(target, piece, runs, dim + 1);
   int64_t offset = 0;
   for (auto& run : runs[dim]) {

@@ -17,7 +17,7 @@ import torch
 from . import _core, _optimizer_state
 from ._mesh import current_world
 
-__all__ = ["Loaded", "complete", "convert", "export_full", "keep", "latest", "load", "save", "save_async", "verify"]
+__all__ = ["Loaded", "complete", "convert", "export_full", "has_latest", "keep", "latest", "load", "save", "save_async", "verify"]
 
 Path = str | os.PathLike
 Progress = Callable[[int, int], Any] | None
@@ -73,10 +73,16 @@ def _add(flat: dict[str, Any], scope: str, item: Any, where: str) -> None:
     if isinstance(item, Mapping):
         _add_dict(flat, scope, dict(_inside(scope, item, where)))
     elif isinstance(item, (torch.Tensor, bool, int, float, str)):
-        flat[scope] = item
+        flat[scope] = _storable(scope, item, where)
     else:
         raise TypeError(f'[checkpoint.{where}] "{scope}" is a {type(item).__name__}. Give modules, optimizers, tensors, numbers and '
                         "texts, or dicts of these.")
+
+
+def _storable(name: str, item: Any, where: str) -> Any:
+    if isinstance(item, int) and not -(2**63) <= item < 2**63:
+        raise OverflowError(f'[checkpoint.{where}] "{name}" is {item}, and whole numbers have 64 bits. Give it as a text.')
+    return item
 
 
 def _add_dict(flat: dict[str, Any], scope: str, contents: Mapping[str, Any]) -> None:
@@ -91,7 +97,7 @@ def _inside(scope: str, item: Mapping[str, Any], where: str, before: str = "") -
         if isinstance(value, Mapping):
             yield from _inside(scope, value, where, f"{name}.")
         elif isinstance(value, (torch.Tensor, bool, int, float, str)):
-            yield name, value
+            yield name, _storable(_joined(scope, name), value, where)
         else:
             raise TypeError(f'[checkpoint.{where}] "{_joined(scope, name)}" is a {type(value).__name__}. A dict may hold tensors, numbers, '
                             "texts and dicts.")
@@ -140,7 +146,7 @@ def load(
 ) -> Loaded:
     """Reads a checkpoint, or files of Hugging Face, into the items, in place: every rank what it holds.
 
-    `strict`: names that are missing, unexpected or of another shape are an error. `rename`: from a name here to the one there.
+    `strict`: names that are missing, unexpected or of another shape or kind are an error. `rename`: from a name here to the one there.
     """
     names, flat, targets = _names_of(items), {}, []
     for scope, item in items.items():
@@ -166,6 +172,11 @@ def export_full(path: Path, items: Mapping[str, Any], *, file_bytes: int = 5 << 
 def latest(folder: Path) -> str:
     """The newest complete checkpoint in a folder."""
     return _core.checkpoint_latest(os.fspath(folder))
+
+
+def has_latest(folder: Path) -> bool:
+    """Whether there is a complete checkpoint in a folder."""
+    return bool(complete(folder))
 
 
 def complete(folder: Path) -> list[str]:

@@ -154,6 +154,13 @@ TEST_F(CheckpointDamage, AFullDiskIsAnErrorAndLeavesNothing) {
   }
 }
 
+TEST_F(CheckpointDamage, AnExportToAFullDiskLeavesNothing) {
+  FileLimit limit(2000);
+  auto text = error_text<c10::Error>([&] { checkpoint::export_full(folder_ / "hf", {{"large", at::ones({1000})}}); });
+  EXPECT_EQ(text.substr(0, text.find(".saving-")), "[checkpoint::export_full] could not write " + (folder_ / "hf"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 2);
+}
+
 TEST_F(CheckpointDamage, AFailedAsynchronousSaveIsToldByTheNextIfNobodyWaits) {
   {
     FileLimit limit(100);

@@ -75,6 +75,44 @@ TEST(CheckpointEdges, AnyTensorComesBack) {
   });
 }
 
+TEST(CheckpointEdges, TensorsThatEndWithinTheLargePagesOfAFileComeBack) {
+  in_every_world([] {
+    TestFolder folder("pages");
+    auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
+    constexpr int64_t kMiB = 1 << 20;
+    checkpoint::NamedState saved, loaded;
+    for (int64_t bytes : {int64_t{700}, 3 * kMiB + 5, 2 * kMiB, 4 * kMiB - 7, int64_t{1}, 9 * kMiB + 1}) {
+      auto whole = at::arange(bytes, at::kInt).remainder_(251).to(at::kByte);
+      saved.tensors.emplace_back(std::to_string(bytes), distribute_tensor(whole, mesh, {Shard(0)}, std::nullopt));
+      loaded.tensors.emplace_back(std::to_string(bytes), at::zeros({bytes}, at::kByte));
+    }
+    for (bool asynchronous : {false, true}) {
+      asynchronous ? checkpoint::save_async(folder / "c", {{"x", saved}}).wait() : checkpoint::save(folder / "c", {{"x", saved}});
+      for (auto& [name, tensor] : loaded.tensors) tensor.zero_();
+      checkpoint::load(folder / "c", {{"x", loaded}});
+      for (size_t i = 0; i < saved.tensors.size(); ++i)
+        EXPECT_TRUE(loaded.tensors[i].second.equal(full_tensor(saved.tensors[i].second))) << saved.tensors[i].first;
+    }
+  });
+}
+
+TEST(CheckpointEdges, WhatCannotBeStoredOrReadIntoIsAnErrorOnAllRanks) {
+  in_every_world([] {
+    TestFolder folder("kinds");
+    auto plain = [](const at::Tensor& odd) { return process_world() && rank() ? at::ones({2}) : odd; };  // odd on the first rank
+    auto save = [&](const at::Tensor& x) { return error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"x", x}}); }); };
+    EXPECT_NE(save(plain(at::ones({2}).to_sparse())).find("\"x\" is of the layout Sparse"), std::string::npos);
+    EXPECT_NE(save(plain(at::ones({2}, at::kMeta))).find("\"x\" is on the meta device"), std::string::npos);
+    EXPECT_NE(save(plain(at::ones({2}, at::kComplexDouble))).find("has no name for ComplexDouble"), std::string::npos);
+    checkpoint::save(folder / "c", {{"x", at::ones({2})}, {"step", 1}});
+    auto load = [&](const at::Tensor& x) { return error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}, {"stpe", 0}}); }); };
+    EXPECT_NE(load(at::ones({2}, at::kMeta)).find("\"x\" is on the meta device"), std::string::npos);
+    auto text = load(at::ones({2}, at::kLong));
+    EXPECT_NE(text.find("x: Float in the checkpoint, Long here, which cannot hold its values"), std::string::npos) << text;
+    EXPECT_NE(text.find("stpe (the checkpoint has \"step\")"), std::string::npos) << text;
+  });
+}
+
 TEST(CheckpointEdges, ALoadFillsTensorsOfAnyStrides) {
   in_every_world([] {
     TestFolder folder("strides");
@@ -247,13 +285,14 @@ TEST(CheckpointEdges, AnErrorOnOneRankIsOneOnAll) {
   if (!process_world() || process_world()->size() == 1) return;
   TestFolder folder("one-rank");
   auto odd = rank() == 1 ? at::Tensor() : at::ones({2});
-  for (bool asynchronous : {false, true}) {
-    auto text = error_text<c10::Error>([&] {
-      asynchronous ? checkpoint::save_async(folder / "c", {{"x", odd}}).wait() : checkpoint::save(folder / "c", {{"x", odd}});
-    });
-    EXPECT_NE(text.find(rank() == 1 ? "[checkpoint::save] \"x\" is an undefined tensor" : "rank 1: \"x\" is an undefined tensor"),
-              std::string::npos)
-        << text;
+  for (auto& name : {std::string("x"), std::string(1000, 'y')}) {  // ranks tell each other short and long texts
+    for (bool asynchronous : {false, true}) {
+      auto text = error_text<c10::Error>([&] {
+        asynchronous ? checkpoint::save_async(folder / "c", {{name, odd}}).wait() : checkpoint::save(folder / "c", {{name, odd}});
+      });
+      auto expected = (rank() == 1 ? "[checkpoint::save] \"" : "rank 1: \"") + name + "\" is an undefined tensor";
+      EXPECT_NE(text.find(expected), std::string::npos) << text;
+    }
   }
   TestFolder::meet();
   EXPECT_TRUE(fs::is_empty(folder.path()));

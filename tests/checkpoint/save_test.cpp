@@ -240,7 +240,7 @@ TEST(Checkpoint, NamesThatDoNotFitAreListedAtOnce) {
                   " does not fit what is loaded:\n"
                   "  missing in the checkpoint (1):\n    m.wieght (the checkpoint has \"m.weight\")\n"
                   "  unexpected in the checkpoint (2):\n    m.more\n    m.weight\n"
-                  "  of another shape (1):\n    m.bias: [3] in the checkpoint, [4] here\n"
+                  "  of another shape or kind (1):\n    m.bias: [3] in the checkpoint, [4] here\n"
                   "Rename with LoadOptions::rename, or load what fits with strict = false.");
     auto loaded = checkpoint::load(folder / "c", {{"m", model}}, {.strict = false});
     EXPECT_EQ(loaded.missing(), std::vector<std::string>{"m.wieght"});

@@ -20,15 +20,9 @@ SEED = int(os.environ.get("INTARSIA_SEED", 17))
 
 
 def pids(folder):
-    """The processes of the ranks, once all have said theirs."""
-    found = {}
-    while len(found) < RANKS:
-        for rank in range(RANKS):
-            path = folder / f"pid-{rank}"
-            if path.exists() and path.read_text():
-                found[rank] = int(path.read_text())
-        time.sleep(0.005)
-    return found
+    """The processes of the ranks, as far as they have said theirs."""
+    said = [folder / f"pid-{rank}" for rank in range(RANKS)]
+    return [int(path.read_text()) for path in said if path.exists() and path.read_text()]
 
 
 def in_runs(folder):
@@ -49,21 +43,32 @@ class AKilledSave(unittest.TestCase):
         self.folder = pathlib.Path(scratch())
         self.addCleanup(shutil.rmtree, self.folder)
 
+    def wait_until(self, happened, job, log):
+        """Nothing ends this job but we, so one that has ended, or does not get on, is a failure that tells what it said."""
+        end = time.monotonic() + 300
+        while not happened():
+            said = "has ended" if job.poll() is not None else "does not get on" if time.monotonic() > end else ""
+            if said:
+                job.kill()
+                self.fail(f"the job {said}, status {job.wait()}: {log.read_text()}")
+            time.sleep(0.002)
+
     def kill_once(self, draw):
         for rank in range(RANKS):
             (self.folder / f"pid-{rank}").unlink(missing_ok=True)
-        job = subprocess.Popen([CLI, "run", "-n", str(RANKS), PLAYER, "--play", "saves"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               env=environment(INTARSIA_TEST_FOLDER=self.folder))
         before = finished(self.folder)
-        ranks = pids(self.folder)
+        log = self.folder / "log"
+        with open(log, "w") as out:
+            job = subprocess.Popen([CLI, "run", "-n", str(RANKS), PLAYER, "--play", "saves"], stdout=out, stderr=out,
+                                   env=environment(INTARSIA_TEST_FOLDER=self.folder))
+        self.wait_until(lambda: len(pids(self.folder)) == RANKS, job, log)
         begun = time.monotonic()
-        while not saves_begun(self.folder):
-            time.sleep(0.002)
+        self.wait_until(lambda: saves_begun(self.folder), job, log)
         if draw.random() < 0.8:  # in a later save than the first, at a moment of it that may be any
-            while not finished(self.folder) - before:
-                time.sleep(0.002)
+            self.wait_until(lambda: finished(self.folder) - before, job, log)
         time.sleep(draw.uniform(0, min(2, time.monotonic() - begun)))
-        victims = list(ranks.values()) if draw.random() < 0.3 else [draw.choice(list(ranks.values()))]
+        ranks = pids(self.folder)
+        victims = ranks if draw.random() < 0.3 else [draw.choice(ranks)]
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         job.wait(timeout=120)

@@ -108,6 +108,13 @@ class ACheckpoint(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r'\[checkpoint.save\] "d.a.b" is a list. A dict may hold'):
             checkpoint.save(self.path("c"), {"d": {"a": {"b": [1]}}})
 
+    def test_of_numbers_beyond_64_bits_is_an_error(self):
+        for items in ({"n": 2**63}, {"d": {"n": 2**63}}):
+            with self.assertRaisesRegex(OverflowError, r"whole numbers have 64 bits"):
+                checkpoint.save(self.path("c"), items)
+        checkpoint.save(self.path("c"), {"n": -(2**63), "m": 2**63 - 1})
+        self.assertEqual(dict(checkpoint.load(self.path("c"), {})), {"n": -(2**63), "m": 2**63 - 1})
+
     def test_of_dicts_in_dicts(self):
         checkpoint.save(self.path("c"), {"d": {"x": torch.ones(2), "n": {"y": torch.arange(3), "rate": 0.5}}})
         mine = {"x": torch.zeros(2), "n": {"y": torch.zeros(3, dtype=torch.long), "rate": 0.0}}
@@ -123,9 +130,11 @@ class ACheckpoint(unittest.TestCase):
         self.assertEqual(told, [(i << 20, 3 << 20) for i in (1, 2, 3)] * 3)
 
     def test_is_converted_and_the_oldest_go(self):
+        self.assertFalse(checkpoint.has_latest(self.folder))
         for name in "abc":
             checkpoint.save(self.path(name), {"x": torch.arange(6.0)})
         checkpoint.convert(self.path("c"), self.path("d"), files=3)
+        self.assertTrue(checkpoint.has_latest(self.folder))
         checkpoint.keep(self.folder, 2)
         self.assertEqual(checkpoint.complete(self.folder), [self.path("c"), self.path("d")])
         self.assertEqual(len([name for name in os.listdir(self.path("d")) if name.endswith(".safetensors")]), 3)
