@@ -56,8 +56,13 @@ Buckets::Buckets(const std::vector<Leaf>& leaves, const std::vector<size_t>& ord
     : leaves_(leaves), buckets_(deal(leaves, order, sizes)), places_(leaves.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<int64_t> begin(leaves[buckets_[b].members[0]].locals.size(), 0);
-    for (auto leaf : buckets_[b].members) {
-      places_[leaf] = {b, begin};
+    auto& members = buckets_[b].members;
+    buckets_[b].lent.resize(members.size());
+    buckets_[b].averages.resize(members.size());
+    for (size_t member = 0; member < members.size(); ++member) {
+      auto leaf = members[member];
+      places_[leaf] = {b, member, begin};
+      buckets_[b].bytes += bytes_of_leaf(leaves[leaf]);
       for (size_t slot = 0; slot < begin.size(); ++slot) begin[slot] += leaves[leaf].locals[slot].numel;
     }
   }
@@ -94,6 +99,53 @@ void Buckets::put(size_t leaf, const Shards& terms) {
       places[slot].copy_(terms[slot]);
     }
   }
+}
+
+// --- gradients that are lent
+
+at::Tensor Buckets::room_for(size_t leaf) const {
+  auto& form = leaves_[leaf].locals[0];
+  return at::empty_strided(form.sizes, form.strides, leaves_[leaf].options.requires_grad(false));
+}
+
+static bool lies_alike(const at::Tensor& a, const Leaf::Form& form, const at::TensorOptions& options) {
+  return a.sizes() == at::IntArrayRef(form.sizes) && a.strides() == at::IntArrayRef(form.strides) && a.dtype() == options.dtype();
+}
+
+void Buckets::lend(size_t leaf, const at::Tensor& grad) {
+  auto& lent = buckets_[places_[leaf].bucket].lent[places_[leaf].member];
+  if (grad.defined() && lies_alike(grad, leaves_[leaf].locals[0], leaves_[leaf].options)) {
+    lent = grad.variable_data();
+    return;
+  }
+  lent = room_for(leaf);
+  grad.defined() ? lent.copy_(grad) : lent.zero_();
+}
+
+std::pair<ShardsList, ShardsList> Buckets::on_loan(Bucket& bucket) {
+  ShardsList from, to;
+  auto flat = [](const at::Tensor& t) { return Shards{t.as_strided({t.numel()}, {1}, t.storage_offset())}; };
+  for (size_t member = 0; member < bucket.members.size(); ++member) {
+    auto& average = bucket.averages[member];
+    if (!average.defined()) average = room_for(bucket.members[member]);
+    from.push_back(flat(bucket.lent[member]));
+    to.push_back(flat(average));
+  }
+  return {std::move(from), std::move(to)};
+}
+
+void Buckets::hand_over(size_t leaf, at::Tensor& grad, double scale) {
+  auto& bucket = buckets_[places_[leaf].bucket];
+  auto& average = bucket.averages[places_[leaf].member];
+  bucket.lent[places_[leaf].member].reset();
+  if (scale != 1) average.mul_(scale);
+  if (grad.defined() && grad.use_count() > 1) {  // somebody else sees it
+    grad.copy_(average);
+    return;
+  }
+  bool ours = grad.defined() && grad.storage().use_count() == 1 && lies_alike(grad, leaves_[leaf].locals[0], leaves_[leaf].options);
+  std::swap(grad, average);
+  if (!ours) average.reset();
 }
 
 }  // namespace intarsia

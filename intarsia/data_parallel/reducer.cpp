@@ -15,6 +15,7 @@
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
@@ -121,12 +122,23 @@ void Reducer::after_gradient(size_t index) {
   launch_full_buckets();
 }
 
+// See Note [Gradients that are lent]. Simulated ranks share one gradient, and what explain counts has no memory.
+bool Reducer::may_lend(const Bucket& bucket) const {
+  if (hook_ || options_.gradient_as_bucket_view || axis_.slot_count() != 1 || axis_.size() == 1 || is_rehearsing()) return false;
+  auto is_plain = [&](size_t leaf) { return !leaves_[leaf].layout; };
+  return !Reduction::is_small(axis_, bucket.bytes) && std::all_of(bucket.members.begin(), bucket.members.end(), is_plain);
+}
+
 void Reducer::open_step() {
   step_.emplace();
   all_know_ = false;
   step_->ready.resize(leaves_.size());
   step_->fires.resize(leaves_.size());
-  for (size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].missing = (*buckets_)[b].members.size();
+  for (size_t b = 0; b < buckets_->size(); ++b) {
+    auto& bucket = (*buckets_)[b];
+    bucket.missing = bucket.members.size();
+    bucket.lends = may_lend(bucket);
+  }
   // What will get no gradient need not be waited for.
   for (size_t i = 0; i < leaves_.size(); ++i) {
     bool idle = !expected_.empty() ? expected_[i] == 0
@@ -156,7 +168,12 @@ void Reducer::mark_ready(size_t leaf, bool contributes) {
   TORCH_CHECK(bucket >= step.launched, "[replicate] \"", leaves_[leaf].name, "\" of ", name_, " got a second gradient in one ",
               "backward pass, after its bucket was sent. If every step does the same, set static_graph.");
   auto grad = leaves_[leaf].tensor.lock().grad();
-  buckets_->put(leaf, contributes && grad.defined() ? leaves_[leaf].terms(grad, axis_) : Shards());
+  auto terms = contributes && grad.defined() ? leaves_[leaf].terms(grad, axis_) : Shards();
+  if ((*buckets_)[bucket].lends) {
+    buckets_->lend(leaf, terms.empty() ? at::Tensor() : terms[0]);
+  } else {
+    buckets_->put(leaf, terms);
+  }
   if (step.ready[leaf]) return;
   step.ready[leaf] = true;
   --(*buckets_)[bucket].missing;
@@ -181,7 +198,12 @@ void Reducer::launch(size_t index) {
   check_turn(index);
   CauseScope cause(cause_, false);
   if (!hook_) {
-    bucket.reduction = std::make_shared<Reduction>(axis_, bucket.values, bucket.op);
+    if (bucket.lends) {
+      auto [from, to] = buckets_->on_loan(bucket);
+      bucket.reduction = std::make_shared<Reduction>(axis_, std::move(from), std::move(to), bucket.op);
+    } else {
+      bucket.reduction = std::make_shared<Reduction>(axis_, bucket.values, bucket.op);
+    }
     lane_.begin(bucket.reduction);
     return;
   }
@@ -292,9 +314,16 @@ void Reducer::write_gradients(const Reports& reports, double scale) {
     auto& leaf = leaves_[i];
     auto tensor = leaf.tensor.lock();
     if (!reports.any_used(i) || !tensor.requires_grad()) continue;
+    auto& grad = tensor.mutable_grad();
+    auto& bucket = (*buckets_)[buckets_->bucket_of(i)];
+    if (bucket.lends) {
+      bucket.reduction.reset();  // which holds what is lent
+      buckets_->hand_over(i, grad, scale);
+      run_post_accumulate_hooks(tensor);
+      continue;
+    }
     auto value = leaf.gradient(buckets_->places_of(i), mesh_);
     if (scale != 1 && !leaf.is_summed()) value.mul_(scale);
-    auto& grad = tensor.mutable_grad();
     bool alike = grad.defined() && is_dtensor(grad) == is_dtensor(value) && is_per_rank(grad) == is_per_rank(value) &&
                  (!is_dtensor(grad) || &layout_of(grad) == &layout_of(value));
     if (options_.gradient_as_bucket_view) {
@@ -326,60 +355,11 @@ void Reducer::learn_order(const Reports& reports) {
 void Reducer::clear_step() {
   step_.reset();
   for (size_t b = 0; b < buckets_->size(); ++b) {
-    (*buckets_)[b].reduction.reset();
-    (*buckets_)[b].wait = nullptr;
+    auto& bucket = (*buckets_)[b];
+    bucket.reduction.reset();
+    bucket.wait = nullptr;
+    for (auto& tensor : bucket.lent) tensor.reset();
   }
-}
-
-// --- ranks that run out of batches
-
-void Reducer::join(const std::function<void()>& body, bool divide_by_initial_world_size) {
-  struct Scope {
-    Reducer& reducer;
-    ~Scope() { reducer.joining_ = false; }
-  } scope{*this};
-  joining_ = true;
-  all_know_ = false;
-  divide_by_all_ = divide_by_initial_world_size;
-  if (axis_.slot_count() != 1 || axis_.size() == 1) return body();  // simulated ranks end together
-  try {
-    body();
-  } catch (...) {
-    if (!all_know_) give_up();
-    throw;
-  }
-  while (keep_company()) {}
-}
-
-// The others are at a step, or will be: they learn that none will come from here.
-void Reducer::give_up() {
-  try {
-    open_step();
-    end_step(Part::failed);
-  } catch (...) {  // the error that led here is the one to tell
-  }
-}
-
-// One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank that
-// made the most.
-bool Reducer::keep_company() {
-  std::fill(touched_.begin(), touched_.end(), false);
-  open_step();
-  Reports reports;
-  try {
-    reports = exchange(Part::joined);
-  } catch (...) {
-    clear_step();
-    throw;
-  }
-  bool active = reports.count(Part::active) > 0;
-  if (active) learn_order(reports);
-  clear_step();
-  if (active) return true;
-  auto& all = reports.all();
-  auto most = std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.steps < b.steps; });
-  take_over(most - all.begin());
-  return false;
 }
 
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,

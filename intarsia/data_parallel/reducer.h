@@ -60,6 +60,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
     size_t launched = 0;  // buckets
     bool armed = false;   // the end of the pass is watched for
   };
+  bool may_lend(const Bucket& bucket) const;
   void open_step();
   void arm();
   void mark_ready(size_t leaf, bool contributes);

@@ -8,7 +8,6 @@
 namespace intarsia {
 namespace {
 
-// Up to here one exchange of everything is faster than two of parts.
 constexpr int64_t kSmallBytes = 256 << 10;  // that a rank sends
 
 }  // namespace
@@ -16,11 +15,17 @@ constexpr int64_t kSmallBytes = 256 << 10;  // that a rank sends
 Reduction::Reduction(const Axis& axis, Shards values, ReduceOp op) : axis_(axis), values_(std::move(values)), op_(op) {
   int64_t bytes = 0;
   for (auto& value : values_) bytes = std::max<int64_t>(bytes, value.nbytes());
-  small_ = bytes * (axis_.size() - 1) <= kSmallBytes;
+  small_ = is_small(axis_, bytes);
 }
+
+Reduction::Reduction(const Axis& axis, ShardsList from, ShardsList to, ReduceOp op)
+    : axis_(axis), from_(std::move(from)), to_(std::move(to)), op_(op), small_(false) {}
+
+bool Reduction::is_small(const Axis& axis, int64_t bytes) { return bytes * (axis.size() - 1) <= kSmallBytes; }
 
 void Reduction::begin() {
   if (axis_.size() == 1) return;
+  if (!from_.empty()) return begin_list();
   if (small_) return gather_all();
   for (auto& value : values_) {
     auto& counts = counts_.emplace_back();
@@ -34,7 +39,9 @@ void Reduction::advance() {
   advanced_ = true;
   if (wait_) wait_();
   wait_ = nullptr;
-  axis_.all_gather(parts_, values_, counts_, &wait_);
+  if (list_parts_.empty()) return axis_.all_gather(parts_, values_, counts_, &wait_);
+  from_.clear();
+  intarsia::all_gather(axis_, list_parts_, to_, list_counts_, &wait_);
 }
 
 void Reduction::finish() {
@@ -43,6 +50,18 @@ void Reduction::finish() {
   wait_ = nullptr;
   if (small_ && axis_.size() > 1) reduce_gathered();
   parts_.clear();
+  list_parts_.clear();
+}
+
+void Reduction::begin_list() {
+  for (auto& tensor : from_) {
+    auto& counts = list_counts_.emplace_back();
+    for (auto& local : tensor) {
+      auto& row = counts.emplace_back();
+      for (int64_t j = 0; j < axis_.size(); ++j) row.push_back(chunk_of(local.numel(), axis_.size(), j).size());
+    }
+  }
+  list_parts_ = intarsia::reduce_scatter(axis_, from_, list_counts_, op_, &wait_);
 }
 
 void Reduction::gather_all() {

@@ -6,7 +6,7 @@
 // up in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the same bits,
 // which an all_reduce that a backend carries out by itself does not give.
 
-#include "intarsia/comm/axis.h"
+#include "intarsia/comm/packed.h"
 
 namespace intarsia {
 
@@ -15,17 +15,26 @@ class Reduction {
   // `values`: one flat buffer per slot, as long on all ranks of a line. They become the sums (or averages) in place, and are
   // this object's until then.
   Reduction(const Axis& axis, Shards values, ReduceOp op);
+  // The sums of the flat tensors `from` are put into `to`: no copy is made of large ones. `from` must not change before advance
+  // is over.
+  Reduction(const Axis& axis, ShardsList from, ShardsList to, ReduceOp op);
+
+  // Whether one exchange of everything is faster than two of parts, for buffers of that many bytes.
+  static bool is_small(const Axis& axis, int64_t bytes);
 
   void begin();    // sends what this rank has
   void advance();  // waits for what others have sent, adds it up, and sends the sum on
   void finish();   // waits for the sums of others
 
  private:
+  void begin_list();
   void gather_all();
   void reduce_gathered();
 
   const Axis& axis_;
   Shards values_;
+  ShardsList from_, to_, list_parts_;
+  CountsList list_counts_;
   ReduceOp op_;
   bool small_;
   Shards parts_;  // of reduce_scatter, or what all ranks sent
