@@ -41,9 +41,9 @@ size_t touched(Builder& b, const at::Tensor& input, bool may_be_jumbled) {
 }
 
 // The bits of a number, vectors of which any multiple is one, degrees that are cut to whole numbers: not the same after a sum
-// in another order. And a view that does not call itself one, so that nobody knows what a write to it changes.
+// in another order. And views that do not call themselves so, so that nobody knows what a write to them changes.
 bool is_brittle(const std::string& op) {
-  return op == "aten::_unsafe_view" || op.starts_with("aten::unsafe_") || op.ends_with(".dtype") ||
+  return op == "aten::_unsafe_view" || op == "aten::lift" || op.starts_with("aten::unsafe_") || op.ends_with(".dtype") ||
          op == "aten::linalg_eig" || op.find("polynomial") != std::string::npos;
 }
 
