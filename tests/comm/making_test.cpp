@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 // What rank 0 says about gloo's failure, if another process, as rank 1, goes as far as `play` after both have met.
 template <class Play>
-std::string error_of_rank_0(Play play, seconds timeout = seconds(30)) {
+std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after_its_end = false) {
   char path[] = "/tmp/making_test_XXXXXX";
   close(mkstemp(path));
   const std::vector<int64_t> ranks{0, 1};
@@ -29,6 +29,8 @@ std::string error_of_rank_0(Play play, seconds timeout = seconds(30)) {
   }
   c10d::FileStore store(path, 2);
   Making making(store, 0, ranks, timeout);
+  siginfo_t how;
+  if (after_its_end) waitid(P_PID, child, &how, WEXITED | WNOWAIT);
   auto text = error_text<c10::DistBackendError>([&] { making.fail(std::runtime_error("gloo gave up"), nullptr); });
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
@@ -49,6 +51,23 @@ TEST(Making, NamesARankThatDoesNotGetThrough) {
 TEST(Making, NamesNobodyIfAllHaveGotThrough) {
   auto text = error_of_rank_0([](Making& making) { making.done(), sleep(100); });
   EXPECT_EQ(text, "[make_group] the ranks [0, 1] could not connect: gloo gave up.");
+}
+
+TEST(Making, NamesARankThatGotThroughAndEndedThen) {
+  EXPECT_EQ(error_of_rank_0([](Making& making) { making.done(); }, seconds(30), true),
+            "[make_group] rank 1 is gone (while the ranks connected: gloo gave up). See why it ended.");
+}
+
+TEST(Processes, ThatAreStoppedAreTold) {
+  auto child = fork();
+  if (child == 0) raise(SIGSTOP), _exit(0);
+  Process process(child);
+  waitpid(child, nullptr, WUNTRACED);
+  EXPECT_TRUE(process.stopped());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_FALSE(process.stopped());
+  EXPECT_TRUE(process.ended());
 }
 
 }  // namespace
