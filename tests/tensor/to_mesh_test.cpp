@@ -58,6 +58,19 @@ TEST(ToMesh, EveryLayoutReachesEveryOther) {
   });
 }
 
+TEST(ToMesh, PiecesLargerThanTheCachesArrive) {
+  for_each_world({4}, [](int64_t) {
+    DeviceMesh two(c10::kCPU, {2}, {0, 1}), four(c10::kCPU, {4}, {0, 1, 2, 3});
+    auto whole = at::arange(3 << 20, at::kLong).reshape({1536, 2048});  // 24 MiB
+    for (auto* from : {"[S(0)]", "[S(1)]", "[R]"}) {
+      for (auto* to : {"[S(0)]", "[S(1)]", "[R]"}) {
+        auto x = distribute_tensor(whole, two, parse_placements(from), std::nullopt);
+        EXPECT_TRUE(full_tensor(redistribute(x, four, parse_placements(to))).equal(whole)) << from << " to " << to;
+      }
+    }
+  });
+}
+
 TEST(ToMesh, GradientsComeBackToTheFirstMesh) {
   for_each_world({4}, [](int64_t) {
     auto whole = waves({5, 3}), weight = waves({5, 3}, 0.3);
