@@ -92,6 +92,9 @@ Rule view_as_dtype() {
   });
 }
 
+// LibTorch's gives back the tensor itself and does not say so: two tensors of one memory that know of each other.
+at::Tensor lift(const at::Tensor& self) { return at::alias(self); }
+
 }  // namespace
 
 void add_factories(RuleTable& t) {
@@ -99,6 +102,7 @@ void add_factories(RuleTable& t) {
   t.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, fresh());
   t.add("aten::new_empty_strided", fresh_strided());
   t.add({"aten::clone", "aten::_to_copy", "aten::lift", "aten::lift_fresh_copy"}, cast());
+  t.gradient("aten::lift", lift);
   t.add("aten::view.dtype", view_as_dtype());
 
   // self.copy_(src) overwrites self: what is pending in self must be pending in src alike.

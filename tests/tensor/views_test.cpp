@@ -30,6 +30,7 @@ const std::vector<std::pair<const char*, View>> kViews = {
     {"t().select(0, 3).slice(0, 1, 3)", [](const at::Tensor& x) { return x.t().select(0, 3).slice(0, 1, 3); }},
     {"select(0, 1).select(0, 2)", [](const at::Tensor& x) { return x.select(0, 1).select(0, 2); }},
     {"as_strided", [](const at::Tensor& x) { return x.as_strided({3, 2}, {6, 2}, 1); }},
+    {"lift", [](const at::Tensor& x) { return at::lift(x); }},
 };
 const std::vector<Placement> kPlacements = {Replicate(), Shard(0), Shard(1), StridedShard(0, 2), StridedShard(1, 3)};
 
@@ -51,6 +52,17 @@ TEST(Views, WritingThroughAViewChangesTheBase) {
     view(plain).mul_(10);
     view(x).mul_(10);
     EXPECT_EQ(difference(full_tensor(x), plain), "");
+  });
+}
+
+TEST(Views, OfAPendingValueAreSettledWithIt) {
+  in_every_world([] {
+    for (auto& view : {View([](auto& x) { return at::lift(x); }), View([](auto& x) { return x.t(); }), View([](auto& x) { return x.detach(); })}) {
+      auto plain = ramp() - 8, x = lay_out(plain, line(), {Partial()});
+      view(plain).relu_();
+      view(x).relu_();
+      EXPECT_EQ(difference(full_tensor(x), plain), "");
+    }
   });
 }
 
