@@ -28,7 +28,7 @@ at::Tensor rows(int64_t step, int64_t n) {
   return torch::sin(torch::arange(2 * n * 301, at::kDouble) * 0.37 + static_cast<double>(step)).view({2 * n, 301});
 }
 
-at::Tensor mine(const at::Tensor& x, const DeviceMesh& mesh) {
+at::Tensor rows_of_rank(const at::Tensor& x, const DeviceMesh& mesh) {
   return to_local(distribute_tensor(x, mesh, {Shard(0)}, std::nullopt)).detach();
 }
 
@@ -48,7 +48,7 @@ void train_and_compare(const Wrap& wrap, bool set_to_none) {
   for (int64_t step = 0; step < 4; ++step) {
     auto x = rows(step, n);
     own.zero_grad(set_to_none), goal.zero_grad(set_to_none);
-    model->forward(mine(x, mesh)).square().mean().backward();
+    model->forward(rows_of_rank(x, mesh)).square().mean().backward();
     plain->forward(x).square().mean().backward();
     own.step(), goal.step();
   }
@@ -85,7 +85,7 @@ TEST(LargeParameters, AveragesReachGradientsThatAreHeldAndLeaveOldOnesAlone) {
     auto model = wide(), plain = wide();
     replicate(*model, mesh);
     auto pass = [&](int64_t step) {
-      model->forward(mine(rows(step, n), mesh)).square().mean().backward();
+      model->forward(rows_of_rank(rows(step, n), mesh)).square().mean().backward();
       plain->forward(rows(step, n)).square().mean().backward();
     };
     auto own = [&] { return model->parameters()[0].grad(); };
