@@ -165,5 +165,24 @@ TEST(PlainTensors, AFailedWriteLeavesThemPlain) {
   EXPECT_FALSE(is_per_rank(plain) || plain.any().item<bool>());
 }
 
+// A composite op that uses its input twice, beside another use of it and of the weight: sums in another order have other bits.
+TEST(PlainTensors, ThatACompositeOpUsesGetTheGradientsOfARankAlone) {
+  auto world = simulate(2);
+  torch::manual_seed(1);
+  Shards inputs{torch::randn({64, 33}), torch::randn({64, 33})};
+  auto run = [](at::Tensor x, at::Tensor weight) {
+    x.requires_grad_(), weight.requires_grad_();
+    auto h = x * 1.1;
+    (h.sin() + torch::rms_norm(h, {33}, weight, 1e-5) * weight.cos()).square().sum().backward();
+    return std::pair(x.grad(), weight.grad());
+  };
+  auto [of_inputs, of_weight] = run(per_rank({inputs[0].clone(), inputs[1].clone()}), torch::ones({33}));
+  for (size_t rank = 0; rank < 2; ++rank) {
+    auto [of_input, of_its_weight] = run(inputs[rank].clone(), torch::ones({33}));
+    EXPECT_TRUE(at::equal(values_of(of_inputs)[rank], of_input));
+    EXPECT_TRUE(at::equal(value_at(of_weight, rank), of_its_weight));
+  }
+}
+
 }  // namespace
 }  // namespace intarsia::per_rank_plain_tensors_test
