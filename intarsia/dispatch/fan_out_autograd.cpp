@@ -305,20 +305,27 @@ class RecordedCall {
   variable_list recorded_;  // the results that have gradients
 };
 
-bool meet_plain(c10::ArrayRef<c10::IValue> args) {
+template <class Is>
+bool any_plain(c10::ArrayRef<c10::IValue> args, Is is) {
   for (auto& arg : args) {
     for (auto& tensor : tensors_in(arg)) {
-      if (tensor.defined() && tensor.dim() > 0 && !is_per_rank(tensor)) return true;
+      if (tensor.defined() && tensor.dim() > 0 && !is_per_rank(tensor) && is(tensor)) return true;
     }
   }
   return false;
 }
 
-// Whether the op makes new tensors only: its arguments may then be others of the same values.
-bool makes_new_tensors(const c10::FunctionSchema& schema) {
+bool meet_plain(c10::ArrayRef<c10::IValue> args) {
+  return any_plain(args, [](auto&) { return true; });
+}
+
+// Whether plain arguments may be others of the same values: the op makes new tensors only. What needs no gradient may be written to
+// whatever the schema says, as the running statistics of batch_norm are.
+bool only_reads_plain(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args) {
   auto aliases = [](auto& one) { return one.alias_info() != nullptr; };
   return std::none_of(schema.arguments().begin(), schema.arguments().end(), aliases) &&
-         std::none_of(schema.returns().begin(), schema.returns().end(), aliases);
+         std::none_of(schema.returns().begin(), schema.returns().end(), aliases) &&
+         !any_plain(args, [](auto& tensor) { return !tensor.requires_grad(); });
 }
 
 // The plain tensor as one that stands for its value on every rank. Gradients go where those of the plain one go, and not by a node
@@ -345,7 +352,7 @@ void RankByRank::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
   auto count = op.schema().arguments().size();
   c10::ArrayRef<c10::IValue> args(stack->data() + stack->size() - count, count);
   bool mixed = composite_ && meet_plain(args), differ = differ_by_rank(args);
-  if (mixed && !differ && makes_new_tensors(op.schema())) {
+  if (mixed && !differ && only_reads_plain(op.schema(), args)) {
     lift_plain(args, *stack);
     mixed = false;
   }

@@ -13,7 +13,7 @@ namespace intarsia {
 // hands each rank its gradient and runs that rank's own graph. The numbers are those of the rank alone, by construction.
 // Where all ranks have the same sizes, LibTorch's own kernel does it all at once. Plain tensors that an op made of other ops meets
 // become one value per rank before that: it may make values of these alone and write the results of others into them
-// (isclose does). If it also writes to its arguments or returns views of them, it is recorded rank by rank.
+// (isclose does). If it may write to them (they need no gradient) or returns views, it is recorded rank by rank.
 //
 // A recorded op of several parts is one node, which adds up the gradients of an input that it uses twice (rms_norm) before others
 // are added to them. A rank alone adds one after the other, so the last bit may differ: another reason to prefer LibTorch's kernel.

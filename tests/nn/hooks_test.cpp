@@ -180,9 +180,9 @@ TEST(DistributeModule, WithoutHooksTheErrorShowsTheLineToChange) {
   auto text = error_text<c10::TypeError>(
       [&] { distribute_module(*plain, mesh, nullptr, [](auto&, Values&, auto&) {}, nullptr); });
   EXPECT_EQ(text,
-            "[distribute_module] input_fn runs code around the forward of intarsia::(anonymous namespace)::PlainImpl, which "
+            "[distribute_module] input_fn runs code around the forward of intarsia::nn_hooks_test::(anonymous namespace)::PlainImpl, which "
             "has no hooks. Declare it with  INTARSIA_MODULE(Plain);  in place of  TORCH_MODULE(Plain);  or use "
-            "intarsia::Hooked<intarsia::(anonymous namespace)::PlainImpl>.");
+            "intarsia::Hooked<intarsia::nn_hooks_test::(anonymous namespace)::PlainImpl>.");
 }
 
 }  // namespace
