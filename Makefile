@@ -22,7 +22,7 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 
 # Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
-first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
+first_build = @[ -e build/build.ninja ] || echo "The first build takes up to $(1) minutes on 2 cores; later ones only what has changed."
 
 .PHONY: demo test nightly bench python asan tsan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
@@ -34,19 +34,19 @@ setup-tests:
 	@tools/setup tests
 
 build: setup
-	$(call first_build,11)
+	$(call first_build,30)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 
 demo: setup
 	@[ -n "$(DEMO)" ] || { echo "there is no examples/2_*.cpp to show"; exit 1; }
-	$(call first_build,3)
+	$(call first_build,9)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS) --target example_$(DEMO)
 	build/examples/$(DEMO)
 
 test: setup-tests
-	$(call first_build,11)
+	$(call first_build,30)
 	cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS)
 	ctest --preset dev --parallel $(JOBS) || { tools/failures; exit 1; }
