@@ -3,7 +3,7 @@
 
 #include "tests/data_parallel/trainees.h"
 
-namespace intarsia {
+namespace intarsia::data_parallel_mixed_precision_test {
 namespace {
 
 struct Policy {
@@ -173,4 +173,4 @@ TEST(MixedPrecision, OfATiedLlamaHasTheBitsOfTheSameCasts) { compare_in_worlds(t
 TEST(MixedPrecision, OfFrozenPartsHasTheBitsOfTheSameCasts) { compare_in_worlds(partly_frozen(mlp_trainee), 3, {2, 3, 4}); }
 
 }  // namespace
-}  // namespace intarsia
+}  // namespace intarsia::data_parallel_mixed_precision_test
