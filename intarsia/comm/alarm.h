@@ -17,7 +17,7 @@ namespace intarsia {
 // Notes in the store of the job. A store that does not answer is no news: its server may have ended well before us.
 class Alarm {
  public:
-  // `store` is a connection of its own: a shared one may be held by a thread that waits in it.
+  // Nobody waits in `store`.
   Alarm(c10::intrusive_ptr<c10d::Store> store, std::string key);
   ~Alarm();
   void raise(int64_t rank);

@@ -15,7 +15,7 @@ namespace intarsia {
 // not answered in time is an error, and from then on every call is, at once.
 class ImpatientStore final : public c10d::Store {
  public:
-  // `store` is for us alone: a thread waits in it.
+  // A thread of ours waits in `store`; nobody else may.
   ImpatientStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience);
   ~ImpatientStore() override;
 

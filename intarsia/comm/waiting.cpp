@@ -13,6 +13,16 @@ int64_t cores_for_us() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done, const std::function<void()>& between) {
+  constexpr std::chrono::microseconds kFirst{100}, kLongest{50000};
+  for (auto pause = kFirst;; pause = std::min(2 * pause, kLongest)) {
+    if (done()) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    between();
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 std::vector<int64_t> each_once(std::vector<int64_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

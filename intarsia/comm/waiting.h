@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -47,6 +48,10 @@ class Mover {
  private:
   Traffic& traffic_;
 };
+
+// Calls `done` ever more slowly until it is true or the deadline has passed. `between` is called before each pause.
+bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
+                const std::function<void()>& between = [] {});
 
 // Asks until there is a text, for `patience` at most, but once at least.
 template <class Ask>

@@ -14,9 +14,18 @@ namespace {
 
 using std::chrono::seconds;
 
-// What rank 0 says about gloo's failure, if another process, as rank 1, goes as far as `play` after both have met.
+using Backend = Making::Backend;
+
+Backend give_up() { throw std::runtime_error("gloo gave up"); }
+Backend get_through() { return nullptr; }
+Backend wait_long() {
+  sleep(100);
+  return nullptr;
+}
+
+// What rank 0, to which `connect` happens, says if another process, as rank 1, goes as far as `play` after both have met.
 template <class Play>
-std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after_its_end = false) {
+std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after_its_end = false, Backend (*connect)() = give_up) {
   char path[] = "/tmp/making_test_XXXXXX";
   close(mkstemp(path));
   const std::vector<int64_t> ranks{0, 1};
@@ -31,7 +40,7 @@ std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after
   Making making(store, 0, ranks, timeout);
   siginfo_t how;
   if (after_its_end) waitid(P_PID, child, &how, WEXITED | WNOWAIT);
-  auto text = error_text<c10::DistBackendError>([&] { making.fail(std::runtime_error("gloo gave up"), nullptr); });
+  auto text = error_text<c10::DistBackendError>([&] { making.run(connect, nullptr); });
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   unlink(path);
@@ -49,13 +58,23 @@ TEST(Making, NamesARankThatDoesNotGetThrough) {
 }
 
 TEST(Making, NamesNobodyIfAllHaveGotThrough) {
-  auto text = error_of_rank_0([](Making& making) { making.done(), sleep(100); });
+  auto text = error_of_rank_0([](Making& making) { making.run(get_through, nullptr), sleep(100); });
   EXPECT_EQ(text, "[make_group] the ranks [0, 1] could not connect: gloo gave up.");
 }
 
 TEST(Making, NamesARankThatGotThroughAndEndedThen) {
-  EXPECT_EQ(error_of_rank_0([](Making& making) { making.done(); }, seconds(30), true),
+  EXPECT_EQ(error_of_rank_0([](Making& making) { making.run(get_through, nullptr); }, seconds(30), true),
             "[make_group] rank 1 is gone (while the ranks connected: gloo gave up). See why it ended.");
+}
+
+TEST(Making, DoesNotWaitAsLongAsGlooForARankThatHasEnded) {
+  EXPECT_EQ(error_of_rank_0([](Making&) {}, seconds(30), false, wait_long),
+            "[make_group] rank 1 is gone (while the ranks connected: not all did). See why it ended.");
+}
+
+TEST(Making, DoesNotWaitAsLongAsGlooForARankThatStandsStill) {
+  auto text = error_of_rank_0([](Making&) { sleep(100); }, seconds(1), false, wait_long);
+  EXPECT_EQ(text.substr(0, text.find(" (")), "[make_group] rank 1 did not take part within 1 s");
 }
 
 TEST(Processes, ThatAreStoppedAreTold) {

@@ -21,6 +21,7 @@
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/mpi/mpi_group.h"
+#include "intarsia/comm/shared_store.h"
 #include "intarsia/comm/shm/hosts.h"
 #include "intarsia/comm/shm/shm_group.h"
 
@@ -54,15 +55,6 @@ const char* name_of(Lines lines) {
   return "shm and gloo";
 }
 
-// A connection of our own. The server may be too busy to answer in time, once.
-c10::intrusive_ptr<c10d::Store> connect_again(c10d::Store& store) {
-  try {
-    return store.clone();
-  } catch (const c10::DistNetworkError&) {
-    return store.clone();
-  }
-}
-
 std::unique_ptr<Engine> make_engine(const Job& job, Lines lines) {
   auto* text = getenv("INTARSIA_DIRECT");
   bool direct = !text || std::string(text) != "0";
@@ -81,10 +73,12 @@ struct C10dEngine::Entry {
 };
 
 C10dEngine::C10dEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, C10dOptions options)
-    : Engine(size, {rank}), options_(std::move(options)), store_(std::move(store)) {
+    : Engine(size, {rank}), options_(std::move(options)) {
+  if (!store) return;
   using std::chrono::seconds;
   auto patience = std::clamp<std::chrono::milliseconds>(options_.timeout / 2, seconds(2), seconds(10));
-  if (store_) alarm_store_ = c10::make_intrusive<ImpatientStore>(store_->clone(), patience);
+  store_ = connect_again(*store);  // the user may wait in the other
+  alarm_store_ = c10::make_intrusive<ImpatientStore>(store_, patience);
 }
 
 C10dEngine::~C10dEngine() = default;
@@ -195,9 +189,8 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
     mpi = options_.mpi;
   }
   if (!store) return group_inside_adopted(ranks);
-  // A clone has its own connection, so that two threads that make groups do not wait for each other.
   auto key = c10::str("group/", name_of(options_.lines), "/", key_of(ranks), entry.uid.empty() ? "" : "/of/" + entry.uid);
-  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, connect_again(*store));
+  auto meeting = c10::make_intrusive<c10d::PrefixStore>(key, c10::make_intrusive<SharedStore>(store));
   meeting->setTimeout(options_.timeout);
   if (mpi) return group_over_mpi(std::move(mpi), *meeting, ranks, entry.uid);
   std::vector<std::string> names;
@@ -212,13 +205,7 @@ std::shared_ptr<const Group> C10dEngine::make_group(const std::vector<int64_t>& 
   }
   int position = std::find(ranks.begin(), ranks.end(), hosted()[0]) - ranks.begin();
   Making making(*meeting, hosted()[0], ranks, options_.timeout);
-  c10::intrusive_ptr<c10d::Backend> backend;
-  try {
-    backend = gloo->make(meeting, position, ranks.size());
-  } catch (const std::exception& error) {
-    making.fail(error, alarm_of(key).get());
-  }
-  making.done();
+  auto backend = making.run([=, size = ranks.size()] { return gloo->make(meeting, position, size); }, alarm_of(key).get());
   auto secret = is_loopback(options_.interface) ? "" : job_secret();  // no stranger reaches loopback
   if (!secret.empty()) check_members(*backend, secret, key, ranks, position, options_.timeout);
   return group_between(std::move(backend), ranks, std::move(hosts));

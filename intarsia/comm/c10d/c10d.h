@@ -98,9 +98,9 @@ class C10dEngine final : public Engine {
   mutable C10dOptions options_;
   mutable std::mutex mutex_;  // guards what follows; an entry has its own lock
   mutable bool closed_ = false;
-  mutable c10::intrusive_ptr<c10d::Store> store_;
+  mutable c10::intrusive_ptr<c10d::Store> store_;  // nobody waits in it
   mutable std::mutex alarm_mutex_;
-  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // a connection for alarms and notes alone
+  mutable c10::intrusive_ptr<c10d::Store> alarm_store_;  // the same, for alarms and notes
   mutable std::shared_ptr<GlooMaker> gloo_;
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
   mutable std::map<std::vector<int64_t>, std::string> carriers_;  // of the groups that are made

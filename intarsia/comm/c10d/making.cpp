@@ -6,19 +6,24 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "intarsia/comm/c10d/backend.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/launch/rendezvous.h"
+#include "intarsia/comm/quiet_thread.h"
 #include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr int64_t kLooksPerQuestion = 25;  // to the store
+constexpr std::chrono::seconds kGrace{1};
 constexpr std::chrono::seconds kLast{2};  // for those who time out a little later than we
 
 std::string end_key(int64_t rank) { return "made/" + std::to_string(rank); }
@@ -40,7 +45,30 @@ Making::Making(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ran
   begun_ = Clock::now();
 }
 
-void Making::done() { store_.set(end_key(rank_), std::string("yes")); }
+auto Making::run(std::function<Backend()> connect, Alarm* alarm) -> Backend {
+  std::packaged_task<Backend()> task(std::move(connect));
+  auto made = task.get_future();
+  quiet_thread([task = std::move(task)]() mutable { task(); }).detach();
+  try {
+    wait_for(made, alarm);
+    auto backend = made.get();
+    store_.set(end_key(rank_), std::string("yes"));
+    return backend;
+  } catch (const std::exception& error) {
+    fail(error, alarm);
+  }
+}
+
+// Where one has ended, our connections to it are made by now, or never.
+void Making::wait_for(const std::future<Backend>& made, Alarm* alarm) const {
+  auto end = begun_ + timeout_;
+  for (int64_t look = 1; made.wait_for(kBetweenLooks) != std::future_status::ready; ++look) {
+    check_interrupts();
+    bool ask = alarm && look % kLooksPerQuestion == 0;
+    if (!those(&Process::ended).empty() || (ask && alarm->gone())) end = std::min(end, Clock::now() + kGrace);
+    TORCH_CHECK_WITH(DistBackendError, Clock::now() < end, "not all did");
+  }
+}
 
 // Those who have neither got through nor given up.
 std::vector<int64_t> Making::still_open() const {

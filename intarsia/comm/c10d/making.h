@@ -4,12 +4,17 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <future>
 #include <vector>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include "intarsia/comm/alarm.h"
 #include "intarsia/comm/shm/meet.h"
 
 namespace c10d {
+class Backend;
 class Store;
 }
 
@@ -21,12 +26,16 @@ class Making {
  public:
   // All `ranks` meet in the store, which is for this group alone.
   Making(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
-  void done();
-  // An error that names those who did not get as far, if there are any; `error` is what gloo says.
-  [[noreturn]] void fail(const std::exception& error, Alarm* alarm);
+
+  // Runs `connect`. Gloo waits five times as long as it was told for one that ends or stands still before it has connected, so that is done on
+  // a thread, which is left behind then: `connect` holds what it needs. An error names those who did not get as far, if there are any.
+  using Backend = c10::intrusive_ptr<c10d::Backend>;
+  Backend run(std::function<Backend()> connect, Alarm* alarm);
 
  private:
   using Clock = std::chrono::steady_clock;
+  void wait_for(const std::future<Backend>& made, Alarm* alarm) const;
+  [[noreturn]] void fail(const std::exception& error, Alarm* alarm);  // `error` is what gloo says
   std::vector<int64_t> still_open() const;
   std::vector<int64_t> those(bool (Process::*are)() const) const;
   c10d::Store& store_;

@@ -6,17 +6,18 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <functional>
-#include <thread>
+#include <optional>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/launch/front.h"
 #include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/launch/sockets.h"
+#include "intarsia/comm/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -28,17 +29,6 @@ constexpr auto kLoopback = "127.0.0.1";
 constexpr milliseconds kPortInUsePatience{3000};  // a job that just ended may still hold the port
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
-// Calls `done` ever more slowly until it is true or the deadline has passed. Can be interrupted.
-bool poll_until(Clock::time_point deadline, const std::function<bool()>& done) {
-  constexpr std::chrono::microseconds kFirst{100}, kLongest{50000};
-  for (auto pause = kFirst;; pause = std::min(2 * pause, kLongest)) {
-    if (done()) return true;
-    if (Clock::now() >= deadline) return false;
-    check_interrupts();
-    std::this_thread::sleep_for(pause);
-  }
-}
 
 constexpr milliseconds kKnock{10000};   // for one attempt to connect
 constexpr milliseconds kQuestion{500};  // for a front to ask for the secret
@@ -55,7 +45,7 @@ void wait_for_server(const Meeting& meeting, const std::string& who, const std::
     refused = entry.why_not;
     if (entry.fd >= 0) close(entry.fd);
     return entry.fd >= 0 || !refused.empty();
-  });
+  }, check_interrupts);
   TORCH_CHECK_WITH(DistNetworkError, refused.empty(), "[init] ", who, " has a secret (INTARSIA_SECRET), but the store at ",
                    meeting.text(), " ", refused, ". Give all ranks of the job the same secret. A store that torchrun serves asks for none: "
                    "unset INTARSIA_SECRET, or have rank 0 serve one with INTARSIA_RENDEZVOUS=tcp://host:port.");
@@ -71,16 +61,22 @@ int listen_patiently(const std::string& address, uint16_t port, milliseconds tim
   poll_until(Clock::now() + std::min(timeout, kPortInUsePatience), [&] {
     fd = listen_at(address, port);
     return fd >= 0 || errno != EADDRINUSE;
-  });
+  }, check_interrupts);
   TORCH_CHECK_WITH(DistNetworkError, fd >= 0, "[init] cannot serve a store at ", address, ":", port, ": ",
                    std::strerror(errno), ". Set MASTER_PORT to a free port, MASTER_ADDR to an address of this host.");
   return fd;
+}
+
+// Of loopback addresses a name server needs to know nothing.
+std::optional<BriefLookups> lookups_of(const std::string& host) {
+  return is_loopback(host) ? std::optional<BriefLookups>(std::in_place) : std::nullopt;
 }
 
 c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStoreOptions options,
                                           milliseconds timeout) {
   options.waitWorkers = false;  // arrive() waits, and can tell who is missing
   options.timeout = timeout;
+  auto lookups = lookups_of(host);
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
@@ -112,7 +108,7 @@ std::vector<std::string> keys_of(const std::vector<int64_t>& ranks, std::string 
 bool wait_for_keys(c10d::Store& store, const std::vector<int64_t>& ranks, std::string (*key)(int64_t),
                    milliseconds timeout) {
   auto keys = keys_of(ranks, key);
-  return poll_until(Clock::now() + timeout, [&] { return store.check(keys); });
+  return poll_until(Clock::now() + timeout, [&] { return store.check(keys); }, check_interrupts);
 }
 
 void arrive_with(const std::string& word, const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
@@ -167,6 +163,14 @@ c10::intrusive_ptr<c10d::Store> open_store(const Meeting& meeting, int64_t rank,
   if (!secret.empty()) return serve_guarded_store("", meeting.port, secret, timeout).store;
   options.isServer = true;
   return tcp_store(meeting.host, options, timeout);
+}
+
+c10::intrusive_ptr<c10d::Store> connect_again(c10d::Store& store) {
+  auto* inner = &store;
+  while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(inner)) inner = prefixed->getUnderlyingStore().get();
+  auto* tcp = dynamic_cast<c10d::TCPStore*>(inner);
+  auto lookups = tcp ? lookups_of(tcp->getHost()) : std::nullopt;
+  return store.clone();
 }
 
 ServedStore serve_store(const std::string& address, uint16_t port, milliseconds timeout) {

@@ -28,6 +28,9 @@ Meeting parse_meeting(const std::string& text, const std::string& where);
 c10::intrusive_ptr<c10d::Store> open_store(const Meeting& meeting, int64_t rank, int64_t size,
                                            std::chrono::milliseconds timeout);
 
+// Another connection to the same store.
+c10::intrusive_ptr<c10d::Store> connect_again(c10d::Store& store);
+
 // Serves a store on one address of this host and returns its port. Port 0 picks a free one.
 struct ServedStore {
   c10::intrusive_ptr<c10d::Store> store;

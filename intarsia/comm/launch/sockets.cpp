@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <resolv.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -85,6 +87,15 @@ int listen_at(const std::string& address, uint16_t port) {
     return bind(fd, a.ai_addr, a.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
   });
 }
+
+// The resolver's state is each thread's own.
+BriefLookups::BriefLookups() {
+  if (!(_res.options & RES_INIT)) res_init();
+  seconds_ = std::exchange(_res.retrans, 1);
+  attempts_ = std::exchange(_res.retry, 1);
+}
+
+BriefLookups::~BriefLookups() { _res.retrans = seconds_, _res.retry = attempts_; }
 
 uint16_t port_of(int fd) {
   sockaddr_storage address{};

@@ -18,6 +18,19 @@ int connect_to(const std::string& host, uint16_t port, std::chrono::milliseconds
 int listen_at(const std::string& address, uint16_t port);  // the same; port 0: a free one; an empty address: all of this host
 uint16_t port_of(int fd);
 
+// While it lives, a name server that does not answer this thread costs 1 s, not 5 or 10. c10d looks up the name of every address that it connects
+// to, also of ::ffff:127.0.0.1, which no file of hosts knows.
+class BriefLookups {
+ public:
+  BriefLookups();
+  ~BriefLookups();
+  BriefLookups(const BriefLookups&) = delete;
+  BriefLookups& operator=(const BriefLookups&) = delete;
+
+ private:
+  int seconds_, attempts_;
+};
+
 // The address of this host from which it reaches that one; empty if it does not.
 std::string address_towards(const std::string& host, uint16_t port);
 
