@@ -27,9 +27,15 @@ class Alarm {
   // reported.
   int64_t first_gone(int64_t rank);
   std::optional<int64_t> gone();  // that one, if there is
+  // Why this rank gives up, for those to whom it looks gone then; empty: it did not say.
+  void tell_why(int64_t rank, const std::string& text);
+  std::string why(int64_t rank);
   bool answers() const;  // whether the store did, as far as we have asked
 
  private:
+  template <class Answer, class Ask>
+  Answer ask(Answer otherwise, Ask question);
+  std::string why_key(int64_t rank) const { return key_ + "/why/" + std::to_string(rank); }
   c10::intrusive_ptr<c10d::Store> store_;  // null: there is none, or it does not answer
   std::string key_;
   mutable std::mutex mutex_;

@@ -8,7 +8,6 @@ import collections
 import concurrent.futures
 import os
 import random
-import re
 import signal
 import subprocess
 import time
@@ -85,12 +84,9 @@ class Kills(unittest.TestCase):
                 worst[job.strike.way] = max(worst[job.strike.way], seconds)
                 with self.subTest(job.what):
                     named = NAMED.format(job.victim, job.victim)
-                    # All give up on a stopped rank at the same time, and the store ends with rank 0: who is a moment late may see only that.
-                    late = f"|{GONE.format(0)}" if job.strike.way == "SIGSTOP" else ""
-                    self.assertTrue(any(re.search(named, err) for _, _, err in results), results)
                     for status, _, err in results:
                         self.assertEqual(status, 3, err)
-                        self.assertRegex(err, named + late)
+                        self.assertRegex(err, named)
         print(f"{engine}, {scene}: {KILLS} struck;", told_times(worst))
         self.assertEqual(left_of(scene), "")
         self.assertEqual([name for name in os.listdir("/dev/shm") if "intarsia" in name], [])

@@ -24,7 +24,7 @@ void unary(Builder& b) {
       {"x / 2", [](const Tensor& x) { return x / 2; }},       {"clamp", [](const Tensor& x) { return x.clamp(-1, 0.5); }},
       {"leaky_relu", [](const Tensor& x) { return at::leaky_relu(x, 0.1); }},
       {"clone", [](const Tensor& x) { return x.clone(); }},   {"contiguous", [](const Tensor& x) { return x.contiguous(); }},
-      {"x > 0", [](const Tensor& x) { return x > 0; }},       {"detach", [](const Tensor& x) { return x.detach(); }},
+      {"x > 0.1", [](const Tensor& x) { return x > 0.1; }},   {"detach", [](const Tensor& x) { return x.detach(); }},
       {"zeros_like", [](const Tensor& x) { return at::zeros_like(x); }},
       {"to(float)", [](const Tensor& x) { return x.to(at::kFloat); }},
       {"to(double)", [](const Tensor& x) { return x.to(at::kDouble); }},

@@ -108,11 +108,17 @@ void Making::fail(const std::exception& error, Alarm* alarm) {
   auto got_through = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); };
   if (!open.empty()) std::erase_if(gone, got_through);
   if (!gone.empty()) {
+    auto why = alarm ? alarm->why(gone[0]) : "";
+    TORCH_CHECK_WITH(DistBackendError, why.empty(), why);
     auto first = alarm ? alarm->first_gone(gone[0]) : gone[0];
     if (alarm && alarm->answers() && first != rank_) gone = {first};  // else one of several may have ended because of another
     C10_THROW_ERROR(DistBackendError, "[make_group] " + gone_text(gone, "while the ranks connected: " + text));
   }
-  TORCH_CHECK_WITH(DistBackendError, open.empty(), "[make_group] ", late_text(open, timeout_, " (when connecting to others: " + text + ")"));
+  if (!open.empty()) {
+    auto late = "[make_group] " + late_text(open, timeout_, " (when connecting to others: " + text + ")");
+    if (alarm) alarm->tell_why(rank_, late);
+    C10_THROW_ERROR(DistBackendError, late);
+  }
   C10_THROW_ERROR(DistBackendError, c10::str("[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks_), " could not connect: ", text, "."));
 }
 

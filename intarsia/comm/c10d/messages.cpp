@@ -127,6 +127,8 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   if (!mismatch.empty()) line_->fail(call_, mismatch);  // it left because of us
   if (line_->levels) look_for_mismatch();                // or because of another one of its host
   auto me = members().ranks[members().position], rank = members().ranks[peer];
+  auto why = members().alarm ? members().alarm->why(rank) : "";
+  if (!why.empty()) line_->fail(call_, why);
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
   auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
@@ -174,7 +176,9 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Note
     if (Clock::now() < deadline) gone(message.peer, error);
     auto late = missing();
     if (line_->levels && members().notes) late = members().notes->behind(late, call_.number);
-    line_->fail(call_, late_text(late, members().timeout, members().notes ? members().notes->last_seen(late) : ""));
+    auto text = late_text(late, members().timeout, members().notes ? members().notes->last_seen(late) : "");
+    if (members().alarm) members().alarm->tell_why(members().ranks[members().position], text);
+    line_->fail(call_, text);
   }
 }
 

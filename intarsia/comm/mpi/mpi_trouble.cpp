@@ -52,7 +52,13 @@ void MpiTraffic::look_around(MpiTask& task, Watch& watch, Lock& lock) {
   }
   watch.next_look = Clock::now() + Watch::kPause;
   if (Clock::now() < watch.begin + side.timeout || missing.empty()) return;
-  fail(side, late_text(ranks_of(side, missing), side.timeout));
+  auto text = late_text(ranks_of(side, missing), side.timeout);
+  {
+    Unlocked unlocked(lock);  // the store may take its time
+    if (side.alarm) side.alarm->tell_why(side.rank(), text);
+  }
+  check_side(side);
+  fail(side, text);
 }
 
 // Those who failed may have done so because of us.
@@ -67,9 +73,11 @@ void MpiTraffic::look_for_gone(MpiSide& side, const std::vector<int64_t>& missin
     compare_notes(side, call, {}, lock);
     auto rank = side.ranks[j];
     lock.unlock();  // the store may take its time
-    auto first = side.alarm ? side.alarm->first_gone(rank) : rank;
+    auto why = side.alarm ? side.alarm->why(rank) : "";
+    auto first = side.alarm && why.empty() ? side.alarm->first_gone(rank) : rank;
     lock.lock();
     check_side(side);
+    if (!why.empty()) fail(side, why);
     if (first == side.rank()) first = rank;
     auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
     fail(side, gone_text({first}, others + "it failed"));
