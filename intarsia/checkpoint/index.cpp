@@ -72,7 +72,8 @@ json to_json(const Value& value) {
 
 Value value_in(const std::string& name, const json& entry) {
   if (!entry.is_object() || entry.size() != 1) bad_index("the value \"" + name + "\" has another form");
-  auto& [kind, value] = *entry.items().begin();
+  auto& kind = entry.begin().key();
+  auto& value = entry.begin().value();
   if (kind == "flag" && value.is_boolean()) return value.get<bool>();
   if (kind == "text" && value.is_string()) return value.get<std::string>();
   if (kind == "number" && value.is_number_float()) return value.get<double>();
