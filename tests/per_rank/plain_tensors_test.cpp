@@ -87,6 +87,27 @@ TEST(PlainTensors, ParametersStayOneWhereTheRanksAreEqual) {
   });
 }
 
+TEST(PlainTensors, RunningStatisticsAreThoseOfEachRankAlone) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    auto x = lay_out(waves({4 * n, 3}), mesh, {Shard(0)});
+    auto batch_norm = [] {
+      nn::BatchNorm1d norm(3);
+      norm->to(at::kDouble);
+      return norm;
+    };
+    auto norm = batch_norm();
+    for (int step = 0; step < 2; ++step) norm->forward(to_local(x));
+    for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
+      auto alone = batch_norm();
+      for (int step = 0; step < 2; ++step) alone->forward(shards_of(x)[slot]);
+      EXPECT_EQ(difference(value_at(norm->running_mean, slot), alone->running_mean, 1e-12), "") << "rank " << slot;
+      EXPECT_EQ(difference(value_at(norm->running_var, slot), alone->running_var, 1e-12), "") << "rank " << slot;
+    }
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 2);
+  });
+}
+
 TEST(PlainTensors, ANormBesideTensorParallelLayersTrains) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
