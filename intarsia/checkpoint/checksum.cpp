@@ -25,11 +25,6 @@ uint64_t checksum_of(const void* data, int64_t bytes) {
   return has_avx2() ? checksum_avx2(data, bytes) : XXH3_64bits(data, bytes);
 }
 
-void copy_past_caches(void* to, const void* from, int64_t bytes) {
-  if (has_avx2()) return copy_past_caches_avx2(to, from, bytes);
-  std::memcpy(to, from, bytes);
-}
-
 uint64_t copy_counted(void* to, const void* from, int64_t bytes) {
   if (has_avx2()) return copy_counted_avx2(to, from, bytes);
   std::memcpy(to, from, bytes);

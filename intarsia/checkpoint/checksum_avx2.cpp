@@ -67,10 +67,6 @@ void copy(char* to, const char* from, int64_t bytes, const Count& count) {
 
 uint64_t checksum_avx2(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
 
-void copy_past_caches_avx2(void* to, const void* from, int64_t bytes) {
-  copy(static_cast<char*>(to), static_cast<const char*>(from), bytes, [](const char*, int64_t) {});
-}
-
 uint64_t copy_counted_avx2(void* to, const void* from, int64_t bytes) {
   XXH3_state_t state;
   XXH3_INITSTATE(&state);

@@ -7,7 +7,6 @@ namespace intarsia::checkpoint {
 
 // The same as those of checksum.h.
 uint64_t checksum_avx2(const void* data, int64_t bytes);
-void copy_past_caches_avx2(void* to, const void* from, int64_t bytes);
 uint64_t copy_counted_avx2(void* to, const void* from, int64_t bytes);
 
 }  // namespace intarsia::checkpoint

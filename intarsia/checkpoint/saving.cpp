@@ -14,6 +14,7 @@
 #include "intarsia/checkpoint/large_pages.h"
 #include "intarsia/checkpoint/tell.h"
 #include "intarsia/checkpoint/writer.h"
+#include "intarsia/core/copy_past_caches.h"
 
 namespace intarsia::checkpoint {
 namespace {
@@ -176,7 +177,7 @@ void Saving::copy_to_memory() {
       auto bytes = static_cast<int64_t>(piece.values.nbytes());
       auto copy = buffer.narrow(0, offset, bytes).view(piece.values.scalar_type()).view(piece.values.sizes());
       if (is_plain_memory(piece.values))
-        copy_past_caches(copy.mutable_data_ptr(), piece.values.const_data_ptr(), bytes);
+        copy_past_caches(static_cast<char*>(copy.mutable_data_ptr()), static_cast<const char*>(piece.values.const_data_ptr()), bytes);
       else
         copy.copy_(piece.values);
       piece.values = copy;

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/shm/copy_past_caches.h"
+#include "intarsia/core/copy_past_caches.h"
 
 namespace intarsia {
 namespace {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "intarsia/checkpoint/checksum.h"
+#include "intarsia/core/copy_past_caches.h"
 
 namespace intarsia::checkpoint {
 namespace {

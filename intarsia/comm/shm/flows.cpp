@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "intarsia/comm/shm/copy_past_caches.h"
 #include "intarsia/comm/shm/reduce_memory.h"
+#include "intarsia/core/copy_past_caches.h"
 
 namespace intarsia {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "intarsia/comm/flight/ticks.h"
-#include "intarsia/comm/shm/copy_past_caches.h"
+#include "intarsia/core/copy_past_caches.h"
 
 namespace intarsia {
 namespace {

@@ -1,4 +1,4 @@
-#include "intarsia/comm/shm/copy_past_caches.h"
+#include "intarsia/core/copy_past_caches.h"
 
 #include <algorithm>
 #include <cstring>
