@@ -38,6 +38,7 @@ void unary(Builder& b) {
 
 void binary(Builder& b) {
   using F = Tensor (*)(const Tensor&, const Tensor&);
+  // Comparisons keep clear of what would be equal but for rounding.
   static const std::vector<std::pair<const char*, F>> all = {
       {"add", [](const Tensor& x, const Tensor& y) { return x + y; }},
       {"sub", [](const Tensor& x, const Tensor& y) { return x - y; }},
@@ -46,12 +47,12 @@ void binary(Builder& b) {
       {"x / (|y| + 1)", [](const Tensor& x, const Tensor& y) { return x / (y.abs() + 1); }},
       {"maximum", [](const Tensor& x, const Tensor& y) { return at::maximum(x, y); }},
       {"minimum", [](const Tensor& x, const Tensor& y) { return at::minimum(x, y); }},
-      {"where(x > y)", [](const Tensor& x, const Tensor& y) { return at::where(x > y, x, y * 2); }},
+      {"where(x > y + 0.05)", [](const Tensor& x, const Tensor& y) { return at::where(x > y + 0.05, x, y * 2); }},
       {"lerp", [](const Tensor& x, const Tensor& y) { return at::lerp(x, y, 0.3); }},
       {"addcmul", [](const Tensor& x, const Tensor& y) { return at::addcmul(x, x, y, 0.5); }},
-      {"x == y", [](const Tensor& x, const Tensor& y) { return x == y; }},
+      {"x about y", [](const Tensor& x, const Tensor& y) { return (x * 1. - y * 1.).abs() < 0.05; }},
       {"pow", [](const Tensor& x, const Tensor& y) { return at::pow(x.abs() + 0.5, y.tanh()); }},
-      {"masked_fill", [](const Tensor& x, const Tensor& y) { return x.masked_fill(y > 0, 0.25); }},
+      {"masked_fill", [](const Tensor& x, const Tensor& y) { return x.masked_fill(y > 0.1, 0.25); }},
   };
   auto i = b.any(), j = b.partner(i);
   if (b.chance(0.5)) std::swap(i, j);
