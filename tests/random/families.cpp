@@ -98,6 +98,17 @@ void rearranging(Builder& b) {
   along_dim(b, all, b.any());
 }
 
+// LibTorch's own gradient of a batch norm is wrong where a dim of one element makes it ambiguous whether the channels come last in memory. The
+// same values, and gradients, in the usual order.
+Tensor in_usual_order(const Tensor& x) {
+  bool ambiguous = x.dim() > 3 && std::count(x.sizes().begin() + 2, x.sizes().end(), 1);
+  return ambiguous ? x.reshape({-1}).reshape(x.sizes()) : x;
+}
+
+Tensor batch_norm(const Tensor& x) {
+  return in_usual_order(at::batch_norm(in_usual_order(x), {}, {}, {}, {}, true, 0.1, 0.1, false));
+}
+
 // Away from zero: what is normalized over one element is zero up to rounding.
 void normalizing(Builder& b) {
   static const std::vector<AlongDim> all = {
@@ -107,7 +118,7 @@ void normalizing(Builder& b) {
       {"layer_norm of all", [](const Tensor& x, int64_t) { return at::layer_norm(x, x.sizes().vec()) + 0.1; }},
       {"group_norm", [](const Tensor& x, int64_t) { return at::group_norm(x, x.size(1) % 2 ? 1 : 2) + 0.1; }},
       {"rms_norm", [](const Tensor& x, int64_t) { return at::rms_norm(x, {x.size(-1)}) + 0.1; }},
-      {"batch_norm", [](const Tensor& x, int64_t) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 0.1, false) + 0.1; }},
+      {"batch_norm", [](const Tensor& x, int64_t) { return batch_norm(x) + 0.1; }},
       {"glu", [](const Tensor& x, int64_t d) { return at::glu(x, d); }},
       {"log_sigmoid", [](const Tensor& x, int64_t) { return at::log_sigmoid(x); }},
       {"elu", [](const Tensor& x, int64_t) { return at::elu(x, 0.7); }},
