@@ -57,7 +57,7 @@ bool errors_are_local();
 // add_ of a number.
 enum class PendingWrites {
   settle,  // the default: the reduction is done first, for all who see the tensor; the value is the same
-  error,   // as PyTorch's DTensor: an error
+  error,   // as PyTorch's DTensor: an error. fill_, which leaves it pending, gives every rank's term the number
 };
 // For the whole process.
 void set_pending_writes(PendingWrites policy);

@@ -181,6 +181,14 @@ def checkpoints_of_nothing_and_of_pending_sums(mesh):
     return told(pending.__create_chunk_list__, words), gathered["x"].tolist(), gathered["a"], gathered["n"]["z"], gathered["p"].tolist()
 
 
+def a_number_over_a_pending_reduction_is_every_ranks_term(mesh):
+    found = []
+    for op in ("sum", "avg", "max"):
+        x = DTensor.from_local(torch.full((2,), dist.get_rank() + 1.0), mesh, [Partial(op)])
+        found.append((x.fill_(8).full_tensor(), x.to_local(), x.placements))
+    return found
+
+
 def a_softmax_over_a_cut_dim_is_whole(mesh):
     x = cut(mesh, 4, 2).requires_grad_()
     y = x.softmax(0)
@@ -198,6 +206,7 @@ PROGRAMS = [
     all_collectives_are_counted,
     losses_over_cut_classes,
     the_local_tensor_is_one_object,
+    a_number_over_a_pending_reduction_is_every_ranks_term,
     a_softmax_over_a_cut_dim_is_whole,
     rules_are_registered_at_any_time,
     rules_see_keyword_tensors_and_no_defaults,
