@@ -19,7 +19,7 @@ namespace {
 
 // Up to here leaders send each other the values of all their members: one exchange, where a running sum takes one per host.
 constexpr int64_t kAllValuesBytes = 128 << 10;  // that a leader sends
-// Up to here a reduce_scatter is fastest between all ranks at once: one exchange.
+// Up to here a reduce_scatter over more than two hosts is fastest between all ranks at once: one exchange. Over two, a running sum takes no more.
 constexpr int64_t kFlatScatterBytes = 64 << 10;  // that a rank brings
 // A broadcast is passed on inside a host in pieces of this size.
 constexpr int64_t kBroadcastBytes = 1 << 20;
@@ -181,7 +181,7 @@ class TwoLevelGroup final : public Group {
   }
 
   Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
-    if (static_cast<int64_t>(send.nbytes()) <= kFlatScatterBytes) {
+    if (levels_->hosts() > 2 && static_cast<int64_t>(send.nbytes()) <= kFlatScatterBytes) {
       Wait wait;
       guarded(*levels_, call, [&] { wait = between_all_->reduce_scatter(call, send, counts, result); });
       return [levels = levels_, call, wait] {
