@@ -18,7 +18,7 @@ namespace intarsia {
 namespace {
 
 constexpr size_t kComparedCalls = 64;
-constexpr std::chrono::milliseconds kExplanationTime{1500}, kBetweenNotes{100};
+constexpr std::chrono::milliseconds kExplanationTime{1500}, kBetweenNotes{100}, kTimeToTell{500};
 
 }  // namespace
 
@@ -127,7 +127,7 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   if (!mismatch.empty()) line_->fail(call_, mismatch);  // it left because of us
   if (line_->levels) look_for_mismatch();                // or because of another one of its host
   auto me = members().ranks[members().position], rank = members().ranks[peer];
-  auto why = members().alarm ? members().alarm->why(rank) : "";
+  auto why = why_it_left(rank);
   if (!why.empty()) line_->fail(call_, why);
   auto first = members().alarm ? members().alarm->first_gone(rank) : rank;
   if (first == me) first = rank;
@@ -136,6 +136,14 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   bool told = members().alarm && members().alarm->answers();
   auto lost = first == rank && !told ? members().unconnected(peer) : std::vector<int64_t>{first};
   line_->fail(call_, gone_text(lost, others + plain_text(error)));
+}
+
+// One whose time is over closes its connections before it can tell why.
+std::string Messages::why_it_left(int64_t rank) const {
+  auto& alarm = members().alarm;
+  if (!alarm) return "";
+  auto patience = alarm->gone() ? std::chrono::milliseconds(0) : kTimeToTell;
+  return ask_patiently(patience, [&] { return alarm->why(rank); });
 }
 
 // Those who share a host with who left may still be about to write down what they do, unless a rank is known to be gone.

@@ -84,6 +84,7 @@ class Messages {
   [[noreturn]] void gone(int64_t peer, const std::exception& error);
   void check_alarm();
   void compare_notes();
+  std::string why_it_left(int64_t rank) const;
   void look_for_mismatch();
   void wait_for(const Message& message, Clock::time_point deadline, NoteTimes& notes);
   std::vector<int64_t> missing() const;
