@@ -2,6 +2,7 @@
 
 #include <net/if.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -30,6 +31,13 @@ class BatchClass {
   int policy_;
 };
 
+// Gloo writes to sockets in a way that raises SIGPIPE if the other end has gone, and the default of that signal ends this process too, without
+// a word. Python ignores it; so do we, unless the program has a handler of its own.
+void ignore_broken_pipes() {
+  struct sigaction now;
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 struct GlooMaker::Device {
@@ -39,6 +47,7 @@ struct GlooMaker::Device {
 GlooMaker::GlooMaker(std::string interface, std::chrono::milliseconds timeout)
     : device_(std::make_unique<Device>()), timeout_(timeout) {
   using c10d::ProcessGroupGloo;
+  ignore_broken_pipes();
   BatchClass batch;
   if (interface.empty()) {
     device_->device = ProcessGroupGloo::createDefaultDevice();
