@@ -43,11 +43,14 @@ void finish_lines() {
 #endif
 }
 
-// Calls `count(from, bytes)` for what is about to be copied.
-template <class Count>
-void copy(char* to, const char* from, int64_t bytes, const Count& count) {
+// Bytes are counted in `sum` just before they are copied.
+void copy(char* to, const char* from, int64_t bytes, XXH3_state_t& sum) {
+  auto count = [&](int64_t some) {
+    ask_for_next(from, some);
+    XXH3_64bits_update(&sum, from, some);
+  };
   auto plain = [&](int64_t some) {
-    count(from, some);
+    count(some);
     memcpy(to, from, some);
     to += some, from += some, bytes -= some;
   };
@@ -55,7 +58,7 @@ void copy(char* to, const char* from, int64_t bytes, const Count& count) {
   if (ahead) plain(ahead < bytes ? ahead : bytes);
   while (bytes >= kLine) {
     auto some = bytes < kStep ? bytes / kLine * kLine : kStep;
-    count(from, some);
+    count(some);
     copy_lines(to, from, some);
     to += some, from += some, bytes -= some;
   }
@@ -71,11 +74,7 @@ uint64_t copy_counted_avx2(void* to, const void* from, int64_t bytes) {
   XXH3_state_t state;
   XXH3_INITSTATE(&state);
   XXH3_64bits_reset(&state);
-  copy(static_cast<char*>(to), static_cast<const char*>(from), bytes,
-       [&](const char* some, int64_t length) {
-         ask_for_next(some, length);
-         XXH3_64bits_update(&state, some, length);
-       });
+  copy(static_cast<char*>(to), static_cast<const char*>(from), bytes, state);
   return XXH3_64bits_digest(&state);
 }
 
