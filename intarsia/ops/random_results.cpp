@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/ops/order/cut_line.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -64,16 +65,57 @@ void check_probabilities(const at::Tensor& p) {
   TORCH_CHECK(!none, "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
-// multinomial(self, num_samples, replacement, generator): a single sample is where p / q is largest, q being exponential.
+// The sums of each row so far, of their total: one after the other in the dtype itself, as the plain op adds them up.
+template <class Number>
+at::Tensor running_shares(const at::Tensor& rows) {
+  auto shares = rows.contiguous().clone();
+  auto width = rows.size(-1);
+  auto* begin = shares.mutable_data_ptr<Number>();
+  for (auto* row = begin; row != begin + shares.numel(); row += width) {
+    for (int64_t i = 1; i < width; ++i) row[i] += row[i - 1];
+    auto total = row[width - 1];
+    for (int64_t i = 0; i < width; ++i) row[i] /= total;
+    row[width - 1] = 1;
+  }
+  return shares.to(at::kDouble);
+}
+
+// The first place of a row that reaches each of these numbers.
+at::Tensor places_of(const at::Tensor& numbers, const at::Tensor& rows) {
+  if (rows.is_meta()) return at::empty_like(numbers, at::kLong);
+  auto shares = rows.scalar_type() == at::kDouble ? running_shares<double>(rows) : running_shares<float>(rows.to(at::kFloat));
+  return at::searchsorted(shares, numbers);
+}
+
+void draw_with_replacement(Stack& stack, int64_t count) {
+  auto self = stack[0].toTensor();
+  auto sizes = self.sizes().vec();
+  sizes.back() = count;
+  auto numbers = empty(sizes, mesh_of(self), placements_of(self), at::kDouble).uniform_(0, 1, generator_in(stack[3]));
+  Shards places;
+  for (size_t slot = 0; slot < shards_of(self).size(); ++slot) places.push_back(places_of(shards_of(numbers)[slot], shards_of(self)[slot]));
+  stack = {wrap_contiguous(std::move(places), &layout_of(self), sizes, at::kLong)};
+}
+
+// The places where p / q is largest, q being exponential.
+void draw_without_replacement(Stack& stack, int64_t count) {
+  auto self = stack[0].toTensor();
+  auto ratios = self / at::empty_like(self).exponential_(1, generator_in(stack[3]));
+  stack = {count == 1 ? at::argmax(ratios, -1, true) : std::get<1>(at::topk(ratios, count))};
+}
+
+// multinomial(self, num_samples, replacement, generator)
 Way multinomial(const CutCall& c) {
   auto& self = c.input(0);
-  bool has_one = c.call.int_arg("num_samples", 0) == 1 && (self.dim() == 1 || self.dim() == 2) && self.numel() > 0;
-  if (!has_values(c, 0) || !has_one || !c10::isFloatingType(self.dtype)) return {};
-  return [](Stack& stack) {
+  auto count = c.call.int_arg("num_samples", 0);
+  bool has_rows = (self.dim() == 1 || self.dim() == 2) && self.numel() > 0 && c10::isFloatingType(self.dtype);
+  if (!has_values(c, 0) || !has_rows || count < 1) return {};
+  bool replaces = count > 1 && c.call.bool_arg("replacement", false);
+  if (count > 1 && (c.cuts(0, self.dim() - 1) || (!replaces && count > self.sizes.back()))) return {};
+  return [=](Stack& stack) {
     auto self = stack[0].toTensor();
     if (!self.is_meta()) check_probabilities(self);
-    auto q = at::empty_like(self).exponential_(1, generator_in(stack[3]));
-    stack = {at::argmax(self / q, -1, true)};
+    replaces ? draw_with_replacement(stack, count) : draw_without_replacement(stack, count);
   };
 }
 

@@ -45,6 +45,8 @@ MATRICES = {  # of one [8, 8]
     "histc": lambda x: x.histc(4, -2, 2), "norm_view": lambda x: torch.stack([x.norm(), x.norm()]), "norm_scaled": lambda x: x.norm() * 2,
     "embedding": lambda x: F.embedding(torch.zeros_like(x[0], dtype=torch.long), x), "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2),
     "list": lambda x: torch._foreach_exp([x])[0], "safe": lambda x: torch.softmax(x, 1, dtype=torch.float64),
+    "powsum": lambda x: torch.ops.aten.linalg__powsum(x.detach(), 3), "powsums": lambda x: torch._foreach_powsum([x.detach()], 3)[0],
+    "multinomial": lambda x: torch.multinomial(x.detach().abs(), 2), "choices": lambda x: torch.multinomial(x.detach().abs(), 3, True),
     "kthvalue": lambda x: x.kthvalue(2, 1)[0], "bucketize": lambda x: x.long() + 1, "equal": lambda x: x == x, "gt": lambda x: x > 0,
 }
 PAIRS = {  # of two [8, 8]
@@ -165,7 +167,7 @@ class Stock(unittest.TestCase):
 
     def test_values_and_gradients_are_those_of_plain_tensors(self):
         for name, function, inputs in calls(self.mesh):
-            if name.split()[0] in ("rand_like", "dropout", "bernoulli"):
+            if name.split()[0] in ("rand_like", "dropout", "bernoulli", "multinomial", "choices"):
                 continue
             try:
                 result = function(*inputs)

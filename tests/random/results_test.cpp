@@ -141,6 +141,14 @@ TEST(RandomResults, AreThoseOfThePlainOp) {
   });
 }
 
+TEST(RandomResults, OfCutRowsOfProbabilitiesStayCut) {
+  auto world = simulate(4);
+  auto rows = lay_out(numbers({7, 5}), init_device_mesh(at::kCPU, {4}), {Shard(0)});
+  for (auto count : {1, 3}) {
+    for (bool replaces : {false, true}) EXPECT_EQ(str(placements_of(at::multinomial(rows, count, replaces))), "[S(0)]");
+  }
+}
+
 TEST(RandomResults, OnMeshesOfSeveralAxesAreThoseOfThePlainOp) {
   for_each_world({4, 6, 8}, [](int64_t n) {
     for (auto& shape : mesh_shapes(n)) {

@@ -30,6 +30,7 @@ void add_nn_samples(std::vector<Sample>& list) {
   each({"var.correction", "var_mean.correction"}, {x({5, 3, 4}), Ints{0, -1}, 0, true});
   each({"linalg_vector_norm"}, {x({5, 3, 4}), 2, Ints{1}, false, none});
   each({"linalg_vector_norm"}, {x({5, 3, 4}), 3, Ints{0, -1}, true, none});
+  each({"linalg__powsum"}, {x({5, 3, 4}), 3, Ints{0, -1}, true, none});
   each({"logsumexp"}, {x({5, 3, 4}), Ints{1}, false});
 
   // normalizations

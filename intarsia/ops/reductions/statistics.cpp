@@ -201,6 +201,7 @@ void add_statistics(RuleTable& t) {
   t.add("aten::linalg_vector_norm", vector_norm());
   t.along("aten::logsumexp", logsumexp_along);
   t.along("aten::linalg_vector_norm", vector_norm_along);
+  t.add("aten::linalg__powsum", reduce(ReduceOp::sum, {}));
   t.always("aten::norm.ScalarOpt_dim", norm_by_vector_norm);
   t.always("aten::norm.ScalarOpt_dim_dtype", norm_by_vector_norm);
   t.always("aten::dist", dist_by_vector_norm);
