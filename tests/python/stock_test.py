@@ -72,8 +72,9 @@ KNOWN = {
     "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together. The largest absolute value is not that
-# of the largest value, so what is pending is reduced first. A loss that is made of several ops moves an operand for each that needs it.
-SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0"}
+# of the largest value, nor are powers of terms those of their sum, so what is pending is reduced first. A loss that is made of several ops
+# moves an operand for each that needs it. All ranks raise the error of one that has wrong probabilities.
+SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0", "powsum P", "powsums P", "multinomial S0", "choices S0"}
 
 
 def placed(mesh, kind, seed):
