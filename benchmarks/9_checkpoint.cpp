@@ -4,7 +4,7 @@
 //   intarsia run -n 4 build/benchmarks/9_checkpoint [MB per rank]
 //
 // Started alone, it starts itself that way, with 512 MB per rank. Files go to TMPDIR, else /tmp. dd writes and reads files of the
-// same sizes in the same run, with blocks of 2 MiB, as we do, on all ranks at once; both sides sync what they write.
+// same sizes in the same run, with blocks of 256 kB, as we do, on all ranks at once; both sides sync what they write.
 // torch.distributed.checkpoint (INTARSIA_PYTHON) saves and loads a tensor of the same size on as many ranks, and syncs too.
 
 #include <torch/torch.h>
@@ -83,8 +83,8 @@ struct Times {
 
 Times beside_dd(const Case& c) {
   auto file = quoted(c.folder + "/dd-" + std::to_string(rank()));
-  auto dd = [&](const std::string& words) { shell("dd " + words + " bs=2M 2>/dev/null"); };
-  auto count = " count=" + std::to_string(c.megabytes / 2);
+  auto dd = [&](const std::string& words) { shell("dd " + words + " bs=256K 2>/dev/null"); };
+  auto count = " count=" + std::to_string(c.megabytes * 4);
   auto save = [&] { checkpoint::save(c.folder + "/c", {{"x", c.x}}, {.quiet = true}); };
   auto written = best_of(4, {[&] { dd("if=/dev/zero of=" + file + " conv=fsync" + count); }, save});
   say("save", written[1], written[0], "dd");

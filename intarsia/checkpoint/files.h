@@ -8,7 +8,7 @@
 
 namespace intarsia::checkpoint {
 
-// What the system can map at once, see Note [Large pages].
+// What the system can map at once, where it keeps a file in pages as large.
 constexpr int64_t kLargePage = 2 << 20;
 
 // A part of a file as memory, while it lives.

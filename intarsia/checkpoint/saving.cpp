@@ -11,7 +11,6 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/large_pages.h"
 #include "intarsia/checkpoint/tell.h"
 #include "intarsia/checkpoint/writer.h"
 #include "intarsia/core/copy_past_caches.h"
@@ -169,7 +168,7 @@ void Saving::copy_to_memory() {
   auto& buffer = copies();
   if (!buffer.defined() || buffer.numel() < total) {
     buffer = at::Tensor();  // the old one goes before the new one comes
-    buffer = memory_in_large_pages(total);
+    buffer = at::empty({total}, at::kByte);
   }
   int64_t offset = 0;
   for (auto& part : parts_) {
