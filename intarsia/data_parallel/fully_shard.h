@@ -13,6 +13,10 @@
 // backward, and one reduction. It works on every torch::nn module, see Note [Gathered at first use]; a module with hooks
 // (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains the same leaf: members,
 // dictionaries and optimizers made before stay valid.
+//
+// A parameter may be distributed already: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh that has
+// these axes as well; it is cut once more at rest, and when it is whole it is what it was. See Note [Cut twice], and for what
+// becomes of gradients that are pending along these axes Note [Terms of an average].
 
 #include <functional>
 #include <memory>

@@ -370,16 +370,18 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
                                              const ShardGroupOptions& options, bool init_sync) {
   WorldScope world(mesh.world());  // for meshes of more axes
   auto axes = options.replicated ? replicated_axes(mesh) : ShardingAxes::of(mesh);
+  axes.on_full_mesh = options.on_full_mesh;
   if (init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) {
-      if (!lies_on(tensor, mesh) && !tensor.is_meta() && !is_rehearsing()) tensors.push_back(tensor);
+      if (!is_cut_along(tensor, axes) && !tensor.is_meta() && !is_rehearsing()) tensors.push_back(tensor);
     }
     CauseScope cause(kShardCause, false);
     for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
   }
   for (auto& [buffer_name, buffer] : buffers) {
-    if (lies_on(buffer, mesh)) buffer.set_data(full_tensor(buffer.detach()));  // born there; activations are plain
+    bool born = !options.on_full_mesh && lies_on(buffer, mesh);
+    if (born) buffer.set_data(full_tensor(buffer.detach()));  // activations are plain
   }
   make_per_rank(buffers, mesh.slots().size());
   auto group = std::make_shared<ShardGroup>(module, name, axes, parameters, options);

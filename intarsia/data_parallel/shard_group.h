@@ -27,6 +27,7 @@ struct ShardGroupOptions {
   bool unused_as_zeros = false;
   std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
   bool replicated = false;  // nothing is cut, and gradients are averaged over the one axis of the mesh
+  bool on_full_mesh = false;  // see ShardingAxes
 };
 
 // Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.

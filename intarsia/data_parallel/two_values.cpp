@@ -5,8 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/data_parallel/first_use.h"
-#include "intarsia/data_parallel/joined_mesh.h"
 #include "intarsia/data_parallel/set_data.h"
+#include "intarsia/data_parallel/terms_of_average.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -24,14 +24,6 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
 
 }  // namespace
 
-ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
-  TORCH_CHECK_VALUE(mesh.defined() && (mesh.ndim() == 1 || mesh.ndim() == 2), "[fully_shard] expects a mesh of one axis, or ",
-                    "of two (copies, shards), not ", mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name.");
-  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[fully_shard] this process takes no part in ", mesh.text(), ".");
-  auto axis = mesh.ndim() - 1;
-  return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr, &Axis::whole(mesh)};
-}
-
 TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
                      std::optional<at::ScalarType> dtype_of_whole)
     : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()),
@@ -41,22 +33,18 @@ TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxe
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
 }
 
-bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh) { return is_dtensor(parameter) && mesh_of(parameter) == mesh; }
-
 void TwoValues::take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
-  Placements placements(axes_.mesh.ndim(), Replicate());
-  if (dim_) placements[axes_.shard_axis] = Shard(*dim_);
-  auto* layout = Layout::get(axes_.mesh, placements);
   auto strides = c10::contiguous_strides(sizes_);
   memories_sizes_.push_back(sizes_);
   memories_.push_back(at::empty(sizes_, leaf.options().dtype(dtype_of_whole)));
   whole_ = make_whole(memories_[0].storage(), sizes_, strides, dtype_of_whole);
-  sharded_ = with_first_use_key(wrap(shards_in(leaf, layout), layout, sizes_, strides, leaf.dtype()));
+  sharded_ = with_first_use_key(wrap(shards_in(leaf, rest_.shards), rest_.shards, sizes_, strides, leaf.dtype()));
 }
 
 void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
-  if (lies_on(leaf, axes_.mesh)) return take_shards(leaf, dtype_of_whole);
-  Shards values = is_dtensor(leaf) ? shards_of(leaf) : Shards{value_at(leaf, 0).detach()};
+  rest_ = at_rest(name_, axes_, leaf, dim_);
+  if (is_dtensor(leaf) && !rest_.whole) return take_shards(leaf, dtype_of_whole);
+  Shards values = rest_.whole ? shards_in(leaf, rest_.whole) : Shards{value_at(leaf, 0).detach()};
   Shards locals;
   auto slots = axes_.shard->slot_count();
   for (auto& value : values) memories_sizes_.push_back(value.sizes().vec());
@@ -66,32 +54,16 @@ void TwoValues::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_wh
   }
   for (auto& value : values) memories_.push_back(at::empty(value.sizes(), value.options().dtype(dtype_of_whole)));
   auto strides = c10::contiguous_strides(sizes_);
-  auto mesh = is_dtensor(leaf) ? joined_mesh(name_, axes_.mesh, leaf, dim_) : axes_.mesh;
-  if (is_dtensor(leaf)) inner_axis_ = mesh.axis_name(0) == mesh_of(leaf).axis_name(0) ? 0 : mesh.ndim() - 1;
-  auto* layout = Layout::get(mesh, sharded_placements(leaf, mesh));
-  auto sharded = wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, strides, leaf.dtype());
-  if (!is_dtensor(leaf)) {
+  auto sharded = wrap(c10::make_intrusive<DTensorBody>(std::move(locals), rest_.shards), sizes_, strides, leaf.dtype());
+  if (!rest_.whole) {
     whole_ = make_whole(memories_[0].storage(), sizes_, strides, dtype_of_whole);
   } else {
     Shards wholes(memories_.begin(), memories_.end());
-    auto whole = wrap(c10::make_intrusive<DTensorBody>(std::move(wholes), &layout_of(leaf)), sizes_, strides, dtype_of_whole);
+    auto whole = wrap(c10::make_intrusive<DTensorBody>(std::move(wholes), rest_.whole), sizes_, strides, dtype_of_whole);
     if (body_of(leaf).note) attach_note(whole, body_of(leaf).note), attach_note(sharded, body_of(leaf).note);
     whole_ = with_first_use_key(whole);
   }
   sharded_ = with_first_use_key(sharded);
-}
-
-Placements TwoValues::sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const {
-  Placements placements(mesh.ndim(), Replicate());
-  auto inner = is_dtensor(leaf) ? placements_of(leaf)[0] : Placement(Replicate());
-  bool last = inner_axis_ != 0;
-  auto shift = last ? 0 : 1;
-  if (is_dtensor(leaf)) placements[inner_axis_] = inner;
-  if (!dim_) return placements;
-  bool both = is_dtensor(leaf) && cut_dim(inner) == *dim_;
-  auto own = axes_.shard_axis + shift;
-  placements[own] = both && last ? Placement(StridedShard(*dim_, mesh_of(leaf).size())) : Placement(Shard(*dim_));
-  return placements;
 }
 
 int64_t TwoValues::bytes_of_whole() const {
@@ -229,7 +201,7 @@ void TwoValues::replace(const at::Tensor& value) {
 }
 
 Shards TwoValues::terms_of_gradient() const {
-  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of(whole_).with(settled(placements_of(whole_))));
+  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of_gradient());
   Shards terms;
   for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(gradient_, slot));
   return terms;
@@ -281,19 +253,15 @@ void TwoValues::add_gradient(const Shards& parts, bool pending) {
 
 // --- gradients that wait
 
-const Layout* TwoValues::pending_layout() const {
-  auto placements = placements_of(sharded_);
-  for (int64_t axis = 0; axis < static_cast<int64_t>(placements.size()); ++axis) {
-    if (axis != inner_axis_) placements[axis] = Partial(ReduceOp::avg);
-  }
-  return layout_of(sharded_).with(placements);
+static const Layout* with_average(const Layout& layout, const std::vector<int64_t>& axes) {
+  auto placements = settled(layout.placements());
+  for (auto axis : axes) placements[axis] = Partial(ReduceOp::avg);
+  return layout.with(placements);
 }
 
-const Layout* TwoValues::pending_over_copies() const {
-  auto placements = placements_of(sharded_);
-  placements[inner_axis_ == 0 ? 1 : 0] = Partial(ReduceOp::avg);
-  return layout_of(sharded_).with(placements);
-}
+const Layout* TwoValues::layout_of_gradient() const { return with_average(*rest_.whole, rest_.data_of_whole); }
+const Layout* TwoValues::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
+const Layout* TwoValues::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
 
 static uint64_t version_of(const at::Tensor& grad) { return is_dtensor(grad) ? body_of(grad).version() : grad._version(); }
 
@@ -324,7 +292,7 @@ bool TwoValues::fetch_pending() {
     if (!is_dtensor(whole_)) {
       gradient_ = one ? terms[0] : per_rank(std::move(terms));
     } else {
-      gradient_ = dtensor_of(std::move(terms), layout_of(whole_).with(settled(placements_of(whole_))));
+      gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
     }
     grad = at::Tensor();
   } else if (beside_) {
@@ -341,7 +309,7 @@ bool TwoValues::fetch_pending() {
 void TwoValues::show_as_pending(std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
   if (!gradient_.defined()) return;
-  if (dtype && gradient_.scalar_type() != *dtype) gradient_ = gradient_.to(*dtype);
+  if (dtype) to_dtype(*dtype);
   auto tensor = leaf();
   if (tensor.grad().defined()) {
     beside_ = Seen{tensor.grad(), version_of(tensor.grad())};
@@ -356,25 +324,50 @@ void TwoValues::show_as_pending(std::optional<at::ScalarType> dtype) {
   drop_gradient();
 }
 
+void TwoValues::to_dtype(at::ScalarType dtype) {
+  if (gradient_.scalar_type() == dtype) return;
+  if (!is_spread()) return void(gradient_ = gradient_.to(dtype));
+  Shards terms;  // each by itself: what is pending stays so
+  for (auto& term : shards_of(gradient_)) terms.push_back(term.to(dtype));
+  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+}
+
+void TwoValues::add_terms(const at::Tensor& grad) {
+  if (!grad.defined()) return;
+  at::NoGradGuard no_grad;
+  auto terms = terms_of_average(name_, grad, *rest_.whole, rest_.data_of_whole, !axes_.on_full_mesh);
+  for (size_t slot = 0; gradient_.defined() && slot < terms.size(); ++slot) {
+    terms[slot] = shards_of(gradient_)[slot] + terms[slot];
+  }
+  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+}
+
+// Terms are not lent, but added when the gradient is taken: what comes may be a sum, a value, or another kind.
 void TwoValues::lend_gradient() {
   fetch_pending();
   auto tensor = leaf();
   own_gradient_ = tensor.grad();
-  tensor.mutable_grad() = std::move(gradient_);
-  gradient_ = at::Tensor();
+  tensor.mutable_grad() = is_spread() ? at::Tensor() : std::move(gradient_);
+  if (!is_spread()) gradient_ = at::Tensor();
   lent_ = true;
 }
 
-void TwoValues::take_gradient() {
+at::Tensor TwoValues::take_back() {
   auto tensor = leaf();
-  gradient_ = tensor.grad();
+  auto grad = tensor.grad();
   tensor.mutable_grad() = std::move(own_gradient_);
   own_gradient_ = at::Tensor();
   lent_ = false;
+  return grad;
+}
+
+void TwoValues::take_gradient() {
+  auto grad = take_back();
+  is_spread() ? add_terms(grad) : void(gradient_ = grad);
 }
 
 void TwoValues::end_loan() {
-  if (lent_) take_gradient(), drop_gradient();
+  if (lent_) take_back(), drop_gradient();
 }
 
 }  // namespace intarsia

@@ -7,33 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "intarsia/comm/axis.h"
-#include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
+#include "intarsia/data_parallel/at_rest.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 
 namespace intarsia {
 
-// Where the shards of a group of parameters lie: cut along `shard`, copied along `replicate` if there is one. A parameter
-// that lies on another mesh already (tensor parallelism) keeps that cut inside: see Note [Cut twice].
-struct ShardingAxes {
-  DeviceMesh mesh;
-  int64_t shard_axis;
-  const Axis* shard;
-  const Axis* replicate;  // null on a mesh of one axis
-  const Axis* all;        // both read as one: what the ranks tell each other, they tell all who share the parameters
-
-  // Of one or two axes; the last one shards.
-  static ShardingAxes of(const DeviceMesh& mesh);
-};
-
-// Whether a parameter is distributed over that very mesh already: it was born there, and only its shards move.
-bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh);
-
-// Note [Cut twice]
-// A parameter of a tensor-parallel module is distributed over "tp"; its whole, here, is what it is there: each rank's own shard is
-// cut once more over the ranks along "dp". The result lies on a mesh of both. If both cut one dim, the cut along "tp" comes
-// first. On a mesh (dp, tp) that is a StridedShard along "dp" where the sizes divide; where they do not, the mesh is (tp, dp).
 class TwoValues {
  public:
   // `dim`: the one that is cut; none: every rank keeps the whole (scalars).
@@ -89,13 +68,17 @@ class TwoValues {
   at::Tensor piece(const at::Tensor& whole, int64_t member) const;
   const std::vector<int64_t>& whole_sizes(size_t slot) const { return memories_sizes_[memories_sizes_.size() == 1 ? 0 : slot]; }
   std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
-  Placements sharded_placements(const at::Tensor& leaf, const DeviceMesh& mesh) const;
   void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
   void take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
   void take_form_of(const at::Tensor& local);
+  bool is_spread() const { return !rest_.data_of_whole.empty(); }  // the whole, over the axes of data parallelism
+  const Layout* layout_of_gradient() const;
   const Layout* pending_layout() const;
   const Layout* pending_over_copies() const;
   Shards terms_of_gradient() const;
+  void to_dtype(at::ScalarType dtype);
+  void add_terms(const at::Tensor& grad);
+  at::Tensor take_back();  // what the leaf's gradient has become while it was lent
   at::Tensor dtensor_of(Shards locals, const Layout* layout) const;
 
   std::string name_;
@@ -104,13 +87,13 @@ class TwoValues {
   std::optional<int64_t> dim_;
   at::ScalarType dtype_;
   bool whole_follows_dtype_;
-  int64_t inner_axis_ = -1;  // of the mesh of the shards: that of tensor parallelism, if there is one
+  AtRest rest_;
   std::vector<int64_t> sizes_;
   at::Tensor whole_, sharded_;  // the two values
   // What the whole is made of: one tensor, or one per slot where the whole is itself distributed.
   std::vector<at::Tensor> memories_;
   std::vector<std::vector<int64_t>> memories_sizes_;
-  at::Tensor gradient_;         // of the whole; per rank in a simulation
+  at::Tensor gradient_;         // of the whole; per rank in a simulation; see Note [Terms of an average]
   at::Tensor own_gradient_;     // of the leaf, while it is lent
   bool lent_ = false;
   struct Seen {

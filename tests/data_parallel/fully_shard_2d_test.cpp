@@ -55,7 +55,7 @@ TEST(FullyShard2d, PlacementsShowBothCuts) {
   auto odd = mlp(7);
   parallelize_module(*odd, mesh["tp"], {{"0", ColwiseParallel()}, {"2", RowwiseParallel()}});
   fully_shard(*odd, mesh["dp"]);
-  EXPECT_EQ(str(layout_of(odd->parameters()[0])), "[S(0), S(0)] on DeviceMesh(cpu, tp=2, dp=2; ranks [0 2 1 3])");
+  EXPECT_EQ(str(layout_of(odd->parameters()[0])), "[SS(0, 2), S(0)] on DeviceMesh(cpu, dp=2, tp=2)");
 }
 
 TEST(FullyShard2d, TrainsATensorParallelLlamaAsOneProcessDoes) {
