@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "intarsia/data_parallel/first_use.h"
+#include "intarsia/data_parallel/joined_mesh.h"
 #include "intarsia/data_parallel/reducer.h"
 #include "intarsia/data_parallel/shard_group.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -85,11 +86,12 @@ void bind_reducers(py::module_& m) {
 // Which dim of each parameter is cut; None: none.
 ShardGroupOptions shard_options(const Named& parameters, const std::vector<std::optional<int64_t>>& dims,
                                 std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
-                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool replicated) {
+                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool replicated,
+                                bool on_full_mesh) {
   std::map<std::string, std::optional<int64_t>> dim_of;
   for (size_t i = 0; i < parameters.size(); ++i) dim_of[parameters[i].first] = dims.at(i);
   auto find = [dim_of](const std::string& name, const at::Tensor&) { return dim_of.at(name); };
-  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to, replicated};
+  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to, replicated, on_full_mesh};
 }
 
 void bind_shard_groups(py::module_& m) {
@@ -97,8 +99,9 @@ void bind_shard_groups(py::module_& m) {
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
-                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated) {
-             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated);
+                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
+             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated,
+                                          on_full_mesh);
              return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
            }),
            Unlocked())
@@ -134,6 +137,8 @@ void bind_shard_groups(py::module_& m) {
 void bind_data_parallel(py::module_& module) {
   bind_reducers(module);
   bind_shard_groups(module);
+  module.def("data_mesh", &data_mesh, py::arg("full"), py::arg("replicate"), py::arg("shard"),
+             "The mesh of data parallelism along named axes: copies, then shards; several names are one axis.");
   module.def("is_watched", [](const at::Tensor& leaf) { return watcher_of(leaf) != nullptr; },
              "Whether the parameter is replicated or sharded already.");
 }

@@ -116,7 +116,7 @@ class FSDPModule(WrappedModule):
         group = self._only_group("set_all_reduce_hook", "The hook would be ambiguous across groups with different meshes.")
         if group is None:
             return
-        if stream is not None and group.mesh.ndim == 2:
+        if stream is not None and group.mesh.has_copies:
             raise ValueError("stream cannot be set when using native HSDP")
 
         def run(values: list[torch.Tensor]) -> None:

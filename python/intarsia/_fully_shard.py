@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, DataParallelMeshDims, MixedPrecisionPolicy, OffloadPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
 
+from ._data_mesh import DataMesh, named_axes
 from ._fsdp_module import FSDPModule
 from ._shard_groups import Group, Sharding, name_inner
 from ._wrapped_module import (
@@ -38,15 +39,16 @@ def fully_shard(
     """Keeps each parameter in shards, gathers it for use and reduces its gradient to shards; in place.
 
     Each call makes a group of the parameters that are in none yet: one gathering, one reduction. The mesh has one axis, or two
-    (copies along the first, shards along the second). Parameters are taken from the first rank.
+    (copies along the first, shards along the second). Parameters are taken from the first rank. With ``dp_mesh_dims``, which name
+    these axes, the mesh may have others, and parameters and activations are distributed over all of it.
     """
     modules = checked_modules(module, "fully_shard")
-    check_offered("fully_shard", offload_policy, dp_mesh_dims)
-    mesh = _checked_mesh(mesh)
+    check_offered("fully_shard", offload_policy)
+    mesh = _checked_mesh(mesh, dp_mesh_dims)
     _checked_reshard(reshard_after_forward, mesh)
 
-    def group_on(mesh: Any) -> Group:
-        return Group(modules, mesh, _checked_reshard(reshard_after_forward, mesh), mp_policy)
+    def group_on(mesh: DataMesh) -> Group:
+        return Group(modules, mesh, _checked_reshard(reshard_after_forward, mesh), mp_policy, mesh.is_replicated)
 
     def place(name: str, parameter: torch.Tensor) -> tuple:
         return _placement(name, parameter, shard_placement_fn, mesh)
@@ -77,7 +79,7 @@ def wrap(
 ) -> None:
     """Makes the groups of a call, one per mesh. ``place(name, parameter)`` tells the dim that is cut, and the mesh."""
     name_inner(modules)
-    groups: dict[Any, Group] = {}
+    groups: dict[DataMesh, Group] = {}
     skipped = {id(parameter) for parameter in ignored or ()}
     for number, one in enumerate(modules):
         prefix = f"{type(one).__name__}[{number}]." if len(modules) > 1 else ""
@@ -87,6 +89,8 @@ def wrap(
             if mesh not in groups:
                 groups[mesh] = group_on(mesh)
             groups[mesh].places.append((one.get_submodule(path), name, full_name, dim))
+            if mesh.is_named:
+                groups[mesh].given.append(parameter.placements)
     find_ties(modules, groups.values())
     for group in groups.values():
         if any(module._parameters[name].is_meta for module, name, *_ in group.places):
@@ -109,27 +113,31 @@ def find_ties(modules: list[nn.Module], groups: "Iterable[Group]") -> None:
                 group.ties.append((inner, name, place))
 
 
-def check_offered(function: str, offload_policy: OffloadPolicy, dp_mesh_dims: Any) -> None:
-    if dp_mesh_dims is not None:
-        raise NotImplementedError(f"[{function}] dp_mesh_dims is not there. Give the data-parallel axes of the mesh as `mesh`.")
+def check_offered(function: str, offload_policy: OffloadPolicy) -> None:
     if not isinstance(offload_policy, (OffloadPolicy, CPUOffloadPolicy)):
         raise ValueError(f"[{function}] the offload policy is {offload_policy!r}. Parameters stay in CPU memory.")
 
 
-def _checked_mesh(mesh: Any) -> Any:
+def _checked_mesh(mesh: Any, dims: "DataParallelMeshDims | None" = None) -> DataMesh:
     mesh = whole_world() if mesh is None else mesh
+    if dims is not None:
+        return named_axes(mesh, dims)
     if mesh.ndim not in (1, 2):
         raise ValueError(f"fully_shard expects a 1D or 2D DeviceMesh but got {mesh}")
     if mesh.ndim == 2 and mesh.mesh_dim_names is None:
         raise AssertionError("Please init the 2D mesh for HSDP with mesh_dim_names specified")
-    return mesh
+    return DataMesh(mesh)
 
 
-def _checked_reshard(given: Any, mesh: Any) -> "tuple[bool | None, int | None]":
+def _checked_reshard(given: Any, mesh: DataMesh) -> "tuple[bool | None, int | None]":
     """Whether to free the whole after forward, and how many ranks keep it together."""
+    if mesh.is_replicated:
+        return False, None
     if given is None or isinstance(given, bool):
         return given, None
-    size = mesh.size(mesh.ndim - 1)
+    size = mesh.shard_count
+    if mesh.is_named and isinstance(given, int):
+        raise NotImplementedError("reshard_after_forward as int is not yet supported with SPMD mesh (dp_mesh_dims)")
     if not isinstance(given, int):
         raise ValueError(
             f"reshard_after_forward should be a bool or an int representing the group size to reshard to, not {given}"
@@ -142,12 +150,16 @@ def _checked_reshard(given: Any, mesh: Any) -> "tuple[bool | None, int | None]":
     return True, None if given == size else given
 
 
-def _placement(name: str, parameter: torch.Tensor, placement_fn: "Callable | None", mesh: Any) -> "tuple[int | None, Any]":
+def _placement(name: str, parameter: torch.Tensor, placement_fn: "Callable | None", mesh: DataMesh) -> "tuple[int | None, DataMesh]":
     """The dim that is cut, and the mesh."""
     check_device("fully_shard", name, parameter)
     placement = placement_fn(parameter) if placement_fn is not None else None
     if isinstance(placement, ShardPlacementResult):
-        placement, mesh = placement.placement, _checked_mesh(placement.mesh_info.mesh)
+        info, placement = placement.mesh_info, placement.placement
+        mesh = _checked_mesh(info.spmd_mesh if info.is_spmd_mesh else info.mesh, info.dp_mesh_dims)
+    mesh.check(name, parameter)
+    if mesh.is_replicated:
+        return None, mesh
     if placement is None:
         return (0 if parameter.ndim else None), mesh
     if not hasattr(placement, "is_shard") or not placement.is_shard():

@@ -113,7 +113,9 @@ def python_mesh(mesh: "_core.Mesh") -> DeviceMesh:
     known = _python_meshes.get(mesh.id)
     if known is None:
         names = tuple(mesh.names) or None
-        ranks = torch.tensor(mesh.ranks[: torch.Size(mesh.shape).numel()]).view(mesh.shape)
+        size = torch.Size(mesh.shape).numel()
+        first = mesh.ranks.index(mesh.hosted[0]) // size * size  # of the group that we are in
+        ranks = torch.tensor(mesh.ranks[first : first + size]).view(mesh.shape)
         known = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=mesh.hosted[0])
         _python_meshes[mesh.id] = known
     return known

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from . import _core
-from ._mesh import core_mesh
+from ._data_mesh import DataMesh
 
 
 def one_of(values: list[torch.Tensor]) -> torch.Tensor:
@@ -23,16 +23,16 @@ def take_over(values: list[torch.Tensor], tensor: torch.Tensor) -> None:
 
 
 class _Own:
-    def __init__(self, comm: Any, mesh: Any) -> None:
+    def __init__(self, comm: Any, mesh: DataMesh) -> None:
         self._comm, self._mesh = comm, mesh
 
     def allocate(self, elements: int, dtype: torch.dtype) -> list[torch.Tensor]:
-        slots = len(core_mesh(self._mesh).hosted)
+        slots = len(self._mesh.core().hosted)
         return [self._comm.allocate((elements,), dtype=dtype, device=torch.device("cpu")) for _ in range(slots)]
 
     def run(self, result: list[torch.Tensor], given: list[torch.Tensor]) -> Callable[[], None]:
         whole = one_of(result)
-        work = self._call(whole, one_of(given), self._mesh.get_group(self._mesh.ndim - 1))
+        work = self._call(whole, one_of(given), self._mesh.group_of_shards())
 
         def finish() -> None:
             if work is not None:

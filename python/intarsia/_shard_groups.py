@@ -10,6 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.utils import _apply_to_tensors
 
 from . import _core
+from ._data_mesh import DataMesh
 from ._mesh import core_mesh
 from ._tensor import DTensor
 from ._wrapped_module import keep_hooks, state_of
@@ -19,12 +20,13 @@ class Group:
     """The parameters of one call, on one mesh. The core's group is made at once, or for parameters on meta when it is first needed."""
 
     def __init__(
-        self, modules: list[nn.Module], mesh: Any, reshards: tuple, policy: MixedPrecisionPolicy, replicated: bool = False
+        self, modules: list[nn.Module], mesh: DataMesh, reshards: tuple, policy: MixedPrecisionPolicy, replicated: bool = False
     ) -> None:
         self.modules, self.mesh, self.reshards, self.policy, self.replicated = modules, mesh, reshards, policy, replicated
         self.is_root, self.name = True, type(modules[0]).__name__
         self.made: "_core.ShardGroup | None" = None
         self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
+        self.given: list[tuple] = []  # how parameters lie on a mesh with other axes, when they are whole
         self.ties: list[tuple[nn.Module, str, int]] = []  # other places of parameters: module, name there, number of the place
         self.leaves: list[weakref.ref] = []  # the parameters of the core's group
         self.settings: dict[str, tuple] = {}  # of the core's group
@@ -43,7 +45,7 @@ class Group:
             if isinstance(parameter, DTensor):
                 continue
             cut = Replicate() if dim is None else Shard(dim)
-            made = _core.distribute_tensor(parameter.detach(), core_mesh(self.mesh), self._placements(cut, Replicate()), None)
+            made = _core.distribute_tensor(parameter.detach(), self.mesh.core(), self._placements(cut, Replicate()), None)
             module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
         self.tie()
 
@@ -54,7 +56,7 @@ class Group:
             module._parameters[name] = owner._parameters[name_there]
 
     def _placements(self, cut: Any, whole: Any) -> list:
-        return [whole] * (self.mesh.ndim - 1) + [cut]
+        return [whole] * self.mesh.has_copies + [cut]
 
     def core(self) -> "_core.ShardGroup":
         if self.made is None:
@@ -84,16 +86,25 @@ class Group:
                 f"device: {missing}\nFor example, call module.to_empty(device) to materialize to device and call "
                 "module.reset_parameters() on each module to initialize values."
             )
+        self._bring_back(parameters)
         keep_hooks(parameter for _, parameter in parameters)
         buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
         self.made = _core.ShardGroup(
-            id(self.modules[0]), self.name, core_mesh(self.mesh), parameters, buffers, [dim for *_, dim in self.places],
-            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated,
+            id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],
+            *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated, self.mesh.is_named,
         )
         self.made.set_root(self.is_root)
         self.leaves = [weakref.ref(parameter) for _, parameter in parameters]
         for setting, values in self.settings.items():
             getattr(self.made, setting)(*values)
+
+    def _bring_back(self, parameters: list) -> None:
+        """Those of load_state_dict(assign=True) lie as at rest, which may be on a mesh of other axes."""
+        for (name, parameter), placements in zip(parameters, self.given):
+            if not self.mesh.holds(parameter, placements):
+                if not isinstance(parameter, DTensor):
+                    self.mesh.check(name, parameter)
+                parameter.data = _core.redistribute_to(parameter.detach(), core_mesh(self.mesh.mesh), placements)
 
     def set(self, setting: str, *values: Any) -> None:
         """Calls a method of the core's group, now or when it is made."""
