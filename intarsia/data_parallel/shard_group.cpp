@@ -371,6 +371,7 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
   WorldScope world(mesh.world());  // for meshes of more axes
   auto axes = options.replicated ? replicated_axes(mesh) : ShardingAxes::of(mesh);
   axes.on_full_mesh = options.on_full_mesh;
+  for (auto& [leaf_name, tensor] : parameters) at_rest(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent
   if (init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) {

@@ -102,16 +102,23 @@ TEST(FullMesh, ParametersOverTwoOtherAxesTrainAsOneProcessDoes) {
   expect_same_tensors(*model, *plain, 1e-12);
 }
 
-TEST(FullMesh, AMeshOfOtherRanksIsAnError) {
+TEST(FullMesh, EachPlaceAlongAnotherAxisHasAGridOfItsOwn) {
   auto world = simulate(8);
   auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});
-  auto model = mlp(8);
+  auto model = mlp(8), plain = mlp(8);
   for (auto& p : model->parameters()) p.set_data(distribute_tensor(p.detach(), mesh["tp"], {Shard(0)}));
-  fully_shard(*model, mesh["dp"]);  // one grid for each place along "pp"
+  fully_shard(*model, mesh["dp"]);
   EXPECT_EQ(str(layout_of(model->parameters()[0])), "[SS(0, 2), S(0)] on DeviceMesh(cpu, dp=2, tp=2; ranks [0 1 2 3] [4 5 6 7])");
-  auto other = mlp(8);
-  for (auto& p : other->parameters()) p.set_data(distribute_tensor(p.detach(), mesh.slice({"pp", "dp"}), {Shard(0), Shard(0)}));
-  EXPECT_THROW(fully_shard(*other, mesh.slice({"dp", "tp"})), c10::ValueError);
+  expect_same_tensors(*model, *plain, 0);
+}
+
+TEST(FullMesh, AMeshThatMakesNoGridIsAnErrorBeforeAnythingIsSent) {
+  auto world = simulate(8);
+  auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});
+  auto model = mlp(8), plain = mlp(8);
+  for (auto& p : model->parameters()) p.set_data(distribute_tensor(p.detach(), mesh.slice({"pp", "dp"}), {Shard(0), Shard(0)}));
+  EXPECT_THROW(fully_shard(*model, mesh.slice({"dp", "tp"})), c10::ValueError);
+  expect_same_tensors(*model, *plain, 0);
 }
 
 }  // namespace
