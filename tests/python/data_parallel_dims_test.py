@@ -24,6 +24,7 @@ CUTS = [
     ((2, 2), ("tp", "dp"), Dims(shard="dp"), 7, "(Shard(dim=0), Shard(dim=0)) of ('tp', 'dp')"),
     ((4,), ("dp",), Dims(shard="dp"), 7, "(Shard(dim=0),) of ('dp',)"),
     ((2, 2, 1), ("copies", "dp", "tp"), HYBRID, 5, "(Replicate(), Shard(dim=0), Shard(dim=0)) of ('copies', 'dp', 'tp')"),
+    ((2, 2, 1), ("dp", "copies", "tp"), HYBRID, 8, "(Shard(dim=0), Replicate(), Shard(dim=0)) of ('dp', 'copies', 'tp')"),
     ((2, 2, 1), ("a", "b", "tp"), TWO, 7, "(Shard(dim=0), Shard(dim=0)) of ('a_b', 'tp')"),
     ((2, 1, 2), ("a", "b", "tp"), TWO, 8, "(_StridedShard(dim=0, sf=2), Shard(dim=0)) of ('a_b', 'tp')"),
     ((2, 1, 2, 1), ("r", "a", "b", "tp"), Dims(("a", "b"), "r"), 8, "(Replicate(), Shard(dim=0), Shard(dim=0)) of ('r', 'a_b', 'tp')"),
@@ -190,7 +191,7 @@ def accumulation_reduces_the_sum() -> None:
 
 
 def states_go_through_loads() -> None:
-    for shape, names, dims, hidden, text in (CUTS[1], CUTS[5], CUTS[-1]):
+    for shape, names, dims, hidden, text in (CUTS[1], CUTS[6], CUTS[-1]):
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for assign in (False, True):
             model, other = (fully_shard(spread(layers(hidden), mesh), mesh=mesh, dp_mesh_dims=dims) for _ in range(2))
@@ -204,17 +205,28 @@ def states_go_through_loads() -> None:
             assert layout(other[0].weight) == text
 
 
+def both_may_cut_any_dim() -> None:
+    mesh, dims = grid()
+    for hidden in (8, 7):
+        model = spread(layers(hidden), mesh)
+        fully_shard(model, mesh=mesh, dp_mesh_dims=dims, shard_placement_fn=lambda p: Shard(p.ndim - 1))
+        assert str(model[2].weight.placements) == "(_StridedShard(dim=1, sf=2), Shard(dim=1))", model[2].weight.placements
+        train(model, *(rows(t, mesh, dims) for t in data()))
+        same_parameters(model, trained(hidden))
+
+
 def mixed_precision_is_that_of_casts() -> None:
     mesh, dims = grid()
-    model = spread(layers(8), mesh)
+    model, expected = spread(layers(8), mesh), layers(8).float()
     fully_shard(model, mesh=mesh, dp_mesh_dims=dims, mp_policy=MixedPrecisionPolicy(torch.float32, torch.float64))
-    x, y = data()
-    out = model(rows(x, mesh, dims))
-    assert out.dtype is torch.float32
-    for number in range(2):
+    x, y = (t.float() for t in data())
+    for number in range(2):  # the first adds up
         model.set_requires_gradient_sync(number == 1)
-        nn.functional.mse_loss(model(rows(x, mesh, dims)).to_local(), rows(y, mesh, dims).to_local().float()).backward()
-    assert model[0].weight.grad.dtype is torch.float64
+        own_loss(model, rows(x, mesh, dims), rows(y, mesh, dims)).backward()
+        nn.functional.mse_loss(expected(x), y).backward()
+    for ours, theirs in zip(model.parameters(), expected.parameters()):
+        assert ours.grad.dtype is torch.float64
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad.double(), rtol=1e-5, atol=1e-6)
 
 
 def raises(error: type, text: str, call, *args, **kwargs) -> None:
@@ -257,6 +269,7 @@ EVERYWHERE = [
     gradients_of_every_kind_are_terms_of_an_average,
     accumulation_reduces_the_sum,
     states_go_through_loads,
+    both_may_cut_any_dim,
     mixed_precision_is_that_of_casts,
     wrong_calls_raise,
 ]
