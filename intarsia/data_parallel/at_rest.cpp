@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include <ATen/ATen.h>
+
 #include "intarsia/data_parallel/joined_mesh.h"
-#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
@@ -199,6 +201,23 @@ AtRest at_rest(const std::string& name, const ShardingAxes& axes, const at::Tens
   auto rest = cut(grid, dim, parameter.sizes());
   rest.whole = &layout_of(parameter);
   return rest;
+}
+
+at::Tensor laid_out_at_rest(const std::string& name, const DeviceMesh& mesh, const at::Tensor& parameter, std::optional<int64_t> dim) {
+  WorldScope world(mesh.world());
+  auto axes = ShardingAxes::of(mesh);
+  axes.on_full_mesh = true;
+  auto* layout = at_rest(name, axes, parameter, dim).shards;
+  if (layout->mesh() != mesh_of(parameter)) return parameter;
+  Shards locals;
+  for (auto& slot : layout->mesh().slots()) {
+    auto shape = local_shape(*layout, parameter.sizes(), slot.coordinate);
+    locals.push_back(at::empty(shape, at::TensorOptions(at::kMeta).dtype(parameter.dtype())));
+  }
+  auto strides = c10::contiguous_strides(parameter.sizes());
+  auto laid_out = wrap(std::move(locals), layout, parameter.sizes(), strides, parameter.dtype());
+  if (body_of(parameter).note) attach_note(laid_out, body_of(parameter).note);
+  return laid_out;
 }
 
 }  // namespace intarsia

@@ -51,4 +51,8 @@ struct AtRest {
 // `dim`: the one that is cut along the axes of data parallelism; none: every rank keeps the whole.
 AtRest at_rest(const std::string& name, const ShardingAxes& axes, const at::Tensor& parameter, std::optional<int64_t> dim);
 
+// A distributed parameter on meta, which `mesh` is to cut, as it will lie at rest once it has values; or the same, if that is
+// on another mesh than its own.
+at::Tensor laid_out_at_rest(const std::string& name, const DeviceMesh& mesh, const at::Tensor& parameter, std::optional<int64_t> dim);
+
 }  // namespace intarsia

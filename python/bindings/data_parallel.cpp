@@ -139,6 +139,8 @@ void bind_data_parallel(py::module_& module) {
   bind_shard_groups(module);
   module.def("data_mesh", &data_mesh, py::arg("full"), py::arg("replicate"), py::arg("shard"),
              "The mesh of data parallelism along named axes: copies, then shards; several names are one axis.");
+  module.def("laid_out_at_rest", &laid_out_at_rest, py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
+             "A distributed parameter on meta as it will lie once it has values.");
   module.def("is_watched", [](const at::Tensor& leaf) { return watcher_of(leaf) != nullptr; },
              "Whether the parameter is replicated or sharded already.");
 }

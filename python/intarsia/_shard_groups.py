@@ -36,16 +36,19 @@ class Group:
     def lay_out_on_meta(self) -> None:
         """Until there are values, a parameter is a distributed tensor without data, laid out as it will be.
 
-        One that is cut over another mesh already stays as it is until then.
+        One that is cut over another mesh already stays as it is until then; on a mesh of more axes it is laid out, if it stays there.
         """
         from torch.distributed.tensor.placement_types import Replicate, Shard
 
-        for module, name, _, dim in self.places:
+        for module, name, full_name, dim in self.places:
             parameter = module._parameters[name]
-            if isinstance(parameter, DTensor):
+            if isinstance(parameter, DTensor) and (not parameter.is_meta or self.replicated or not self.mesh.is_named):
                 continue
-            cut = Replicate() if dim is None else Shard(dim)
-            made = _core.distribute_tensor(parameter.detach(), self.mesh.core(), self._placements(cut, Replicate()), None)
+            if isinstance(parameter, DTensor):
+                made = _core.laid_out_at_rest(full_name, self.mesh.core(), parameter.detach(), dim)
+            else:
+                cut = Replicate() if dim is None else Shard(dim)
+                made = _core.distribute_tensor(parameter.detach(), self.mesh.core(), self._placements(cut, Replicate()), None)
             module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
         self.tie()
 

@@ -205,6 +205,23 @@ def states_go_through_loads() -> None:
             assert layout(other[0].weight) == text
 
 
+def models_on_meta_are_laid_out_at_once() -> None:
+    for shape, names, dims, hidden, text in (CUTS[1], CUTS[5], CUTS[6], CUTS[-1]):
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        with torch.device("meta"):
+            model = spread(layers(hidden), mesh)
+        fully_shard(model, mesh=mesh, dp_mesh_dims=dims)
+        stays = "a_b" in text  # until there are values: it will lie on another mesh
+        assert model[0].weight.is_meta and (layout(model[0].weight) == text or stays), layout(model[0].weight)
+        model.to_empty(device="cpu")
+        with torch.no_grad():
+            for ours, theirs in zip(model.parameters(), layers(hidden).parameters()):
+                ours.copy_(distribute_tensor(theirs, mesh, ours.placements))
+        train(model, *(rows(t, mesh, dims) for t in data()))
+        assert layout(model[0].weight) == text
+        same_parameters(model, trained(hidden))
+
+
 def both_may_cut_any_dim() -> None:
     mesh, dims = grid()
     for hidden in (8, 7):
@@ -269,6 +286,7 @@ EVERYWHERE = [
     gradients_of_every_kind_are_terms_of_an_average,
     accumulation_reduces_the_sum,
     states_go_through_loads,
+    models_on_meta_are_laid_out_at_once,
     both_may_cut_any_dim,
     mixed_precision_is_that_of_casts,
     wrong_calls_raise,
