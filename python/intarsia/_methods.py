@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from . import _core
-from ._kinds import give_spec, shown_placements, spec_of
+from ._kinds import WITHOUT_LAYOUT, give_spec, shown_mesh, shown_placements, spec_of
 from ._memory import explaining, has_no_memory
-from ._mesh import python_mesh
 from ._moves import full_tensor, to_local
 from ._numbers import expect_numbers
 from ._pickling import _rebuild, _rebuild_per_rank, deepcopy, reduce  # noqa: F401  files name the first two here
@@ -21,7 +20,7 @@ _is_dtensor = _core.is_dtensor
 
 def _get_mesh(self: torch.Tensor) -> Any:
     """The mesh that the tensor lies on."""
-    return python_mesh(_core.mesh_of(self))
+    return shown_mesh(self)
 
 
 def _get_placements(self: torch.Tensor) -> tuple:
@@ -110,7 +109,7 @@ def _only_distributed_value(name: str, function: Callable) -> property:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def give(self: torch.Tensor, value: Any) -> None:
-        if name == "_spec" and _is_dtensor(self):
+        if name == "_spec" and (_is_dtensor(self) or WITHOUT_LAYOUT in self.__dict__):
             give_spec(self, value)
             return
         if _is_dtensor(self):

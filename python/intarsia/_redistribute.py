@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from . import _core
-from ._mesh import core_mesh
+from ._mesh import core_mesh, python_mesh
 
 Plan = Callable[[str, torch.Tensor], Sequence[Any]]
 
@@ -39,9 +39,8 @@ def redistribute_tensor(
 
 def _another_mesh(tensor: torch.Tensor, wanted: Any) -> "_core.Mesh | None":
     """The core's mesh for the wanted one, if the tensor lies on another."""
-    if wanted is None or wanted is tensor.device_mesh or wanted == tensor.device_mesh:
-        return None
-    return core_mesh(wanted)
+    wanted, lies = tensor.device_mesh if wanted is None else wanted, python_mesh(_core.mesh_of(tensor))
+    return None if wanted is lies or wanted == lies else core_mesh(wanted)
 
 
 def _check_not_pending(placements: Sequence[Any], now: Sequence[Any], *, stays: bool) -> None:

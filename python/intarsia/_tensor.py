@@ -15,7 +15,7 @@ import torch
 import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
-from ._kinds import in_order, kind_of_partial, masked
+from ._kinds import OTHER_NAMES, have_different_shapes, in_order, kind_of_partial, masked, named_as_given, without_layout
 from ._mesh import DeviceMesh, core_mesh
 
 _is_dtensor = _core.is_dtensor
@@ -94,9 +94,11 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         if (shape is None) != (stride is None):
             raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride at the same time.")
         mesh = _given_mesh(device_mesh, "from_local")
+        if placements is None and shape is None and have_different_shapes(local_tensor):
+            return without_layout(local_tensor)
         if placements is None:
             placements = _replicated(mesh)
-        _check_one_kind_of_partial(placements, "from_local")
+        kinds = _check_one_kind_of_partial(placements, "from_local")
         local_tensor = masked(local_tensor, placements)
         _check_dims(placements, local_tensor.ndim, "from_local")
         if grad_placements is not None and len(grad_placements) != mesh.ndim:
@@ -108,8 +110,10 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         shape = None if shape is None else list(shape)
         stride = None if stride is None else list(stride)
         if grad_placements is None:
-            return _core.from_local(local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
-        return _FromLocal.apply(local_tensor, core_mesh(mesh), placements, run_check, shape, stride, tuple(grad_placements))
+            made = _core.from_local(local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
+        else:
+            made = _FromLocal.apply(local_tensor, core_mesh(mesh), placements, run_check, shape, stride, tuple(grad_placements))
+        return named_as_given(made, placements) if kinds & OTHER_NAMES else made
 
     def __class_getitem__(cls, _: Any) -> Any:
         return cls
@@ -146,13 +150,14 @@ def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
     return local if share == 1 else local / share
 
 
-def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> None:
+def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> set[str]:
     kinds = {kind_of_partial(placement) for placement in placements if getattr(placement, "is_partial", bool)()}
     if len(kinds) > 1 and kinds != {"sum", "avg"}:  # sums and averages commute
         raise ValueError(
             f"[{where}] Mixed Partial reduce types are not supported in the same placement list. Found reduce ops: {sorted(kinds)} "
             f"in {tuple(placements)}. Use one of them for all axes."
         )
+    return kinds
 
 
 class WrongDimError(IndexError, RuntimeError, AssertionError):

@@ -177,6 +177,62 @@ def a_spec_with_another_order_of_cuts_is_taken_and_shown():
     same(copy.deepcopy(again), x)
 
 
+def an_order_that_is_written_to_a_spec_is_the_tensors():
+    mesh, x = grid(), matrix(8)
+    turned = distribute_tensor(x, mesh, [_StridedShard(0, split_factor=2), Shard(0)])
+    again, other = (DTensor.from_local(turned.to_local(), mesh, [Shard(0), Shard(0)]) for _ in range(2))
+    assert again._spec == other._spec and hash(again._spec) == hash(other._spec)
+    again._spec.shard_order = (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    assert again._spec.shard_order == (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    assert again._spec != other._spec and hash(again._spec) != hash(other._spec)
+    same(again, x)
+    try:
+        again._spec.shard_order = (ShardOrderEntry(tensor_dim=0, mesh_dims=()),)
+        raise RuntimeError("no error")
+    except AssertionError as error:
+        assert "empty mesh dim" in str(error)
+
+
+def another_order_of_cuts_may_leave_unequal_parts():
+    mesh, x = grid(), matrix(7)
+    spec = copy.copy(distribute_tensor(x, mesh, [Shard(0), Shard(0)])._spec)
+    spec.shard_order = (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    parts = x.tensor_split([2, 4, 6])
+    local = intarsia.experimental.rank_map(lambda rank: parts[(0, 2, 1, 3)[rank]].clone())  # axis 1 cuts first
+    again = DTensor.from_local(local, mesh)
+    again._spec = spec
+    assert (again.device_mesh, again.placements, again._spec.shard_order) == (mesh, (Shard(0), Shard(0)), spec.shard_order)
+    same(again, x)
+    same(again * 2, x * 2)
+    for placements in ([Shard(0), Shard(0)], [Shard(1), Replicate()]):
+        moved = again.redistribute(placements=placements)
+        assert (moved.device_mesh, list(moved.placements)) == (mesh, placements)
+        same(moved, x)
+
+
+def products_are_shown_by_the_name_they_are_given():
+    for name in ("prod", "mul", "product"):
+        x = DTensor.from_local(torch.full((2,), 2.0), line(), [Partial(name)])
+        assert x.placements == (Partial(name),) and str(x._spec) == f"Spec(f32[2](P({name})))", x._spec
+        same(x, torch.full((2,), 16.0))
+
+
+def the_weights_of_targets_are_added_up_once():
+    scores, targets = matrix(8).log_softmax(1), torch.tensor([0, 1, 2, 3, -100, 5, 5, -100])
+    plain = scores.clone().requires_grad_()
+    for weights in (None, torch.arange(1.0, 7)):
+        cut = distribute_tensor(scores, line(), [Shard(0)]).requires_grad_()
+        given = None if weights is None else distribute_tensor(weights, line(), [Replicate()])
+        places = distribute_tensor(targets, line(), [Shard(0)])
+        with CommDebugMode() as comms:
+            loss = F.nll_loss(cut, places, given)
+            loss.backward()
+        assert comms.get_total_counts() == 1, comms.get_comm_counts()
+        whole = F.nll_loss(plain, targets, weights)
+        same(loss, whole)
+        same(cut.grad, torch.autograd.grad(whole, plain)[0])
+
+
 def kinds_are_saved_and_loaded():
     cut = distribute_tensor(matrix(), line(), [Shard(0)])
     norm, found = torch.linalg.vector_norm(cut, 3), F.embedding(distribute_tensor(torch.tensor([1, 5]), line(), [Replicate()]), cut)
@@ -203,6 +259,10 @@ PROGRAMS = [
     masks_of_local_tensors_are_used,
     sums_and_averages_may_be_pending_together,
     a_spec_with_another_order_of_cuts_is_taken_and_shown,
+    an_order_that_is_written_to_a_spec_is_the_tensors,
+    another_order_of_cuts_may_leave_unequal_parts,
+    products_are_shown_by_the_name_they_are_given,
+    the_weights_of_targets_are_added_up_once,
     kinds_are_saved_and_loaded,
 ]
 

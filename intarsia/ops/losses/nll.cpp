@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/dispatch/run.h"
+#include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/losses/mean.h"
 #include "intarsia/propagate/forms.h"
 #include "intarsia/rules/builders.h"
@@ -101,7 +102,8 @@ Rule nll_loss_backward() {
       });
 }
 
-// The mean of a classification loss is its sum divided by the weights of all positions that count.
+// The mean of a classification loss is its sum divided by the weights of all positions that count. Their total is settled
+// once, here: the gradient divides by it, too.
 Planner nll_mean(const char* op) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
   return [handle](const CutCall& c) -> Way {
@@ -109,6 +111,7 @@ Planner nll_mean(const char* op) {
     return [handle](Stack& stack) {
       stack[3] = kSum;
       handle.callBoxed(stack);
+      stack[1] = settle(stack[1].toTensor());
       stack[0] = at::div(stack[0].toTensor(), stack[1].toTensor());
     };
   };
