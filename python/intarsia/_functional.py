@@ -10,23 +10,27 @@ import torch.distributed._functional_collectives as _theirs
 
 from . import _collectives as collectives
 from . import _core
-from ._numbers import per_rank, tree_on
+from ._mesh import simulated_world
+from ._numbers import any_per_rank, per_rank, tree_on
 from ._simulated_group import SimulatedGroup
 
 _c10d = dist.distributed_c10d
 _ops = torch.ops._c10d_functional
 
 
-def _group_of(group: Any) -> "SimulatedGroup | None":
+def _group_of(*args: Any) -> "SimulatedGroup | None":
+    """The group among the arguments of a collective, their last, if it is played for them."""
+    group = args[-1]
     group = _c10d._resolve_process_group(group) if isinstance(group, str) else group
     if isinstance(group, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(group)
-    return group if isinstance(group, SimulatedGroup) and group.is_played() else None
+    return group if isinstance(group, SimulatedGroup) and (group.is_played() or any_per_rank(args[:-1])) else None
 
 
 def _joined(results: list, olds: list) -> torch.Tensor:
     """What a functional collective returns. A rank that is in no group has what it gave."""
-    if results[0] is not None and all(result is results[0] for result in results):
+    in_simulation = simulated_world() is not None  # elsewhere a plain tensor stands for one rank
+    if in_simulation and results[0] is not None and all(result is results[0] for result in results):
         return results[0]
     return per_rank([old.clone() if new is None else new for old, new in zip(olds, results)])
 
@@ -95,7 +99,7 @@ def _kernel(name: str, played: Callable) -> Callable:
     op = getattr(_ops, name).default
 
     def kernel(*args: Any) -> Any:
-        group = _group_of(args[-1])
+        group = _group_of(*args)
         if group is not None:
             return played(*args[:-1], group)
         return op._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args)

@@ -204,8 +204,8 @@ _PREFIX = "_local_tensor_"
 def _only_per_rank(name: str, get: Callable[[torch.Tensor], Any]) -> None:
     """An attribute that only tensors of one per rank have; in a LocalTensorMode, plain ones too, which are the same on all ranks."""
 
-    def getter(self: torch.Tensor) -> Any:
-        if not _core.is_per_rank(self) and (enabled_local_tensor_mode() is None or _core.is_dtensor(self)):
+    def getter(self: torch.Tensor) -> Any:  # also while the mode pauses: its tensors are read then
+        if not _core.is_per_rank(self) and (local_tensor_mode() is None or _core.is_dtensor(self)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return get(self)
 
@@ -257,6 +257,11 @@ def _one_of(tensor: torch.Tensor) -> torch.Tensor:
     return values[0].clone().detach().requires_grad_(tensor.requires_grad)
 
 
+def _wait(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """As of an AsyncCollectiveTensor, which functional collectives return elsewhere: it has come already."""
+    return lambda: tensor
+
+
 def _local_ints(node: Any) -> dict[int, int]:
     """The values by rank of the number inside of which the node is."""
     numbers = _core.numbers_of(torch.SymInt(node)) if node.is_int() else []
@@ -269,4 +274,5 @@ _only_per_rank("_local_tensors", _values)
 _only_per_rank("_ranks", _ranks)
 _only_per_rank("__tensor_flatten__", _flatten)
 _only_per_rank("reconcile", _reconcile)
+_only_per_rank("wait", _wait)
 torch._C._SymNode._local_ints = property(_local_ints)

@@ -1,6 +1,7 @@
 """Numbers and tensors that are one per simulated rank: how they are taken apart, put together, and enter ops."""
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,11 @@ def count_of(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return len(_core.values_of(value)) if _core.is_per_rank(value) else 0
     return len(numbers_of(value))
+
+
+def any_per_rank(tree: Any) -> bool:
+    """Whether a nest of containers holds a tensor that is one per rank."""
+    return any(isinstance(leaf, torch.Tensor) and _core.is_per_rank(leaf) for leaf in pytree.tree_leaves(tree))
 
 
 def value_on(value: Any, rank: int) -> Any:
@@ -92,6 +98,25 @@ def _set_wrapped(self: torch.Tensor, number: Any) -> None:
     elif isinstance(number, torch.SymInt) and type(number.node) is torch._C._SymNode and not number.node.is_nested_int():
         with torch._C.DisableTorchFunction(), torch.no_grad():
             self.fill_(int(number))  # the same on all ranks
+
+
+def _guards(module: Any) -> None:
+    """PyTorch asks some questions with an answer for the case that there is none, as where the ranks would give different ones."""
+    theirs = module._guard_or
+
+    def guard_or(a: Any, default: bool) -> bool:
+        answers = set(numbers_of(a))
+        return default if len(answers) > 1 else theirs(a, default)
+
+    module._guard_or = guard_or
+
+
+@functools.cache
+def answer_guards() -> None:
+    """From now on such questions about numbers that are one per rank are answered."""
+    import torch.fx.experimental.symbolic_shapes as module
+
+    _guards(module)
 
 
 torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
@@ -179,6 +204,7 @@ def expect_numbers() -> None:
     """To be called where a value that is one per rank comes into being: from now on functions take such numbers."""
     if not _scopes.open or _scopes.open[-1][1] is not None:
         return
+    answer_guards()
     depth, _ = _scopes.open[-1]
     mode = NumbersMode()
     above = [_pop_mode() for _ in range(_len_torch_function_stack() - depth)]

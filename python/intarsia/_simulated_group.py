@@ -1,7 +1,8 @@
 """Process groups of simulated ranks: the collectives that a program calls itself.
 
 PyTorch's "fake" groups, which send nothing, are made by us. While a simulation of their ranks is open their collectives are
-played: on tensors that are one per rank and on plain ones, which are the same on every rank. Else they are PyTorch's.
+played: on tensors that are one per rank and on plain ones, which are the same on every rank. Else they are PyTorch's, but for
+tensors that are one per rank, which are told apart from others without a simulation, too.
 """
 
 import functools
@@ -16,7 +17,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 from . import _collectives as collectives
 from . import _core
 from ._mesh import simulated_world
-from ._numbers import called_by_pytorch, per_rank, per_rank_int, tree_on, value_on
+from ._numbers import any_per_rank, called_by_pytorch, per_rank, per_rank_int, tree_on, value_on
 
 _c10d = dist.distributed_c10d
 _TO_ITSELF = "_check_not_self_rank"  # the one function of PyTorch that compares ranks as a program would
@@ -68,7 +69,7 @@ def _played(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def call(self: "SimulatedGroup", *args: Any, **kwargs: Any) -> Any:
-        if not self.is_played():
+        if not self.is_played() and not any_per_rank((args, kwargs)):
             return getattr(self._fake, method.__name__)(*args, **kwargs)
         outermost, self._busy = not self._busy, True
         if outermost and watchers and not method.__name__.startswith("_"):

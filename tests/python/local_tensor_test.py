@@ -116,6 +116,33 @@ class Local(unittest.TestCase):
             self.assertEqual(local.reconcile().tolist(), [10, 10])
             self.assertEqual(local.numpy().tolist(), [10, 10])
 
+    def test_collectives_count_every_rank_without_the_mode_too(self):
+        def values():
+            return LocalTensor({rank: torch.tensor([10.0**rank]) for rank in range(4)})
+
+        x, parts = values(), [torch.zeros_like(values()) for _ in range(4)]
+        dist.all_reduce(x)
+        dist.all_gather(parts, values())
+        self.assertEqual([value.item() for value in x._local_tensors.values()], [1111.0] * 4)
+        self.assertEqual([part._local_tensors[3].item() for part in parts], [1, 10, 100, 1000])
+        dist.broadcast(x, src=2)
+        summed = torch.distributed._functional_collectives.all_reduce(values(), "sum", dist.group.WORLD)
+        self.assertEqual([value.item() for value in summed.wait()._local_tensors.values()], [1111.0] * 4)
+
+    def test_values_are_read_while_the_mode_pauses(self):
+        with LocalTensorMode(4):
+            whole = torch.ones(2)
+            with maybe_disable_local_tensor_mode():
+                self.assertEqual((whole._ranks, whole._local_tensors[3].tolist()), ({0, 1, 2, 3}, [1, 1]))
+
+    def test_questions_with_an_answer_for_all_cases_may_be_asked_of_numbers_per_rank(self):
+        from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+
+        with LocalTensorMode(4):
+            rank = dist.get_rank()
+            torch.ones(1) * rank
+            self.assertEqual((guard_or_false(rank == 1), guard_or_true(rank == 1), guard_or_false(rank < 4)), (False, True, True))
+
     def test_maps_run_once_per_rank(self):
         with LocalTensorMode(4) as mode:
             x = mode.rank_map(lambda rank: torch.full((2,), rank))
