@@ -254,9 +254,10 @@ def _lay_out_as(layouts: str) -> None:
     from . import _core
 
     if layouts == "pytorch":
-        from . import _guide
+        from . import _guide, _strategies
 
         _order_placements()
+        _strategies.follow(_undo)
         _core.set_guide(_guide.advise)
         _undo.append(lambda: _core.set_guide(None))
 

@@ -121,6 +121,11 @@ def python_mesh(mesh: "_core.Mesh") -> DeviceMesh:
     return known
 
 
+def axis_names() -> set[str]:
+    """The names of the axes of all meshes that tensors lie or lay on."""
+    return {name for mesh in _python_meshes.values() for name in mesh.mesh_dim_names or ()}
+
+
 def init_device_mesh(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> DeviceMesh:
     """A mesh of ``mesh_shape`` over all ranks, as ``torch.distributed.device_mesh.init_device_mesh``.
 

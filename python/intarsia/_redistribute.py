@@ -1,5 +1,6 @@
 """redistribute: the same values in another layout, on their mesh or on another one of the same world."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from . import _core
 from ._mesh import core_mesh, python_mesh
 
+moving = threading.local()  # its tensor is the one that a program moves now
 Plan = Callable[[str, torch.Tensor], Sequence[Any]]
 
 
@@ -28,10 +30,14 @@ def redistribute_tensor(
         raise RuntimeError("[redistribute] placements is needed for redistribute!")
     mesh = _another_mesh(self, device_mesh)
     _check_not_pending(placements, self.placements, stays=mesh is None)
-    if forward_dtype is None and backward_dtype is None:
-        moved = _moved(self, mesh, placements, async_op)
-    else:
-        moved = _TravelsAs.apply(self, mesh, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
+    moving.tensor = self
+    try:
+        if forward_dtype is None and backward_dtype is None:
+            moved = _moved(self, mesh, placements, async_op)
+        else:
+            moved = _TravelsAs.apply(self, mesh, tuple(placements), async_op, forward_dtype or self.dtype, backward_dtype or self.dtype)
+    finally:
+        moving.tensor = None
     if async_op and mesh is None and _dressed(self, moved):
         moved._came_later = True
     return moved

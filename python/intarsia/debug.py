@@ -11,7 +11,8 @@ import torch
 
 from . import _core, _simulated_group
 from ._interop import torch_dtensor_class
-from ._mesh import is_threaded, simulated_world
+from ._mesh import axis_names, is_threaded, simulated_world
+from ._redistribute import moving
 
 
 
@@ -63,6 +64,38 @@ def _counted_as(kind: str, cause: str = "") -> Any:
     if name == "all_to_all" and installed() and simulated_world() is None:
         name = "all_gather"
     return _COUNTED_AS.get(name, kind)
+
+
+def _times(event: Any) -> int:
+    """How often a collective counts: PyTorch takes one per axis where ours runs over several, and programs of the drop-in count these.
+
+    It takes none along an axis on which the tensor that moves was whole, and a single one over axes for which the program has a
+    flattened mesh, whose only axis has all of their names.
+    """
+    from ._dropin import installed
+
+    if "_" not in event.axis or not installed():
+        return 1
+    axes, moved = _axes_in(event.axis.split("_"), axis_names()), getattr(moving, "tensor", None)
+    if moved is not None and event.op == "redistribute":
+        names = moved.device_mesh.mesh_dim_names or tuple(map(str, range(moved.device_mesh.ndim)))
+        whole = {name for name, placement in zip(names, moved.placements) if placement.is_replicate()}
+        axes = [axis for axis in axes if axis not in whole]
+    return max(len(axes), 1)
+
+
+def _axes_in(words: list[str], names: set[str]) -> list[str]:
+    """The fewest axes whose names make up the words; those without names have numbers. None if there are no such."""
+    if not words:
+        return []
+    found = []
+    for end in range(1, len(words) + 1):
+        first = "_".join(words[:end])
+        if first in names or first.isdigit():
+            rest = _axes_in(words[end:], names)
+            if rest or end == len(words):
+                found.append([first, *rest])
+    return min(found, key=len, default=[])
 
 
 def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
@@ -130,20 +163,20 @@ class CommDebugMode(_TorchCommDebugMode):
         self._ours.append(event)
         name = _counted_as(event.kind, event.op)
         if name is not None:
-            self._count(name)
+            self._count(name, _times(event))
 
     def _on_call(self, op: Any) -> None:
         """A collective of simulated ranks that the program called itself."""
         if op in _CALLED:
             self._count(op)
 
-    def _count(self, name: Any) -> None:
+    def _count(self, name: Any, times: int = 1) -> None:
         tracker = self.advanced_module_tracker
-        self.comm_counts[name] += 1
+        self.comm_counts[name] += times
         way = "backward" if tracker.is_bw else "forward"
         for module in {tracker.name, *tracker.module_parents_dict.get(tracker.name, ())}:
             counts = self.comm_module_counts.setdefault(module, {w: defaultdict(int) for w in ("forward", "backward")})
-            counts[way][name] += 1
+            counts[way][name] += times
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not any(isinstance(arg, torch.Tensor) and _core.is_dtensor(arg) for arg in args):

@@ -1,7 +1,8 @@
-"""Programs that print the same whether PyTorch's DTensor runs them or ours: each is run by both, on two processes."""
+"""Programs that print the same whether PyTorch's DTensor runs them or ours: each is run by both, on several processes."""
 
 import ast
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -17,7 +18,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed._state_dict_utils import _gather_state_dict
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSpec, OpStrategy, RuntimeSchemaInfo
+from torch.distributed.tensor._ops.utils import generate_redistribute_costs, register_op_strategy, replicate_op_strategy
+from torch.distributed.tensor.debug import CommDebugMode, _clear_sharding_prop_cache
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -55,7 +59,17 @@ def what_is_under_way_says_so(mesh):
 
 
 def as_strided_of_the_same_form(mesh):
-    return cut(mesh, 4, 2).as_strided((4, 2), (2, 1)).full_tensor().tolist()
+    x = cut(mesh, 4, 2)[:, 1:]
+    same = [cut(mesh, 4, 2).as_strided((4, 2), (2, 1)), x.as_strided(x.size(), x.stride(), x.storage_offset())]
+    return [(y.placements, y.full_tensor()) for y in same]
+
+
+def slices_know_where_they_begin(mesh):
+    parts = []
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        x = cut(mesh, 4, 6).redistribute(mesh, [placement])
+        parts += [x[:, 2:] if placement != Shard(1) else x, x[2:] if placement != Shard(0) else x, x.view(4, 2, 3) if placement != Shard(1) else x]
+    return [(y.storage_offset(), y.to_local().storage_offset(), y.stride()) for y in parts]
 
 
 def ops_are_mapped_over_a_dim(mesh):
@@ -155,6 +169,54 @@ def rules_see_keyword_tensors_and_no_defaults(mesh):
     return [(y.placements, y.full_tensor().tolist()) for y in calls]
 
 
+def strategies_are_followed(mesh):
+    torch.library.define("both::shifted", "(Tensor x, Tensor[] by) -> Tensor")
+    torch.library.impl("both::shifted", "CompositeExplicitAutograd")(lambda x, by: torch.from_numpy(x.numpy() + sum(y.numpy() for y in by)))
+    torch.library.impl("both::shifted", "Meta")(lambda x, by: torch.empty_like(x))
+    op, x = torch.ops.both.shifted.default, cut(mesh, 4)
+
+    def cut_alike(schema):
+        first, strategies = schema.args_strategy[0], []
+        for placement in (Shard(0), Replicate()):
+            spec = DTensorSpec(first.mesh, (placement,))
+            costs = [generate_redistribute_costs(arg, spec) for arg in schema.args_strategy]
+            strategies.append(OpSpec(spec, [spec] * len(costs), costs))
+        return OpStrategy(strategies)
+
+    found = []
+    for strategy in (replicate_op_strategy, cut_alike):
+        register_op_strategy(op, schema_info=RuntimeSchemaInfo(needs_pytree=True))(strategy)
+        _clear_sharding_prop_cache()
+        with CommDebugMode() as comms:
+            y = op(x, [x, x])
+        found.append((y.placements, comms.get_total_counts(), y.full_tensor()))
+    return found
+
+
+def moves_count_one_collective_per_axis(grid):
+    kinds, x, counts = (Shard(0), Shard(1), Replicate()), torch.arange(32.0).view(8, 4), []
+    for before in itertools.product(kinds, kinds):
+        start = distribute_tensor(x, grid, before)
+        for after in itertools.product(kinds, kinds):
+            with CommDebugMode() as comms:
+                start.redistribute(grid, after)
+            counts.append((before, after, comms.get_total_counts()))
+        with CommDebugMode() as comms:
+            start.full_tensor()
+        counts.append((before, comms.get_total_counts()))
+    return counts
+
+
+def pending_sums_count_one_collective_per_axis(grid):
+    counts = []
+    for after in itertools.product((Shard(0), Replicate()), (Shard(0), Replicate())):
+        x = DTensor.from_local(torch.ones(4), grid, [Partial(), Partial()])
+        with CommDebugMode() as comms:
+            moved = x.redistribute(grid, after)
+        counts.append((after, readable(comms.get_comm_counts()), moved.full_tensor()))
+    return counts
+
+
 def a_loss(logits):
     with loss_parallel():
         return F.cross_entropy(logits, torch.tensor([0, 1]), reduction="sum")
@@ -197,22 +259,27 @@ def a_softmax_over_a_cut_dim_is_whole(mesh):
     return y.placements, local, x.grad.placements, x.grad.full_tensor()
 
 
-PROGRAMS = [
-    files_are_read_with_weights_only,
-    what_is_under_way_says_so,
-    as_strided_of_the_same_form,
-    ops_are_mapped_over_a_dim,
-    subclasses_see_their_calls,
-    all_collectives_are_counted,
-    losses_over_cut_classes,
-    the_local_tensor_is_one_object,
-    a_number_over_a_pending_reduction_is_every_ranks_term,
-    a_softmax_over_a_cut_dim_is_whole,
-    rules_are_registered_at_any_time,
-    rules_see_keyword_tensors_and_no_defaults,
-    errors_say_what_pytorchs_say,
-    checkpoints_of_nothing_and_of_pending_sums,
-]
+PROGRAMS = {  # by the number of processes
+    2: [
+        files_are_read_with_weights_only,
+        what_is_under_way_says_so,
+        as_strided_of_the_same_form,
+        ops_are_mapped_over_a_dim,
+        subclasses_see_their_calls,
+        all_collectives_are_counted,
+        losses_over_cut_classes,
+        the_local_tensor_is_one_object,
+        a_number_over_a_pending_reduction_is_every_ranks_term,
+        a_softmax_over_a_cut_dim_is_whole,
+        rules_are_registered_at_any_time,
+        rules_see_keyword_tensors_and_no_defaults,
+        errors_say_what_pytorchs_say,
+        checkpoints_of_nothing_and_of_pending_sums,
+        slices_know_where_they_begin,
+        strategies_are_followed,
+    ],
+    4: [moves_count_one_collective_per_axis, pending_sums_count_one_collective_per_axis],  # on a grid
+}
 
 
 def readable(value):
@@ -228,13 +295,13 @@ def readable(value):
     return value if isinstance(value, (int, bool, str, type(None))) else str(value)
 
 
-def work(rank, folder):
+def work(rank, folder, size):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    mesh = init_device_mesh("cpu", (2,) * (size // 2))
     reports = {}
-    for program in PROGRAMS:
+    for program in PROGRAMS[size]:
         try:
             reports[program.__name__] = readable(program(mesh))
         except Exception as error:
@@ -245,27 +312,28 @@ def work(rank, folder):
     dist.destroy_process_group()
 
 
-def reports_of(*options):
+def reports_of(size, *options):
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, *options, __file__, folder], capture_output=True, text=True, timeout=600)
-        texts = [open(path).read() for path in (f"{folder}/{rank}" for rank in range(2)) if os.path.exists(path)]
-    if len(texts) != 2:
+        done = subprocess.run([sys.executable, *options, __file__, folder, str(size)], capture_output=True, text=True, timeout=600)
+        texts = [open(path).read() for path in (f"{folder}/{rank}" for rank in range(size)) if os.path.exists(path)]
+    if len(texts) != size:
         raise AssertionError(done.stderr)
     return [ast.literal_eval(text) for text in texts]
 
 
 class Both(unittest.TestCase):
     def test_both_print_the_same(self):
-        theirs, ours = reports_of(), reports_of("-m", "intarsia")
-        for rank, (one, other) in enumerate(zip(theirs, ours)):
-            for name, report in one.items():
-                with self.subTest(name, rank=rank):
-                    self.assertNotIsInstance(report, str, report)
-                    self.assertEqual(other[name], report)
+        for size in PROGRAMS:
+            theirs, ours = reports_of(size), reports_of(size, "-m", "intarsia")
+            for rank, (one, other) in enumerate(zip(theirs, ours)):
+                for name, report in one.items():
+                    with self.subTest(name, rank=rank):
+                        self.assertNotIsInstance(report, str, report)
+                        self.assertEqual(other[name], report)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
-        mp.start_processes(work, (sys.argv[1],), 2, start_method="spawn")
+        mp.start_processes(work, (sys.argv[1], int(sys.argv[2])), int(sys.argv[2]), start_method="spawn")
     else:
         unittest.main()

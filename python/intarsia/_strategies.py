@@ -1,0 +1,63 @@
+"""Strategies that a program gives PyTorch's DTensor for ops of its own: the drop-in runs these ops by them, too."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import _core
+from ._calls import as_given, tensors_of
+
+_PYTORCHS = ("aten", "prims")  # which have rules here
+
+
+def follow(undo: list[Callable[[], None]]) -> None:
+    """From now on an op that a strategy is registered for has a rule made of it."""
+    from ._interop import torch_dtensor_class
+
+    rules = torch_dtensor_class()._op_dispatcher.sharding_propagator
+    theirs = rules.register_op_strategy
+
+    def register(op: Any, strategy: Callable, schema_info: Any = None) -> None:
+        theirs(op, strategy, schema_info)
+        if op.namespace not in _PYTORCHS:
+            _core.add_rule(op._schema.name, op._schema.overload_name, _rows_of(op, strategy, schema_info))
+
+    rules.register_op_strategy = register
+    undo.append(lambda: rules.__dict__.pop("register_op_strategy", None))
+
+
+def _rows_of(op: Any, strategy: Callable, schema_info: Any) -> Callable:
+    """What the strategy allows on a mesh of one axis. The core asks for rows of one axis, and combines them."""
+
+    def rows(args: list[Any]) -> list[tuple[list[Any], list[Any]]]:
+        from torch.distributed.tensor._op_schema import OpSchema
+        from torch.distributed.tensor.placement_types import Replicate
+
+        mesh = torch.distributed.device_mesh.DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=0)
+        positional, named = as_given(op._schema, [_choices(value, mesh) for value in args])
+        there = [tensor is not None for tensor in tensors_of(op._schema, args)]
+        found = []
+        for spec in strategy(OpSchema(op, tuple(positional), named, schema_info)).strategies:
+            outputs = spec.output_specs if isinstance(spec.output_specs, Sequence) else [spec.output_specs]
+            told = iter(spec.input_specs or [spec.output_specs] * sum(there))
+            inputs = [next(told).placements[0] if is_there else Replicate() for is_there in there]
+            found.append(([one.placements[0] for one in outputs if one is not None], inputs))
+        return found
+
+    return rows
+
+
+def _choices(value: Any, mesh: Any) -> Any:
+    """A tensor as a strategy sees it, with the ways in which it may come; other arguments as they are."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.distributed.tensor._op_schema import OpSpec, OpStrategy, TupleStrategy
+    from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
+
+    if isinstance(value, list) and any(isinstance(item, _core.TensorForm) for item in value):
+        return TupleStrategy([_choices(item, mesh) for item in value])
+    if not isinstance(value, _core.TensorForm):
+        return value
+    meta = TensorMeta(torch.Size(value.shape), tuple(value.stride), value.dtype)
+    placements = [Replicate(), *(Shard(dim) for dim in range(value.ndim)), Partial()]
+    return OpStrategy([OpSpec(DTensorSpec(mesh, (placement,), tensor_meta=meta)) for placement in placements])
