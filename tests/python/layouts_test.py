@@ -12,7 +12,7 @@ import intarsia
 
 intarsia.install()
 
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
 
@@ -100,6 +100,21 @@ class Layouts(unittest.TestCase):
             y, counts = self.counts(torch.mm, self.cut(a, dim), self.cut(b, dim))
             self.assertEqual((y.placements, counts), ((Shard(dim),), {"all_gather_into_tensor": 1}))
             torch.testing.assert_close(y.full_tensor(), a @ b)
+
+    def test_a_quarter_turn_keeps_the_dim_that_it_does_not_flip_cut(self):
+        x = torch.randn(5, 6)
+        for turns, dim in ((1, 0), (3, 1), (-1, 1)):
+            y, counts = self.counts(torch.rot90, self.cut(x, dim), turns)
+            self.assertEqual((y.placements, counts), ((Shard(1 - dim),), {}), turns)
+            torch.testing.assert_close(y.full_tensor(), x.rot90(turns))
+
+    def test_solutions_for_a_pending_side_are_pending(self):
+        sides, matrix = torch.randn(3, 2), torch.randn(3, 3)
+        factors = torch.linalg.cholesky(matrix @ matrix.t() + torch.eye(3))
+        pending = DTensor.from_local(sides / 4, self.mesh, [Partial()])
+        y, counts = self.counts(torch.cholesky_solve, pending, distribute_tensor(factors, self.mesh, [Replicate()]))
+        self.assertEqual((y.placements, counts), ((Partial(),), {}))
+        torch.testing.assert_close(y.full_tensor(), torch.cholesky_solve(sides, factors))
 
     def test_loss_parallel_keeps_the_classes_cut(self):
         x, target = torch.randn(6, 8), torch.randint(0, 8, (6,))

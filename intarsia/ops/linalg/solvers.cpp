@@ -1,21 +1,26 @@
 // Linear systems: right-hand sides are solved for one by one, so they may be cut like batches.
 
 #include "intarsia/ops/linalg/batched.h"
+#include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
 
-// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side.
+// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side. Solutions are linear in them.
 Rule solve(size_t b) {
   auto rule = batched();
   rule.rows = [b, batches = rule.rows](const OpCall& call) {
     auto rows = batches(call);
+    auto add = [&](const Placement& sides) {
+      Row row{Placements(call.inputs.size(), R), Placements(call.outputs.size(), R)};
+      row.in[b] = row.out[0] = sides;
+      rows.push_back(std::move(row));
+    };
+    for (auto& pending : {P_sum, P_avg}) add(pending);
     auto dims = call.inputs[b].dim();
     if (call.inputs[b ? 0 : 1].dim() != dims || call.outputs[0].dim() != dims) return rows;
-    Row row{Placements(call.inputs.size(), R), Placements(call.outputs.size(), R)};
-    row.in[b] = row.out[0] = S(dims - (call.bool_arg("left", true) ? 1 : 2));
-    rows.push_back(std::move(row));
+    add(S(dims - (call.bool_arg("left", true) ? 1 : 2)));
     return rows;
   };
   return rule;

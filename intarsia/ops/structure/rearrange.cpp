@@ -48,6 +48,15 @@ std::vector<std::vector<int64_t>> rot90_shapes(const OpCall& call) {
   return {shape};
 }
 
+// A quarter turn flips one of its two dims, and swaps them: the other one may be cut.
+Rows rot90_rows(const OpCall& call) {
+  auto dims = turned_dims(call);
+  auto quarters = (call.int_arg("k", 1) % 4 + 4) % 4;
+  if (dims.size() != 2 || dims[0] == dims[1] || quarters % 2 == 0) return {};
+  auto kept = dims[quarters == 1 ? 0 : 1], becomes = dims[quarters == 1 ? 1 : 0];
+  return {{{S(kept)}, {S(becomes)}}};
+}
+
 // It flips, and swaps the two dims of the result.
 std::vector<int64_t> rot90_order(const OpCall& call) {
   auto& input = call.inputs[0];
@@ -58,6 +67,16 @@ std::vector<int64_t> rot90_order(const OpCall& call) {
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return strides[a] > strides[b]; });
   return order;
+}
+
+Rule rot90_rule() {
+  auto rule = moving(turned_dims);
+  rule.rows = [others = rule.rows](const OpCall& call) {
+    auto rows = others(call);
+    for (auto& row : rot90_rows(call)) rows.push_back(row);
+    return rows;
+  };
+  return std::move(rule).like_input(0).with_shapes(rot90_shapes).ordered(rot90_order);
 }
 
 // Dims that are repeated once stay cut. New dims come in front.
@@ -182,7 +201,7 @@ void add_rearrangements(RuleTable& t) {
   t.along("aten::flip", flip_along);
   t.add("aten::roll", moving(turned_dims).like_input(0).contiguous());
   t.along("aten::roll", roll_along);
-  t.add("aten::rot90", moving(turned_dims).like_input(0).with_shapes(rot90_shapes).ordered(rot90_order));
+  t.add("aten::rot90", rot90_rule());
   t.add("aten::repeat", repeat_rule());
   t.along("aten::repeat", repeat_along);
   t.add("aten::channel_shuffle", moving([](const OpCall&) { return std::vector<int64_t>{1}; }).like_input(0).contiguous());
