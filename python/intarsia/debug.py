@@ -48,11 +48,11 @@ _COUNTED_AS_GROUPS = {
 }
 
 
-def _counted_as(kind: str, cause: str = "") -> Any:
+def _counted_as(kind: str, cause: str = "", axis: str = "") -> Any:
     """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them.
 
-    From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and programs of the drop-in count that. None for
-    the words by which the ranks of fully_shard make sure that they are at the same group.
+    From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and there where several axes take part; programs
+    of the drop-in count that. None for the words by which the ranks of fully_shard make sure that they are at the same group.
     """
     from ._dropin import installed
 
@@ -61,7 +61,7 @@ def _counted_as(kind: str, cause: str = "") -> Any:
         return None
     if cause.split(" ")[0] == "fully_shard":
         return _COUNTED_AS_GROUPS.get(name, kind)
-    if name == "all_to_all" and installed() and simulated_world() is None:
+    if name == "all_to_all" and installed() and (simulated_world() is None or len(_axes_in(axis.split("_"), axis_names())) > 1):
         name = "all_gather"
     return _COUNTED_AS.get(name, kind)
 
@@ -161,7 +161,7 @@ class CommDebugMode(_TorchCommDebugMode):
         if self._thread not in (None, threading.get_ident()):
             return
         self._ours.append(event)
-        name = _counted_as(event.kind, event.op)
+        name = _counted_as(event.kind, event.op, event.axis)
         if name is not None:
             self._count(name, _times(event))
 
