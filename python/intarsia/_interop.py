@@ -26,15 +26,20 @@ def to_torch(tensor: torch.Tensor) -> torch.Tensor:
     """PyTorch's own DTensor over the same memory. Anything else is returned as it is."""
     if not _core.is_dtensor(tensor):
         return tensor
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
     shards = _core.shards_of(tensor)
     if len(shards) != 1:
         raise RuntimeError("[to_torch] a simulation has a shard per rank, but PyTorch's DTensor holds one.")
-    mesh, meta = python_mesh(_core.mesh_of(tensor)), TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
-    spec = DTensorSpec(mesh, _core.placements_of(tensor), tensor_meta=meta)
-    made = torch_dtensor_class()(shards[0].detach(), spec, requires_grad=tensor.requires_grad)
+    mesh, placements = python_mesh(_core.mesh_of(tensor)), _core.placements_of(tensor)
+    made = pytorchs(shards[0].detach(), mesh, placements, tensor.shape, tensor.stride(), tensor.requires_grad)
     return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+
+
+def pytorchs(local: torch.Tensor, mesh: Any, placements: Any, shape: Any, stride: Any, requires_grad: bool) -> torch.Tensor:
+    """PyTorch's own DTensor around a local tensor."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    meta = TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+    return torch_dtensor_class()(local, DTensorSpec(mesh, tuple(placements), tensor_meta=meta), requires_grad=requires_grad)
 
 
 def from_torch(tensor: torch.Tensor) -> torch.Tensor:

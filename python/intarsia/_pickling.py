@@ -4,10 +4,12 @@ import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from . import _core
 from ._kinds import GIVEN, from_kept, kept
-from ._mesh import core_mesh, python_mesh
+from ._interop import pytorchs
+from ._mesh import core_mesh, python_mesh, simulated_world
 
 _is_dtensor = _core.is_dtensor
 
@@ -16,6 +18,8 @@ def _rebuild(shards: list, mesh: Any, placements: tuple, shape: Any, stride: Any
     """Makes a distributed tensor again from what pickle kept."""
     placements = tuple(from_kept(placement) for placement in placements)
     local = shards[0] if len(shards) == 1 else _core.per_rank(shards)
+    if len(shards) == 1 and mesh.size() > 1 and not dist.is_initialized() and simulated_world() is None:
+        return pytorchs(local, mesh, placements, shape, stride, requires_grad)  # there are no other ranks: it is looked at alone
     made = _core.from_local(local, core_mesh(mesh), placements, False, list(shape), list(stride)).detach()
     return made.requires_grad_(requires_grad)
 

@@ -7,6 +7,7 @@ import unittest
 import warnings
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import intarsia
@@ -18,6 +19,7 @@ from torch.distributed.tensor._dtensor_spec import ShardOrderEntry  # noqa: E402
 from torch.distributed.tensor._ops._math_ops import _NormPartial  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from support import run_ranks, same  # noqa: E402
 
@@ -278,6 +280,16 @@ class Kinds(unittest.TestCase):
 
     def test_over_processes(self):
         run_ranks(4, PROGRAMS)
+
+    def test_a_file_is_read_without_a_process_group(self):
+        file = io.BytesIO()
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+        torch.save(DTensor.from_local(torch.arange(3.0), init_device_mesh("cpu", (2,)), [Shard(0)]), file)
+        dist.destroy_process_group()
+        file.seek(0)
+        x = torch.load(file, weights_only=False)
+        self.assertIsInstance(x, DTensor)
+        self.assertEqual((x.shape, x.placements, x.to_local().tolist()), ((6,), (Shard(0),), [0, 1, 2]))
 
     def test_norms_of_our_own_choice_are_settled(self):
         intarsia.uninstall()
