@@ -87,21 +87,6 @@ def _new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 
-def _storage_offset(self: torch.Tensor) -> int:
-    """Where the local tensor begins in its memory, as of PyTorch's own DTensor."""
-    shards = _core.shards_of(self)
-    return shards[0].storage_offset() if shards else 0
-
-
-_theirs_as_strided = torch.Tensor.as_strided
-
-
-def _as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: "int | None" = None) -> torch.Tensor:
-    """The core counts offsets from where the tensor begins."""
-    offset = None if storage_offset is None else storage_offset - _storage_offset(self)
-    return _theirs_as_strided(self, size, stride, offset)
-
-
 def _only_distributed(function: Callable) -> property:
     """A method that plain tensors do not have."""
 
@@ -177,8 +162,6 @@ def _equip_tensors() -> None:
         setattr(torch.Tensor, name, _only_distributed_value(name, function))
         setattr(DTensor, name, property(function))
     torch.Tensor.new_tensor = _served("new_tensor", _new_tensor)
-    torch.Tensor.storage_offset = _served("storage_offset", _storage_offset)
-    torch.Tensor.as_strided = _served("as_strided", _as_strided)
     torch.Tensor.__repr__ = _served("__repr__", _show, has_no_memory)
     torch.Tensor.__deepcopy__ = _served("__deepcopy__", deepcopy, has_no_memory)
     torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", reduce, has_no_memory)

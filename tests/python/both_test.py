@@ -64,14 +64,6 @@ def as_strided_of_the_same_form(mesh):
     return [(y.placements, y.full_tensor()) for y in same]
 
 
-def slices_know_where_they_begin(mesh):
-    parts = []
-    for placement in (Replicate(), Shard(0), Shard(1)):
-        x = cut(mesh, 4, 6).redistribute(mesh, [placement])
-        parts += [x[:, 2:] if placement != Shard(1) else x, x[2:] if placement != Shard(0) else x, x.view(4, 2, 3) if placement != Shard(1) else x]
-    return [(y.storage_offset(), y.to_local().storage_offset(), y.stride()) for y in parts]
-
-
 def ops_are_mapped_over_a_dim(mesh):
     w = distribute_tensor(torch.tensor([2.0, 3.0]), mesh, [Replicate()])
     functions = [lambda r: r.sin() * 2, lambda r: (r * w).sum(), lambda r: r.sum(), lambda r: torch.stack([r, r])]
@@ -275,7 +267,6 @@ PROGRAMS = {  # by the number of processes
         rules_see_keyword_tensors_and_no_defaults,
         errors_say_what_pytorchs_say,
         checkpoints_of_nothing_and_of_pending_sums,
-        slices_know_where_they_begin,
         strategies_are_followed,
     ],
     4: [moves_count_one_collective_per_axis, pending_sums_count_one_collective_per_axis],  # on a grid
