@@ -1,7 +1,5 @@
 #include "intarsia/checkpoint/checksum.h"
 
-#include <cstring>
-
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -23,12 +21,6 @@ bool has_avx2() {
 
 uint64_t checksum_of(const void* data, int64_t bytes) {
   return has_avx2() ? checksum_avx2(data, bytes) : XXH3_64bits(data, bytes);
-}
-
-uint64_t copy_counted(void* to, const void* from, int64_t bytes) {
-  if (has_avx2()) return copy_counted_avx2(to, from, bytes);
-  std::memcpy(to, from, bytes);
-  return checksum_of(to, bytes);
 }
 
 std::string checksum_text(uint64_t checksum) {

@@ -11,8 +11,6 @@ namespace intarsia::checkpoint {
 constexpr int64_t kChecksumBlock = 1 << 20;
 
 uint64_t checksum_of(const void* data, int64_t bytes);
-// Copies past the caches, where the processor can, and counts what is copied in the same pass over memory.
-uint64_t copy_counted(void* to, const void* from, int64_t bytes);
 std::string checksum_text(uint64_t checksum);  // 16 hexadecimal digits, lower case
 inline int64_t block_count(int64_t bytes) { return bytes / kChecksumBlock + (bytes % kChecksumBlock != 0); }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,13 +36,6 @@ auto with_errors(const char* what, const std::string& path, Call call) {
 constexpr int64_t kMostAtOnce = 1 << 30;
 
 }  // namespace
-
-MappedPart::MappedPart(MappedPart&& other) noexcept
-    : begin_(std::exchange(other.begin_, nullptr)), bytes_(other.bytes_), skipped_(other.skipped_) {}
-
-MappedPart::~MappedPart() {
-  if (begin_) ::munmap(begin_, bytes_);
-}
 
 OpenFile::OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
@@ -84,20 +76,6 @@ void OpenFile::read(void* to, int64_t bytes, int64_t offset) const {
     TORCH_CHECK(got > 0, "could not read ", path_, ": it ends at byte ", offset, ", but ", bytes, " more are needed");
     next += got, bytes -= got, offset += got;
   }
-}
-
-// All pages are asked for at once: one that cannot be read is an error here, not a signal when it is used.
-std::optional<MappedPart> OpenFile::map([[maybe_unused]] int64_t bytes, [[maybe_unused]] int64_t offset) const {
-#ifdef MADV_POPULATE_READ
-  auto skipped = offset % kLargePage, end = (offset + bytes + kLargePage - 1) / kLargePage * kLargePage;
-  auto whole = std::min(end, size()) - (offset - skipped);
-  if (whole < bytes + skipped) return std::nullopt;  // the file is shorter
-  auto* begin = ::mmap(nullptr, whole, PROT_READ, MAP_SHARED, descriptor_, offset - skipped);
-  if (begin == MAP_FAILED) return std::nullopt;
-  MappedPart part(begin, whole, skipped);
-  if (::madvise(begin, whole, MADV_POPULATE_READ) == 0) return part;
-#endif
-  return std::nullopt;
 }
 
 void OpenFile::write(const void* from, int64_t bytes, int64_t offset) const {
@@ -164,6 +142,15 @@ void sync_folder(const std::string& path) {
   int code = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
   if (code && code != EINVAL) fail_with(code, "sync the folder", path);  // some file systems cannot sync a folder, and need not
+}
+
+void drop_from_cache([[maybe_unused]] const std::string& path) {
+#ifdef POSIX_FADV_DONTNEED
+  int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return;  // no such file
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);  // a wish
+  ::close(descriptor);
+#endif
 }
 
 void remove_all(const std::string& path) {

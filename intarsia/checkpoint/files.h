@@ -2,28 +2,10 @@
 // Files and folders that stay as they were written, or fail with an error that names them.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace intarsia::checkpoint {
-
-// What the system can map at once, where it keeps a file in pages as large.
-constexpr int64_t kLargePage = 2 << 20;
-
-// A part of a file as memory, while it lives.
-class MappedPart {
- public:
-  MappedPart(void* begin, int64_t bytes, int64_t skipped) : begin_(begin), bytes_(bytes), skipped_(skipped) {}
-  MappedPart(MappedPart&& other) noexcept;
-  MappedPart& operator=(MappedPart&&) = delete;
-  ~MappedPart();
-  const char* data() const { return static_cast<const char*>(begin_) + skipped_; }
-
- private:
-  void* begin_;
-  int64_t bytes_, skipped_;  // it begins at a large page, before what is wanted
-};
 
 // An open file, closed when it goes.
 class OpenFile {
@@ -38,8 +20,6 @@ class OpenFile {
   const std::string& path() const { return path_; }
   int64_t size() const;
   void read(void* to, int64_t bytes, int64_t offset) const;  // all of them: a file that ends before is an error
-  // The same without a copy. Nothing if the system cannot, or cannot read all of them: read() tells why then.
-  std::optional<MappedPart> map(int64_t bytes, int64_t offset) const;
   void write(const void* from, int64_t bytes, int64_t offset) const;
   void begin_sync(int64_t bytes, int64_t offset) const;  // the disk may begin with these; nothing is promised
   void sync() const;                                     // returns when it is on the disk; not called in the destructor
@@ -65,6 +45,8 @@ std::vector<std::string> names_in(const std::string& folder);  // sorted; empty 
 void make_folders(const std::string& path);
 void sync_folder(const std::string& path);
 void remove_all(const std::string& path);
+// Lets the system use the memory in which it keeps the file for others. It is read from the disk when it is wanted again.
+void drop_from_cache(const std::string& path);
 
 // `from` becomes `to` in one step. If `to` is there, the two change places, so that there is one at every moment. True if they did.
 // A file system that cannot exchange them: an error if `to` is there.

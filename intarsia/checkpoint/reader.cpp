@@ -13,7 +13,6 @@ namespace intarsia::checkpoint {
 namespace {
 
 constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
-constexpr int64_t kMostMapped = 8 << 20;   // bytes of a file that are memory at a time
 constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
 
 }  // namespace
@@ -33,15 +32,22 @@ struct PieceReader::Source {
                 file.path(), " does not fit: the file is damaged");
   }
 
-  // Whole blocks go where they are wanted, and are counted on the way. Of others a part is copied.
+  // Whole blocks are read to where they are wanted, and counted there while they are in the caches. Of others a part is copied.
   void read_checked(char* to, int64_t begin, int64_t length) {
     for (auto end = begin + length; begin < end;) {
       auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock,
            block_end = std::min(bytes, block_begin + kChecksumBlock);
       bool whole = begin == block_begin && end >= block_end;
-      auto done = whole ? read_blocks(to, begin, end) : copy_from_block(to, begin, std::min(end, block_end));
+      auto done = whole ? read_block(to, block_begin, block_end) : copy_from_block(to, begin, std::min(end, block_end));
       to += done, begin += done;
     }
+  }
+
+  int64_t read_block(char* to, int64_t begin, int64_t end) {
+    file.read(to, end - begin, piece.offset + begin);
+    check(checksum_of(to, end - begin), end - begin, begin / kChecksumBlock);
+    progress.add(end - begin);
+    return end - begin;
   }
 
   int64_t copy_from_block(char* to, int64_t begin, int64_t end) {
@@ -56,21 +62,6 @@ struct PieceReader::Source {
     std::memcpy(to, block.data() + begin - block_begin, end - begin);
     progress.add(end - begin);
     return end - begin;
-  }
-
-  // The whole blocks that begin here, up to a window full. Returns how many bytes these were.
-  int64_t read_blocks(char* to, int64_t begin, int64_t end) {
-    auto length = std::min(end - begin, kMostMapped);
-    if (begin + length < bytes) length -= length % kChecksumBlock;  // the last block of a piece may be shorter
-    auto mapped = length >= kChecksumBlock ? file.map(length, piece.offset + begin) : std::nullopt;
-    for (int64_t done = 0; done < length; done += kChecksumBlock) {
-      auto some = std::min(kChecksumBlock, length - done);
-      if (!mapped) file.read(to + done, some, piece.offset + begin + done);
-      check(mapped ? copy_counted(to + done, mapped->data() + done, some) : checksum_of(to + done, some), some,
-            (begin + done) / kChecksumBlock);
-      progress.add(some);
-    }
-    return length;
   }
 
   // Nothing to check: only what is wanted is read, but for gaps that cost less than another read.

@@ -185,9 +185,24 @@ void Saving::copy_to_memory() {
   }
 }
 
+// What this save replaces stays on the disk until it is complete, but the system may keep the new files in the memory of the old ones:
+// to get memory that is new to it can take longer than to write.
+void Saving::make_room() const {
+  for (auto& part : parts_) drop_from_cache(path_ + "/" + file_name(part.rank, world_.size()));
+  if (!leads() || options_.keep == 0) return;
+  try {
+    auto old = complete(folder_of(path_));
+    for (size_t i = 0; i + options_.keep <= old.size(); ++i) {
+      for (auto& name : names_in(old[i])) drop_from_cache(old[i] + "/" + name);
+    }
+  } catch (const c10::Error&) {  // they cost time, and nothing else
+  }
+}
+
 void Saving::write() {
   // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
   if (leads()) remove_abandoned(folder_of(path_));
+  make_room();
   int64_t total = 0;
   for (auto& part : parts_) total += bytes_of(part);
   Progress progress("saving " + path_, total, options_.progress, leads() && !options_.quiet);

@@ -36,6 +36,7 @@ class Saving {
   std::string part_of(int64_t rank, std::chrono::steady_clock::time_point end) const;
   std::string wait_for_leader() const;
   bool is_in_place() const;
+  void make_room() const;
   void remove_data();
 
   const World& world_;

@@ -17,10 +17,9 @@ at::Tensor as_stored(const at::Tensor& values) { return values.cpu().resolve_con
 constexpr int64_t kSyncedAtOnce = 16 << 20;
 
 // Note [Blocks of a file]
-// The system keeps a file in pages as large as the writes that it came in, and the larger they are, the less it costs a load to map
-// them. But pages of more than 256 kB are the ones that a virtual machine gives back to its host while they are free: to write in such
-// takes three times as long there. So a file is written in blocks of 256 kB, from its beginning to its end: from where the values
-// are, and what is less than a block is gathered before.
+// The system keeps a file in pages as large as the writes that it came in. Pages of more than 256 kB are the ones that a virtual machine
+// gives back to its host while they are free: to write in such takes three times as long there. So a file is written in blocks of
+// 256 kB, from its beginning to its end: from where the values are, and what is less than a block is gathered before.
 constexpr int64_t kBlock = 256 << 10;
 
 class PartFile {
