@@ -4,7 +4,7 @@ import unittest
 import warnings
 
 import torch
-from support import run_ranks
+from support import raises, run_ranks
 from torch import nn
 from torch.distributed.fsdp import DataParallelMeshDims as Dims
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -244,15 +244,6 @@ def mixed_precision_is_that_of_casts() -> None:
     for ours, theirs in zip(model.parameters(), expected.parameters()):
         assert ours.grad.dtype is torch.float64
         torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad.double(), rtol=1e-5, atol=1e-6)
-
-
-def raises(error: type, text: str, call, *args, **kwargs) -> None:
-    try:
-        call(*args, **kwargs)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"no error: {text}")
 
 
 def wrong_calls_raise() -> None:

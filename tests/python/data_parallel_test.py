@@ -6,7 +6,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from support import run_ranks
+from support import raises, run_ranks
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
@@ -209,14 +209,6 @@ def shard_first(model: nn.Module) -> nn.Module:
 
 
 def wrong_calls_raise() -> None:
-    def raises(error: type, text: str, call, *args, **kwargs) -> None:
-        try:
-            call(*args, **kwargs)
-        except error as raised:
-            assert text in str(raised), raised
-        else:
-            raise AssertionError(f"no error: {text}")
-
     model = fully_shard(net(), mesh=line())
     raises(AssertionError, "can only be applied to a module once", fully_shard, model, mesh=line())
     raises(AssertionError, "does not support deepcopy", copy.deepcopy, model)

@@ -27,7 +27,7 @@ from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.distributed.tensor.placement_types import _StridedShard  # noqa: E402
 
-from support import mlp, run_ranks, same  # noqa: E402
+from support import mlp, raises, run_ranks, same  # noqa: E402
 
 OPS = torch.ops.c10d_functional
 
@@ -38,15 +38,6 @@ def line():
 
 def grid():
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-
-
-def raises(kind, text, call, *args, **options):
-    try:
-        call(*args, **options)
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"no {kind.__name__}")
 
 
 def tp_mlp(mesh):

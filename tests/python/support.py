@@ -23,6 +23,16 @@ def same(left: torch.Tensor, right: torch.Tensor, **tolerance) -> None:
         torch.testing.assert_close(value.detach(), right.detach(), **tolerance)
 
 
+def raises(kind: type, text: str, call, *args, **options) -> None:
+    """Checks that the call is an error of that kind with that text in it."""
+    try:
+        call(*args, **options)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}: {text}")
+
+
 def whole_values(tensor: torch.Tensor) -> list:
     if hasattr(tensor, "full_tensor"):
         return [tensor.full_tensor()]
