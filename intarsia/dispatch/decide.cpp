@@ -12,6 +12,7 @@
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
@@ -105,6 +106,18 @@ bool choose_layouts(const Call& call, Decision& decision, bool only_as_advised) 
   return true;
 }
 
+// Under the drop-in all errors about sizes and dims are of one kind, as those of PyTorch's DTensor are.
+std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& question, const Op& op) {
+  try {
+    return forms_of_results(question);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    if (!is_guided()) throw;
+    TORCH_CHECK(false, error.what_without_backtrace(), "\n\nSharding propagation failed for ", op.name);
+  }
+}
+
 }  // namespace
 
 void settle_written(const Call& call) {
@@ -126,7 +139,7 @@ std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised) {
     if (operand.arg < static_cast<int>(op.functional_args)) decision->inputs.push_back(form_of(operand.tensor));
   }
   auto& plain = op.is_out ? op.functional : op.handle;
-  auto forms = forms_of_results({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision->inputs});
+  auto forms = forms_or_error({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision->inputs}, op);
   decision->known_outputs = forms.has_value();
   if (forms) decision->outputs = std::move(*forms);
   if (only_as_advised && (!op.rule || !forms)) return nullptr;

@@ -7,6 +7,7 @@
 #include "intarsia/propagate/guide.h"
 #include "intarsia/propagate/more_rows.h"
 #include "intarsia/redistribute/plan.h"
+#include "intarsia/rules/view_builders.h"
 
 namespace intarsia {
 namespace {
@@ -125,10 +126,19 @@ double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   return link.message() + link.of(bytes);
 }
 
+// A dim of one element that is cut anew leaves all of the work to one rank.
+bool cuts_a_single_one(const Question& q, const Row& row, int64_t axis) {
+  for (size_t i = 0; i < q.now.size(); ++i) {
+    auto dim = q.now[i] ? cut_dim(row.in[i]) : -1;
+    if (dim >= 0 && q.call.inputs[i].sizes[dim] == 1 && cut_dim(q.now[i]->placements()[axis]) != dim) return true;
+  }
+  return false;
+}
+
 std::vector<PricedRow> price(const Question& q, const Rows& rows, int64_t axis, InputCosts& input_cost) {
   std::vector<PricedRow> priced;
   for (auto& row : rows) {
-    if (!applicable(q, row, axis)) continue;
+    if (!applicable(q, row, axis) || cuts_a_single_one(q, row, axis)) continue;
     double cost = novelty_cost(q, row, axis);
     for (size_t i = 0; i < q.now.size(); ++i) {
       if (!q.now[i] || q.now[i]->placements()[axis] == row.in[i]) continue;
@@ -267,10 +277,33 @@ std::vector<Choice> choices(const Question& q) {
   return all;
 }
 
+namespace {
+
+// A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it is said,
+// not by rows. Null where that is not so.
+std::optional<Choice> choose_view(const Question& q, const Placements& in, const Placements& out) {
+  auto& now = q.now[0]->placements();
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    bool stays = cut_dim(in[axis]) >= 0 ? cut_dim(out[axis]) >= 0 : in[axis] == out[axis];
+    if (!stays || !reachable(now[axis], in[axis]) || (is_partial(in[axis]) && cut_dim(now[axis]) >= 0)) return std::nullopt;
+  }
+  Choice choice;
+  choice.in.push_back(Layout::get(q.mesh, in));
+  choice.out.push_back(Layout::get(q.mesh, out));
+  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
+}
+
+bool is_view_in_order(const Question& q) { return q.rule && q.rule->keeps_order && q.now.size() == 1 && q.now[0] && q.written < 0; }
+
+}  // namespace
+
 std::optional<Choice> choose_as_advised(const Question& q) {
-  if (!is_guided() || !q.rule) return std::nullopt;
+  if (!is_guided()) return std::nullopt;
   auto advice = advice_for(q);
-  if (!advice) return std::nullopt;
+  if (!advice || !q.rule) return std::nullopt;
+  if (is_view_in_order(q) && advice->in[0] && advice->out[0]) {
+    if (auto choice = choose_view(q, *advice->in[0], *advice->out[0])) return choice;
+  }
   auto base = q.rule->rows(q.call);
   std::vector<AxisRows> rows;
   std::vector<const Row*> picked;
@@ -293,6 +326,11 @@ std::optional<Choice> choose_as_advised(const Question& q) {
 std::optional<Choice> choose(const Question& q) {
   if (auto advised = choose_as_advised(q)) return advised;
   if (auto free = free_choice(q)) return free;
+  if (is_view_in_order(q)) {
+    auto& now = *q.now[0];
+    auto out = viewed_in_place(q.call, now);
+    if (auto choice = out ? choose_view(q, now.placements(), *out) : std::nullopt) return choice;
+  }
   for (auto& choice : choices(q)) {
     if (is_legal(q, choice)) return choice;
   }

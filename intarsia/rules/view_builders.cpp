@@ -122,7 +122,64 @@ bool same_elements(const OpCall& call, const Layout& in, const Layout& out) {
   return true;
 }
 
+const Group* group_with(const std::vector<Group>& groups, int64_t dim) {
+  for (auto& group : groups) {
+    if (std::find(group.in.begin(), group.in.end(), dim) != group.in.end()) return &group;
+  }
+  return nullptr;
+}
+
+// Extents on the first rank, where the axes so far have cut them; same_elements looks at the others.
+struct Cut {
+  std::vector<int64_t> in, out;
+};
+
+// The dims of the result that a cut of input dim `dim` may be one of, as placements.
+std::vector<Placement> cuts_of_result(const Group& group, const Cut& now, const Placement& placement) {
+  auto repeat = cut_blocks(placement);
+  for (auto p : group.in) {
+    if (p == cut_dim(placement)) break;
+    repeat *= now.in[p];
+  }
+  std::vector<Placement> found;
+  int64_t before = 1;
+  for (auto q : group.out) {
+    if (repeat >= before && repeat % before == 0 && repeat < before * std::max<int64_t>(now.out[q], 2)) {
+      found.push_back(cut(q, repeat / before));
+    }
+    before *= now.out[q];
+  }
+  return found;
+}
+
+// Goes on from axis `placements.size()`, until the layout of the result holds the same elements.
+bool follow_cuts(const OpCall& call, const Layout& in, const std::vector<Group>& groups, const Cut& now, Placements& placements) {
+  auto axis = static_cast<int64_t>(placements.size());
+  if (axis == in.mesh().ndim()) return same_elements(call, in, *Layout::get(in.mesh(), placements));
+  auto& placement = in.placements()[axis];
+  auto dim = cut_dim(placement);
+  auto choices = dim < 0 ? std::vector{placement} : cuts_of_result(*group_with(groups, dim), now, placement);
+  for (auto& choice : choices) {
+    auto next = now;
+    if (dim >= 0) {
+      for (auto* extent : {&next.in[dim], &next.out[cut_dim(choice)]}) *extent = chunk_of(*extent, in.mesh().size(axis), 0).size();
+    }
+    placements.push_back(choice);
+    if (follow_cuts(call, in, groups, next, placements)) return true;
+    placements.pop_back();
+  }
+  return false;
+}
+
 }  // namespace
+
+std::optional<Placements> viewed_in_place(const OpCall& call, const Layout& in) {
+  auto &from = call.inputs[0].sizes, &to = call.outputs[0].sizes;
+  if (empty(from)) return std::nullopt;
+  Placements placements;
+  Cut whole{{from.begin(), from.end()}, {to.begin(), to.end()}};
+  return follow_cuts(call, in, groups_of(from, to), whole, placements) ? std::optional(placements) : std::nullopt;
+}
 
 Rule view(std::function<std::vector<int64_t>(const OpCall&)> map) {
   Rule rule = rows("view", [map](const OpCall& call) {

@@ -48,6 +48,7 @@ void bind_rules(py::module_& module) {
       .def_property_readonly("tensor_meta", [](const TensorForm& form) { return form; });
   module.def("add_rule", &add_rule, py::arg("name"), py::arg("overload"), py::arg("rows"),
              "Says how an op may be split: rows(arguments) -> [(outputs, inputs)].");
+  module.def("forget_decisions", &forget_decisions, "Calls are decided anew: the guide has changed its mind.");
 }
 
 }  // namespace intarsia::python

@@ -1,9 +1,10 @@
 """What PyTorch's DTensor would do with a call: asked once per kind of call under the drop-in, so that results lie as its do.
 
-The answer only picks among what our own rules allow, so values never depend on it.
+The answer only picks among what our own rules allow, so values never depend on it. What PyTorch refuses is refused.
 """
 
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from ._mesh import python_mesh
 
 _log = logging.getLogger(__name__)
 _own: set[str] = set()  # ops whose rule the program has given
+_SPLITS = frozenset({"aten::view", "aten::view_copy", "aten::_unsafe_view", "aten::reshape"})
+_WAY_OUT = 'Redistribute first. With intarsia.install(layouts="intarsia") the op moves what it needs itself.'
+_SERVED = ("aten", "prims", "intarsia")  # whose ops run here also where PyTorch has no rule: what they do is known
 
 
 def leave(op: str) -> None:
@@ -30,7 +34,7 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
 
     ``now`` has those of the tensors among ``args``, in order, with None for plain ones.
     """
-    if f"{name}.{overload}".rstrip(".") in _own:
+    if f"{name}.{overload}".rstrip(".") in _own or name in _SPLITS and 0 in results[0].shape:  # PyTorch never ends to split nothing
         return None
     try:
         placements, grid = iter(now), python_mesh(mesh)
@@ -38,7 +42,20 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
         return _guide_products.advise(name, specs, _asked) or _asked(_op(name, overload), specs, [*map(_meta_of, results)])
     except Exception as error:  # it is not asked to run, so what it can not do is done as our own rules say
         _log.debug("%s.%s: %s", name, overload, error)
+        if isinstance(error, _Refused) and not _in_backward():
+            raise RuntimeError(str(error)) from None
+        if isinstance(error, NotImplementedError) and name.partition("::")[0] not in _SERVED:
+            raise NotImplementedError(str(error)) from None
         return None
+
+
+class _Refused(RuntimeError):
+    """PyTorch's rule for the op raises an error for tensors that lie so."""
+
+
+def _in_backward() -> bool:
+    """There a program has no place to redistribute first."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _op(name: str, overload: str) -> Any:
@@ -52,9 +69,20 @@ def _asked(op: Any, specs: list, metas: list) -> "tuple[list, list] | None":
     if op in dispatcher._custom_op_handlers:
         return None
     schema = _schema(op, specs, dispatcher.sharding_propagator)
-    found = _propagator(dispatcher.sharding_propagator, op, metas).propagate_op_sharding_non_cached(schema)
+    try:
+        found = _propagator(dispatcher.sharding_propagator, op, metas).propagate_op_sharding_non_cached(schema)
+    except RuntimeError as error:
+        if not _is_meant(error):
+            raise
+        raise _Refused(f"{error}\n\nSharding propagation failed for {schema}. {_WAY_OUT}") from error
     wanted = found.redistribute_schema if found.needs_redistribute else schema
     return _inputs(wanted, schema), _outputs(found.output_spec, len(metas))
+
+
+def _is_meant(error: RuntimeError) -> bool:
+    """Whether the rule itself has raised it, and not something that it called and that it can not do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return type(error) is RuntimeError and "/distributed/tensor/_ops/" in frames[-1].filename.replace("\\", "/")
 
 
 def _schema(op: Any, specs: list, rules: Any) -> Any:

@@ -1,5 +1,6 @@
 """Strategies that a program gives PyTorch's DTensor for ops of its own: the drop-in runs these ops by them, too."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,22 +13,42 @@ _PYTORCHS = ("aten", "prims")  # which have rules here
 
 
 def follow(undo: list[Callable[[], None]]) -> None:
-    """From now on an op that a strategy is registered for has a rule made of it."""
+    """From now on an op that a strategy is registered for has a rule made of it, for as long as the strategy is there."""
+    rules = _rules()
+    for name in ("op_strategy_funcs", "op_single_dim_strategy_funcs"):
+        setattr(rules, name, _Watched(getattr(rules, name)))
+        undo.append(functools.partial(_watch_no_more, rules, name))
+
+
+def _watch_no_more(rules: Any, name: str) -> None:
+    setattr(rules, name, dict(getattr(rules, name)))
+
+
+def _rules() -> Any:
     from ._interop import torch_dtensor_class
 
-    rules = torch_dtensor_class()._op_dispatcher.sharding_propagator
-    theirs = rules.register_op_strategy
-
-    def register(op: Any, strategy: Callable, schema_info: Any = None) -> None:
-        theirs(op, strategy, schema_info)
-        if op.namespace not in _PYTORCHS:
-            _core.add_rule(op._schema.name, op._schema.overload_name, _rows_of(op, strategy, schema_info))
-
-    rules.register_op_strategy = register
-    undo.append(lambda: rules.__dict__.pop("register_op_strategy", None))
+    return torch_dtensor_class()._op_dispatcher.sharding_propagator
 
 
-def _rows_of(op: Any, strategy: Callable, schema_info: Any) -> Callable:
+class _Watched(dict):
+    """Strategies by op. Calls that were decided by one that has changed are decided anew."""
+
+    def __setitem__(self, op: Any, strategy: Any) -> None:
+        super().__setitem__(op, strategy)
+        _core.forget_decisions()
+        if op.namespace not in _PYTORCHS and callable(strategy):
+            _core.add_rule(op._schema.name, op._schema.overload_name, _rows_of(op, strategy, self))
+
+    def __delitem__(self, op: Any) -> None:
+        super().__delitem__(op)
+        _core.forget_decisions()
+
+    def pop(self, *args: Any) -> Any:
+        _core.forget_decisions()
+        return super().pop(*args)
+
+
+def _rows_of(op: Any, strategy: Callable, registered: dict) -> Callable:
     """What the strategy allows on a mesh of one axis. The core asks for rows of one axis, and combines them."""
 
     def rows(args: list[Any]) -> list[tuple[list[Any], list[Any]]]:
@@ -35,6 +56,9 @@ def _rows_of(op: Any, strategy: Callable, schema_info: Any) -> Callable:
         from torch.distributed.tensor.placement_types import Replicate
 
         mesh = torch.distributed.device_mesh.DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=0)
+        if registered.get(op) is not strategy:
+            raise NotImplementedError(f"Operator {op} does not have a sharding strategy registered.")
+        schema_info = _rules().op_to_schema_info.get(op)
         positional, named = as_given(op._schema, [_choices(value, mesh) for value in args])
         there = [tensor is not None for tensor in tensors_of(op._schema, args)]
         found = []

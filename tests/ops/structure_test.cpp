@@ -88,6 +88,38 @@ TEST(Structure, ASliceStaysCutAndSoDoesItsGradient) {
   EXPECT_EQ(comms.get_comm_counts().count("all_gather"), 0);
 }
 
+TEST(Structure, MergedDimsThatSeveralAxesCutStayWhereTheyAre) {
+  struct Case {
+    std::vector<int64_t> from, to;
+    const char *before, *after;
+  };
+  auto world = simulate(6);
+  auto mesh = init_device_mesh(at::kCPU, {3, 2}, {"dp", "tp"});
+  for (auto& [from, to, before, after] : std::vector<Case>{{{6, 4}, {24}, "[S(0), S(1)]", "[S(0), SS(0, 2)]"},
+                                                           {{6, 5}, {30}, "[S(0), S(1)]", "[S(0), SS(0, 2)]"},
+                                                           {{4, 9, 2}, {72}, "[S(1), S(0)]", "[SS(0, 4), S(0)]"},
+                                                           {{2, 6, 4}, {12, 4}, "[S(1), S(0)]", "[SS(0, 2), S(0)]"},
+                                                           {{2, 3, 2, 2}, {2, 12}, "[S(1), S(3)]", "[S(1), SS(1, 2)]"},
+                                                           {{6, 6, 4}, {36, 2, 2}, "[S(0), S(1)]", "[S(0), SS(0, 2)]"}}) {
+    auto whole = scrambled(from);
+    auto x = lay_out(whole, mesh, parse_placements(before)).requires_grad_();
+    CommDebugMode comms;
+    auto y = x.view(to);
+    EXPECT_EQ(str(placements_of(y)), after) << before << " of " << c10::IntArrayRef(from);
+    auto grad = torch::autograd::grad({(y * y).sum()}, {x})[0];
+    EXPECT_EQ(comms.get_total_counts(), 0);
+    EXPECT_EQ(str(placements_of(grad)), before);
+    EXPECT_EQ(difference(full_tensor(y).detach(), whole.view(to)), "");
+    EXPECT_EQ(difference(full_tensor(grad), 2 * whole), "");
+  }
+}
+
+TEST(Structure, ViewsOfDimsThatSeveralAxesCutAreThoseOfThePlainOp) {
+  same_as_plain("merged", {6, 4, 5}, [](auto& x) { return Tensors{x.view({24, 5}), x.view({6, 20}), x.view(-1), x.view({12, 2, 5})}; });
+  same_as_plain("uneven", {5, 3, 7}, [](auto& x) { return Tensors{x.view({15, 7}), x.view({5, 21}), x.view(-1), x.view({7, 15})}; });
+  same_as_plain("merged and split again", {4, 6, 2}, [](auto& x) { return Tensors{x.view(-1).view({4, 6, 2}), x.view({24, 2}).view({2, 12, 2})}; });
+}
+
 TEST(Structure, BadInputReadsAsThePlainOp) {
   auto world = simulate(3);
   auto mesh = init_device_mesh(at::kCPU, {3});

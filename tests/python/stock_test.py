@@ -1,4 +1,4 @@
-"""Results and gradients of the drop-in lie as those of PyTorch's DTensor, and as much is sent: both do the same calls here."""
+"""Results and gradients of the drop-in lie as those of PyTorch's DTensor, as much is sent, and as much refused: both do the same calls here."""
 
 import json
 import os
@@ -76,6 +76,12 @@ KNOWN = {
 # moves an operand for each that needs it. All ranks raise the error of one that has wrong probabilities.
 SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0", "powsum P", "powsums P", "multinomial S0", "choices S0"}
 
+# Where PyTorch has an error: formulas of autograd write to pending tensors that they have made themselves.
+SERVED = {
+    *("norm P", "norm Pavg", "norm_view P", "norm_view Pavg", "norm_scaled P", "norm_scaled Pavg", "rms_norm S1"),
+    *("dist P P", "dist P R", "dist R P", "dist Pavg Pavg"),
+}
+
 
 def placed(mesh, kind, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -130,7 +136,7 @@ def measured(mesh):
         try:
             reports[name] = done(function, inputs)
         except Exception as error:
-            reports[name] = f"{type(error).__name__}: {error}"[:200]
+            reports[name] = f"{type(error).__name__}: {error}"
     return reports
 
 
@@ -159,6 +165,8 @@ class Stock(unittest.TestCase):
         self.assertGreater(len(served), 700)
         raised = {name: ours[name] for name in served if isinstance(ours[name], str)}
         self.assertEqual(raised, {})
+        refused = {name for name, report in theirs.items() if name not in served and "Sharding propagation failed" in report}
+        self.assertEqual({name for name in refused if not str(ours[name]).startswith("RuntimeError")}, SERVED)
         different = {name: (report, ours[name]) for name, report in served.items() if layouts(ours[name]) != layouts(report)}
         known = {name for names in KNOWN.values() for name in names.split(", ")}
         self.assertEqual({name: both for name, both in different.items() if name not in known}, {})
@@ -173,7 +181,7 @@ class Stock(unittest.TestCase):
             try:
                 result = function(*inputs)
             except RuntimeError as error:
-                self.assertIn("P", name, error)
+                self.assertTrue("P" in name or "Sharding propagation failed" in str(error), (name, error))
                 continue
             plain = [tensor.full_tensor().detach().requires_grad_() for tensor in inputs]
             expected = function(*plain)
