@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import _local_tensor
+from . import _compile, _local_tensor
 
 _TENSOR = "torch.distributed.tensor"
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "zeros")
@@ -150,6 +150,7 @@ def install(layouts: "str | None" = None) -> None:
         ours_by_theirs |= _shown_copy(name)
     for module in _modules_of_programs():
         _rebind(module, ours_by_theirs)
+    _compile.follow(_undo)
     _show_to_optimizers()
     _refuse_dropout_of_pending()
     _refuse_writes_to_pending()

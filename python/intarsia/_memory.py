@@ -1,13 +1,13 @@
 """Methods of tensors that need memory, which distributed tensors have none of: their errors say what to call instead."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import _core
+from ._compile import leave_tracing
 from ._numbers import joined
 
 _is_dtensor = _core.is_dtensor
@@ -15,26 +15,6 @@ _is_dtensor = _core.is_dtensor
 
 def has_no_memory(tensor: torch.Tensor) -> bool:
     return _is_dtensor(tensor) or _core.is_per_rank(tensor)
-
-
-_NOT_TRACED = (
-    "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
-    "Compile functions of plain tensors, such as those inside local_map, and leave fullgraph out."
-)
-
-
-def _leave_tracing() -> None:
-    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
-    if torch._guards.TracingContext.try_get() is not None:
-        from torch._dynamo.exc import Unsupported
-
-        _warn_not_traced()
-        raise Unsupported(_NOT_TRACED) from None
-
-
-@functools.cache
-def _warn_not_traced() -> None:
-    warnings.warn(_NOT_TRACED, stacklevel=2)
 
 
 def explaining(name: str) -> Callable:
@@ -50,7 +30,7 @@ def explaining(name: str) -> Callable:
                 raise
             if _core.is_per_rank(self) and name in ("numpy", "tolist", "__array__"):
                 return _reconciled(name, self, *args, **kwargs)
-            _leave_tracing()
+            leave_tracing()
             what = f"[{name}] a distributed tensor of shape {list(self.shape)} has no memory of its own. "
             advice = f"Use x.to_local().{name}() for the local shard, or x.full_tensor().{name}() for the whole."
             if not _is_dtensor(self):

@@ -23,7 +23,7 @@ from torch.distributed.tensor._op_schema import OpSpec, OpStrategy, RuntimeSchem
 from torch.distributed.tensor._ops.utils import generate_redistribute_costs, register_op_strategy, replicate_op_strategy
 from torch.distributed.tensor.debug import CommDebugMode, _clear_sharding_prop_cache
 from torch.distributed.tensor.experimental import register_sharding
-from torch.distributed.tensor.parallel import loss_parallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 ATEN = torch.ops.aten
 
@@ -182,7 +182,52 @@ def strategies_are_followed(mesh):
         with CommDebugMode() as comms:
             y = op(x, [x, x])
         found.append((y.placements, comms.get_total_counts(), y.full_tensor()))
+    del DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs[op]
+    _clear_sharding_prop_cache()
+    return found, told(lambda: op(x, [x, x]), "does not have a sharding strategy registered")
+
+
+def views_are_refused_where_they_would_move(mesh):
+    uneven, x, y = cut(mesh, 5, 4), cut(mesh, 4, 6), distribute_tensor(torch.ones(3, 6), mesh, [Shard(1)])
+    calls = [
+        *(lambda: uneven.view(-1), lambda: uneven.reshape(20), lambda: uneven.flatten(), lambda: uneven.unbind(), lambda: x.unbind(0)),
+        *(lambda: y.view(3, 3, 2), lambda: distribute_tensor(torch.ones(1, 4), mesh, [Shard(0)]).squeeze(0), lambda: x.transpose(0, 5)),
+        *(lambda: x.unsqueeze(7), lambda: x.select(0, 9), lambda: x.view(7)),
+    ]
+    return [told(call, "Sharding propagation failed") for call in calls], x.view(-1).placements, y.view(-1).placements
+
+
+def dims_that_several_axes_cut_are_merged_where_they_lie(grid):
+    found, kinds = [], (Shard(0), Shard(1), Shard(2), Replicate())
+    for shape, to in (((4, 6, 2), (24, 2)), ((4, 6, 2), (4, 12)), ((4, 6, 4), (96,)), ((6, 2, 5), (12, 5)), ((4, 3, 4), (4, 12)), ((8, 2), (2, 4, 2))):
+        for before in itertools.permutations(kinds[: len(shape)] + kinds[3:], 2):
+            x = distribute_tensor(torch.arange(float(torch.Size(shape).numel())).view(shape), grid, before).requires_grad_()
+            try:
+                with CommDebugMode() as comms:
+                    y = x.view(to)
+            except RuntimeError as error:
+                found.append((shape, to, before, "Sharding propagation failed" in str(error)))
+                continue
+            found.append((shape, to, before, y.placements, y.to_local(), comms.get_total_counts()))
     return found
+
+
+def code_that_asks_for_one_graph_runs(mesh):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) / 9)
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    one_graph, x = {"backend": "aot_eager", "fullgraph": True}, cut(mesh, 4)
+
+    @torch.compile(**one_graph)
+    def doubled(t):
+        return t.redistribute(mesh, [Replicate()]) * 2
+
+    y = torch.compile(model, **one_graph)(torch.ones(3, 4))
+    y.sum().backward()
+    broken = torch.compile(lambda t: torch._dynamo.graph_break() or t + 1, **one_graph)
+    return y, model[0].weight.grad.full_tensor(), [doubled(x).full_tensor() for _ in range(2)], told(lambda: broken(torch.ones(2)), "graph")
 
 
 def moves_count_one_collective_per_axis(grid):
@@ -268,8 +313,14 @@ PROGRAMS = {  # by the number of processes
         errors_say_what_pytorchs_say,
         checkpoints_of_nothing_and_of_pending_sums,
         strategies_are_followed,
+        views_are_refused_where_they_would_move,
+        code_that_asks_for_one_graph_runs,
     ],
-    4: [moves_count_one_collective_per_axis, pending_sums_count_one_collective_per_axis],  # on a grid
+    4: [  # on a grid
+        dims_that_several_axes_cut_are_merged_where_they_lie,
+        moves_count_one_collective_per_axis,
+        pending_sums_count_one_collective_per_axis,
+    ],
 }
 
 

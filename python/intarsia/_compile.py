@@ -1,0 +1,69 @@
+"""torch.compile does not trace distributed tensors: the code around them runs as it stands.
+
+Under the drop-in that also holds where a program asks for one graph, which PyTorch's DTensor would give it.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_NOT_TRACED = (
+    "[torch.compile] distributed tensors of Intarsia are not traced: the code around them runs without compilation. "
+    "Compile functions of plain tensors, such as those inside local_map, and leave fullgraph out."
+)
+
+
+def leave_tracing() -> None:
+    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
+    if torch._guards.TracingContext.try_get() is not None:
+        from torch._dynamo.exc import Unsupported
+
+        _warn_not_traced()
+        raise Unsupported(_NOT_TRACED) from None
+
+
+@functools.cache
+def _warn_not_traced() -> None:
+    warnings.warn(_NOT_TRACED, stacklevel=2)
+
+
+def follow(undo: list[Callable[[], None]]) -> None:
+    """From now on one graph is asked for of code without distributed tensors alone."""
+    theirs = torch.compile
+
+    @functools.wraps(theirs)
+    def compile(model: Any = None, **options: Any) -> Any:
+        compiled = theirs(model, **options)
+        if model is None or not options.get("fullgraph"):
+            return compiled
+        if not isinstance(compiled, torch.nn.Module):
+            return _or_as_it_stands(compiled, model)
+        compiled.forward = _or_as_it_stands(compiled.forward, model)
+        return compiled
+
+    torch.compile = compile
+    undo.append(lambda: setattr(torch, "compile", theirs))
+
+
+def _or_as_it_stands(compiled: Callable, plain: Callable) -> Callable:
+    """The compiled function until it meets us. It has run nothing then: a graph is made before it runs."""
+    met_us = False
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal met_us
+        if met_us or torch.compiler.is_compiling():
+            return plain(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except torch._dynamo.exc.Unsupported as error:
+            if __package__ not in str(error).lower():
+                raise
+        met_us = True
+        _warn_not_traced()
+        return plain(*args, **kwargs)
+
+    return call
