@@ -1,5 +1,6 @@
 """Results and gradients of the drop-in lie as those of PyTorch's DTensor, as much is sent, and as much refused: both do the same calls here."""
 
+import functools
 import json
 import os
 import subprocess
@@ -59,7 +60,27 @@ PAIRS = {  # of two [8, 8]
     "list_products": lambda x, y: torch._foreach_mul([x], [y])[0], "logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()),
     "copysign": torch.copysign, "fmod": torch.fmod, "logaddexp": torch.logaddexp, "kron": lambda x, y: torch.einsum("ij,jk->ik", x, y),
 }
+IMAGES = {  # of one [4, 8, 8, 8], and of what makes a tensor that is whole on every rank
+    "batch_norm": lambda x, whole: F.batch_norm(x, None, None, whole(8), whole(8), True),
+    "running_norm": lambda x, whole: F.batch_norm(x, whole(8), whole(8), whole(8), whole(8), True),
+    "eval_norm": lambda x, whole: F.batch_norm(x, whole(8), whole(8), whole(8), whole(8)),
+    "instance_norm": lambda x, whole: F.instance_norm(x), "weighted_norm": lambda x, whole: F.instance_norm(x, weight=whole(8), bias=whole(8)),
+    "group_norm": lambda x, whole: F.group_norm(x, 4, whole(8), whole(8)), "layer_norm": lambda x, whole: F.layer_norm(x, (8, 8, 8)),
+    "max_pool": lambda x, whole: F.max_pool2d(x, 2), "avg_pool": lambda x, whole: F.avg_pool2d(x, 2), "unfold": lambda x, whole: F.unfold(x, 2),
+    "adaptive": lambda x, whole: F.adaptive_avg_pool2d(x, 4), "adaptive_max": lambda x, whole: F.adaptive_max_pool2d(x, 4),
+    "nearest": lambda x, whole: F.interpolate(x, (16, 16)), "bilinear": lambda x, whole: F.interpolate(x, (16, 16), mode="bilinear"),
+    "bicubic": lambda x, whole: F.interpolate(x, (16, 16), mode="bicubic"), "reflect": lambda x, whole: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "replicate": lambda x, whole: F.pad(x, (1, 1, 1, 1), mode="replicate"), "circular": lambda x, whole: F.pad(x, (1, 1, 1, 1), mode="circular"),
+    "conv": lambda x, whole: F.conv2d(x, whole(8, 8, 3, 3), padding=1), "transposed": lambda x, whole: F.conv_transpose2d(x, whole(8, 8, 3, 3), padding=1),
+    "pixel_shuffle": lambda x, whole: F.pixel_shuffle(x, 2), "pixel_unshuffle": lambda x, whole: F.pixel_unshuffle(x, 2), "glu": lambda x, whole: F.glu(x, 1),
+    "normalize": lambda x, whole: F.normalize(x, dim=1), "cosine": lambda x, whole: F.cosine_similarity(x, x * 2), "prelu": lambda x, whole: F.prelu(x, whole(8)),
+    "attention": lambda x, whole: F.scaled_dot_product_attention(x, x, x), "causal": lambda x, whole: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "einsum": lambda x, whole: torch.einsum("bchw,bchv->bcwv", x, x), "flatten": lambda x, whole: x.flatten(1), "unflatten": lambda x, whole: x.unflatten(1, (4, 2)),
+    "gather": lambda x, whole: x.gather(1, torch.zeros_like(x, dtype=torch.long)), "linear": lambda x, whole: F.linear(x, whole(5, 8)),
+    "index_select": lambda x, whole: x.index_select(1, whole(2).long()), "losses": lambda x, whole: F.cross_entropy(x, x.argmax(1), reduction="sum"),
+}
 ONE = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial(), "Pavg": Partial("avg"), "Pmax": Partial("max")}
+CUTS = {"S0": Shard(0), "S1": Shard(1), "S2": Shard(2), "S3": Shard(3), "R": Replicate(), "P": Partial()}
 TWO = [("S0", "S0"), ("S0", "R"), ("R", "S0"), ("S1", "S1"), ("S1", "S0"), ("R", "R"), ("P", "P"), ("P", "R"), ("R", "P"), ("S0", "P"), ("Pavg", "Pavg")]
 
 # Where layouts differ, and why.
@@ -69,23 +90,23 @@ KNOWN = {
     "copysign S0 P, copysign S0 R, copysign S0 S0, copysign S1 S0, copysign S1 S1",
     "a number is no replicated tensor to PyTorch": "shifted Pavg, shifted Pmax",
     "we reduce first": "nan_to_num Pmax, pad Pavg, pad Pmax, pad1 Pavg, pad1 Pmax, sign Pmax",
-    "gradients lie otherwise": "addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
+    "gradients lie otherwise": "circular S0, circular S1, circular S2, circular S3, eval_norm S1, group_norm P, addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together. The largest absolute value is not that
 # of the largest value, nor are powers of terms those of their sum, so what is pending is reduced first. A loss that is made of several ops
-# moves an operand for each that needs it. All ranks raise the error of one that has wrong probabilities.
-SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0", "powsum P", "powsums P", "multinomial S0", "choices S0"}
+# moves an operand for each that needs it. All ranks raise the error of one that has wrong probabilities. Running statistics
+# that are whole stay so, and follow all channels.
+SENDS_MORE = {"bernoulli S0", "bernoulli S1", "norm_inf Pmax", "rms_norm P", "logits S1 S0", "powsum P", "powsums P", "multinomial S0", "choices S0", "running_norm S1"}
 
 # Where PyTorch has an error: formulas of autograd write to pending tensors that they have made themselves.
 SERVED = {
     *("norm P", "norm Pavg", "norm_view P", "norm_view Pavg", "norm_scaled P", "norm_scaled Pavg", "rms_norm S1"),
-    *("dist P P", "dist P R", "dist R P", "dist Pavg Pavg"),
+    *("dist P P", "dist P R", "dist R P", "dist Pavg Pavg", "cosine P", "normalize P"),
 }
 
 
-def placed(mesh, kind, seed):
-    generator = torch.Generator().manual_seed(seed)
-    value, placement = torch.randn(8, 8, generator=generator), ONE[kind]
+def placed(mesh, placement, seed, shape=(8, 8)):
+    value = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     if placement.is_partial():
         return DTensor.from_local(value, mesh, [placement]).requires_grad_()
     return distribute_tensor(value, mesh, [placement], src_data_rank=None).requires_grad_()
@@ -94,10 +115,23 @@ def placed(mesh, kind, seed):
 def calls(mesh):
     for name, function in MATRICES.items():
         for kind in ONE:
-            yield f"{name} {kind}", function, [placed(mesh, kind, 1)]
+            yield f"{name} {kind}", function, [placed(mesh, ONE[kind], 1)]
     for name, function in PAIRS.items():
         for kinds in TWO:
-            yield f"{name} {' '.join(kinds)}", function, [placed(mesh, kind, seed) for seed, kind in enumerate(kinds)]
+            yield f"{name} {' '.join(kinds)}", function, [placed(mesh, ONE[kind], seed) for seed, kind in enumerate(kinds)]
+    for name, function in IMAGES.items():
+        for kind, placement in CUTS.items():
+            yield f"{name} {kind}", functools.partial(of_an_image, function), [placed(mesh, placement, 1, (4, 8, 8, 8))]
+
+
+def of_an_image(function, x):
+    """Weights are made where the image lies, on a plain device too."""
+
+    def whole(*shape):
+        value = torch.linspace(0.5, 1.5, torch.Size(shape).numel()).view(shape)
+        return distribute_tensor(value, x.device_mesh, [Replicate()], src_data_rank=None) if isinstance(x, DTensor) else value
+
+    return function(x, whole)
 
 
 def counted(comms):

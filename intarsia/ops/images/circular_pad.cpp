@@ -6,8 +6,10 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/recut.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
+#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
@@ -116,7 +118,8 @@ struct WrapAround : torch::autograd::Function<WrapAround> {
 at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
   // The plain op on a tensor without data: its own checks speak.
   at::_pad_circular(at::empty(self.sizes(), self.options().device(at::kMeta)), pads);
-  auto x = self;
+  // The plain op fills a tensor that it makes, and a guide expects that one to be whole.
+  auto x = is_guided() && is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self;
   for (size_t i = 0; i < pads.size() / 2; ++i) {
     auto dim = x.dim() - 1 - static_cast<int64_t>(i);
     auto before = pads[2 * i], after = pads[2 * i + 1];

@@ -1,5 +1,7 @@
 // Channels that become pixels, and pixels that become channels, along cut dims: a pixel belongs to the rows under it.
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "intarsia/ops/all.h"
@@ -50,11 +52,24 @@ void rearrange_pixels(JointCall& run) {
   }
 }
 
+// Whether the channels that a rank holds become the channels that it is to hold.
+bool same_channels(const OpCall& call, const Layout& in, const Layout& out) {
+  auto dim = call.inputs[0].dim() - 3;
+  auto before = call.inputs[0].sizes[dim], after = call.outputs[0].sizes[dim];
+  for (int64_t rank = 0; rank < in.mesh().size() && std::min(before, after) > 0; ++rank) {
+    auto coordinate = in.mesh().coordinate_at(rank);
+    auto held = intervals_of(in, dim, before, coordinate), wanted = intervals_of(out, dim, after, coordinate);
+    auto same = [&](auto& a, auto& b) { return a.begin * after == b.begin * before && a.end * after == b.end * before; };
+    if (!std::equal(held.begin(), held.end(), wanted.begin(), wanted.end(), same)) return false;
+  }
+  return true;
+}
+
 // Channels and pixels change places; what lies before them does not. No element is computed, so whatever is pending passes.
 Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
   Rule rule = rows("rearrange", [](const OpCall& call) {
     Rows rows;
-    for (int64_t d = 0; d + 3 < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {S(d)}});
+    for (int64_t d = 0; d + 2 < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {S(d)}});
     for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
     return rows;
   });
@@ -64,6 +79,7 @@ Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
                   return Rows{{{S(dims - 2)}, {S(dims - 2)}}, {{S(dims - 1)}, {S(dims - 1)}}};
                 },
                 rearrange_pixels};
+  rule.legal = same_channels;
   rule.form.keeps_format = true;
   return std::move(rule)
       .with_shapes([shape](const OpCall& call) {

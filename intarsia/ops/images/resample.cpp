@@ -1,6 +1,7 @@
 // Ops that act on each dim of an image by itself, every output being a weighted sum of a few inputs: interpolation,
 // padding by the image's own rows, adaptive averages. See Note [Taps].
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -339,6 +340,25 @@ Forms reflected_form(size_t image_dims) {
   };
 }
 
+// The size of a resized image is an argument. In Python the plain op would be asked by way of a decomposition, which takes long.
+// What may not fit is for the plain op to say.
+Forms resized_form(size_t image_dims, bool backward) {
+  return [=](const OpCall& call) -> std::vector<TensorForm> {
+    auto& sizes = call.inputs[0].sizes;
+    auto output = call.arg("output_size").toIntVector();
+    if (sizes.size() != image_dims + 2 || output.size() != image_dims || call.inputs[0].numel() == 0) return {};
+    Ints shape(sizes.begin(), sizes.begin() + 2), image(sizes.begin() + 2, sizes.end());
+    shape.insert(shape.end(), output.begin(), output.end());
+    if (backward) {
+      auto input = call.arg("input_size").toIntVector();
+      if (image != output || input.size() != sizes.size() || input[0] != sizes[0] || input[1] != sizes[1]) return {};
+      shape = input;
+    }
+    if (std::any_of(shape.begin(), shape.end(), [](auto size) { return size < 1; })) return {};
+    return dense(shape, call.inputs[0].dtype);
+  };
+}
+
 std::vector<TensorForm> second_form(const OpCall& call) {
   auto& sizes = call.inputs[1].sizes;
   return dense(sizes, call.inputs[0].dtype);
@@ -350,14 +370,14 @@ void add_resamples(RuleTable& t) {
   auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr,
                  bool keeps_format = false) {
     auto rule = resample_rule(n, weighted, [=](JointCall& run) { (backward ? resample_backward : resample)(run, make, n); });
-    if (!forms && backward) rule.local.size_args = {"input_size"};
+    if (backward && op.find("upsample") != std::string::npos) rule.local.size_args = {"input_size"};
     rule.form.whole = forms;
     rule.form.keeps_format = keeps_format;
     t.add(op, std::move(rule));
   };
   auto both = [&](const std::string& op, size_t n, const MakeTaps& make, bool weighted = true) {
-    add(op, n, make, false, weighted);
-    add(op + "_backward", n, make, true, weighted);
+    add(op, n, make, false, weighted, resized_form(n, false), n > 1);
+    add(op + "_backward", n, make, true, weighted, resized_form(n, true), n > 1);
   };
   for (size_t n : {1, 2, 3}) {
     auto d = std::to_string(n) + "d";

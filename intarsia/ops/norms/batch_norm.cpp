@@ -276,6 +276,18 @@ void no_update(Stack& stack) {
   stack.emplace_back(at::empty({0}, at::kByte));
 }
 
+// A guide expects the results of ops whose input is whole but for its channels, and these in one run where they have weights.
+void bring_all_but_channels(c10::IValue& input, bool weighted) {
+  auto x = input.toTensor();
+  if (!is_dtensor(x)) return;
+  auto placements = placements_of(x);
+  for (auto& placement : placements) {
+    if (cut_dim(placement) != 1 || (weighted && !is_shard(placement))) placement = Replicate();
+  }
+  at::NoGradGuard below_autograd;
+  input = redistribute(x, placements);
+}
+
 void batch_norm_backward(Stack& stack) {
   bool training = stack[7].toBool();
   auto wanted = stack[9].toBoolList();
@@ -289,8 +301,9 @@ void batch_norm_backward(Stack& stack) {
 }  // namespace
 
 void add_batch_norm(RuleTable& t) {
-  auto add = [&t](const char* op, Way way) {
-    t.always(op, [way = std::move(way)](Stack& stack) {
+  auto add = [&t](const char* op, Way way, size_t input = 0) {
+    t.always(op, [way = std::move(way), input](Stack& stack) {
+      if (is_guided()) bring_all_but_channels(stack[input], optional_tensor(stack[input + 1]).defined());
       UnguidedScope own_choices;  // statistics travel, never the input
       way(stack);
     });
@@ -301,8 +314,8 @@ void add_batch_norm(RuleTable& t) {
   add("aten::_native_batch_norm_legit_no_training", no_training);
   add("aten::_batch_norm_with_update", with_update);
   add("aten::_batch_norm_no_update", no_update);
-  add("aten::native_batch_norm_backward", batch_norm_backward);
-  add("aten::batch_norm_backward", batch_norm_backward);
+  add("aten::native_batch_norm_backward", batch_norm_backward, 1);
+  add("aten::batch_norm_backward", batch_norm_backward, 1);
 }
 
 }  // namespace intarsia

@@ -3,9 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/dispatch/run.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
 #include "intarsia/propagate/forms.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
@@ -133,7 +135,13 @@ Way group_norm_backward_along(const CutCall& c) {
 // Statistics per sample and channel: LibTorch flattens the two into one dim, which would move an uneven batch.
 at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
                          const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
-                         bool use_input_stats, double momentum, double eps, bool) {
+                         bool use_input_stats, double momentum, double eps, bool cudnn) {
+  if (is_guided()) {  // by whom results are expected to lie as those of LibTorch's own steps
+    using Optional = std::optional<at::Tensor>;
+    using InstanceNorm = at::Tensor(const at::Tensor&, const Optional&, const Optional&, const Optional&, const Optional&, bool, double, double, bool);
+    static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::instance_norm", "").typed<InstanceNorm>();
+    return op.redispatch(kComposite, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn);
+  }
   bool tracked = running_mean && running_mean->defined(), both = running_var && running_var->defined();
   TORCH_CHECK(use_input_stats || (tracked && both),
               "Expected running_mean and running_var to be defined when use_input_stats is false");
