@@ -10,6 +10,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/policy.h"
 
@@ -47,7 +48,8 @@ bool becomes_number(const Call& call, const Operand& operand) {
   TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ", of_world(b),
               ". A world ends with finalize() or with its scope. Make meshes and tensors of the current one anew.");
   TORCH_CHECK(false, "[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
-              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).",
+              is_guided() ? " Sharding propagation failed." : "");
 }
 
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
@@ -181,6 +183,10 @@ void admit_plain(Call& call, Operand& operand) {
               "Distribute it first, or call full_tensor on the others.");
   if (tensor.numel() == 1 && tensor.device().is_cpu()) {
     if (is_per_rank(tensor)) admit_number_per_rank(call, operand);
+    if (tensor.dim() > 0 && is_guided()) {
+      TORCH_WARN("[", call.op.name, "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",
+                 "all ranks. Make it one of no dims, or distribute it.");
+    }
     return;
   }
   if (is_drawn_by_caller(call, argument)) {

@@ -37,6 +37,10 @@ void add_rule(const std::string& name, const std::string& overload, py::function
   forget_decisions();
 }
 
+void see_calls(const std::string& name, const std::string& overload) {
+  register_ruled(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()));
+}
+
 }  // namespace
 
 void bind_rules(py::module_& module) {
@@ -48,6 +52,7 @@ void bind_rules(py::module_& module) {
       .def_property_readonly("tensor_meta", [](const TensorForm& form) { return form; });
   module.def("add_rule", &add_rule, py::arg("name"), py::arg("overload"), py::arg("rows"),
              "Says how an op may be split: rows(arguments) -> [(outputs, inputs)].");
+  module.def("see_calls", &see_calls, py::arg("name"), py::arg("overload"), "Distributed tensors are not handed to the op's own function, which may ask for memory.");
   module.def("forget_decisions", &forget_decisions, "Calls are decided anew: the guide has changed its mind.");
 }
 

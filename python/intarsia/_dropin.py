@@ -259,6 +259,7 @@ def _lay_out_as(layouts: str) -> None:
 
         _order_placements()
         _strategies.follow(_undo)
+        _strategies.see_custom_ops(_undo)
         _core.set_guide(_guide.advise)
         _undo.append(lambda: _core.set_guide(None))
 

@@ -39,9 +39,34 @@ def _whole_loss(function: Callable) -> Callable:
     return wrapper
 
 
+def _over_batches(function: Callable) -> Callable:
+    """Under vmap, functorch's rule for the function makes tensors: they lie beside those inside of the batches."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Any:
+        if torch._C._functorch.maybe_current_level() is None:
+            return function(*args, **options)
+        tensors = [_inside(x) for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
+        if not any(map(_core.is_dtensor, tensors)):
+            return function(*args, **options)
+        with _core.FromNothingScope(tensors):
+            return function(*args, **options)
+
+    return wrapper
+
+
+def _inside(tensor: torch.Tensor) -> torch.Tensor:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 # Attention with a zero key, and the causal mask that an encoder compares its mask with.
 nn.functional.multi_head_attention_forward = _on_their_mesh(nn.functional.multi_head_attention_forward)
 nn.modules.transformer._detect_is_causal_mask = _on_their_mesh(nn.modules.transformer._detect_is_causal_mask)
+nn.functional.embedding = _over_batches(nn.functional.embedding)
+# Offsets of bags of one size.
+nn.functional.embedding_bag = _on_their_mesh(nn.functional.embedding_bag)
 nn.functional.linear_cross_entropy = _whole_loss(nn.functional.linear_cross_entropy)
 for _name in ("svd_lowrank", "pca_lowrank", "lobpcg", "unravel_index"):
     setattr(torch, _name, _on_their_mesh(getattr(torch, _name)))

@@ -112,6 +112,11 @@ def _on_turned_mesh(spec: Any) -> tuple:
     return mesh, tuple(spec.placements[axis] for axis in axes)
 
 
+def kinds_of(placements: Sequence[Any]) -> set:
+    """How reductions are pending, by the names that a program has for it."""
+    return {placement.reduce_op for placement in placements if placement.is_partial()}
+
+
 def named_as_given(tensor: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
     """The tensor, whose pending reductions are shown by the names that a program has for them."""
     spec = copy.copy(spec_of(tensor))

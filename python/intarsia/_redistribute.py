@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import _core
+from ._kinds import OTHER_NAMES, kinds_of, named_as_given
 from ._mesh import core_mesh, python_mesh
 
 moving = threading.local()  # its tensor is the one that a program moves now
@@ -40,7 +41,7 @@ def redistribute_tensor(
         moving.tensor = None
     if async_op and mesh is None and _dressed(self, moved):
         moved._came_later = True
-    return moved
+    return named_as_given(moved, placements) if kinds_of(placements) & OTHER_NAMES else moved
 
 
 def _another_mesh(tensor: torch.Tensor, wanted: Any) -> "_core.Mesh | None":

@@ -20,6 +20,21 @@ def follow(undo: list[Callable[[], None]]) -> None:
         undo.append(functools.partial(_watch_no_more, rules, name))
 
 
+def see_custom_ops(undo: list[Callable[[], None]]) -> None:
+    """From now on an op that a program defines is an error on distributed tensors until it has a rule: what it does is not known."""
+    definition = torch._library.custom_ops.CustomOpDef
+    theirs = definition._register_to_dispatcher
+
+    @functools.wraps(theirs)
+    def register(self: Any, *args: Any) -> None:
+        theirs(self, *args)
+        schema = self._opoverload._schema
+        _core.see_calls(schema.name, schema.overload_name)
+
+    definition._register_to_dispatcher = register
+    undo.append(lambda: setattr(definition, "_register_to_dispatcher", theirs))
+
+
 def _watch_no_more(rules: Any, name: str) -> None:
     setattr(rules, name, dict(getattr(rules, name)))
 

@@ -67,7 +67,10 @@ def as_strided_of_the_same_form(mesh):
 def ops_are_mapped_over_a_dim(mesh):
     w = distribute_tensor(torch.tensor([2.0, 3.0]), mesh, [Replicate()])
     functions = [lambda r: r.sin() * 2, lambda r: (r * w).sum(), lambda r: r.sum(), lambda r: torch.stack([r, r])]
-    return [torch.vmap(f)(cut(mesh, 4, 2, dim=dim)).full_tensor().tolist() for f in functions for dim in (0, 1)]
+    rows, tables = torch.zeros(2, 6, dtype=torch.long), cut(mesh, 2, 4, 3)
+    rows[0, 1] = rows[1, 3] = 1
+    found = torch.vmap(F.embedding)(distribute_tensor(rows, mesh, [Shard(0)]), tables).full_tensor()
+    return found, [torch.vmap(f)(cut(mesh, 4, 2, dim=dim)).full_tensor().tolist() for f in functions for dim in (0, 1)]
 
 
 class Watching(DTensor):
@@ -185,6 +188,33 @@ def strategies_are_followed(mesh):
     del DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs[op]
     _clear_sharding_prop_cache()
     return found, told(lambda: op(x, [x, x]), "does not have a sharding strategy registered")
+
+
+def custom_ops_without_a_rule_are_refused(mesh):
+    @torch.library.custom_op("both::sine", mutates_args=())
+    def sine(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy()).sin()
+
+    sine.register_fake(torch.empty_like)
+    x, op = cut(mesh, 4), torch.ops.both.sine
+    before = told(lambda: op(x), "does not have a sharding strategy registered")
+    register_op_strategy(op.default)(replicate_op_strategy)
+    return before, op(x).placements, op(x).full_tensor(), op(torch.ones(2))
+
+
+def names_of_reductions_stay(mesh):
+    x = DTensor.from_local(torch.full((2,), 3.0), mesh, [Partial("prod")])
+    return x.placements, x.redistribute(mesh, [Partial("prod")]).placements
+
+
+def one_number_in_a_dim_is_warned_of(mesh):
+    x, found = cut(mesh, 4), []
+    for number in (torch.tensor(1), torch.tensor([1])):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            y = x + number
+        found.append((y.full_tensor(), any("non-scalar tensor with numel=1" in str(warning.message) for warning in seen)))
+    return found
 
 
 def views_are_refused_where_they_would_move(mesh):
@@ -314,6 +344,9 @@ PROGRAMS = {  # by the number of processes
         checkpoints_of_nothing_and_of_pending_sums,
         strategies_are_followed,
         views_are_refused_where_they_would_move,
+        custom_ops_without_a_rule_are_refused,
+        names_of_reductions_stay,
+        one_number_in_a_dim_is_warned_of,
         code_that_asks_for_one_graph_runs,
     ],
     4: [  # on a grid

@@ -44,6 +44,13 @@ class FromNothing(Simulated):
         for got, expected in zip(torch.unravel_index(self.cut(places), (5, 6)), torch.unravel_index(places, (5, 6)), strict=True):
             same(got, expected)
 
+    def test_bags_of_one_size(self):
+        rows, table = torch.tensor([[0, 3, 1], [4, 4, 2], [1, 0, 3], [2, 2, 2], [4, 0, 1]]), torch.randn(5, 6)
+        for mode in ("sum", "mean", "max"):
+            expected = F.embedding_bag(rows, table, mode=mode)
+            for placement in CUTS:
+                same(F.embedding_bag(self.cut(rows, placement), self.cut(table, Shard(1)), mode=mode), expected)
+
     def test_losses_that_are_computed_in_chunks(self):
         target, options = torch.tensor([0, 8, 3, 3, 5]), nn.LinearCrossEntropyOptions()
         x, weight = self.x.clone().requires_grad_(), torch.randn(9, 6).requires_grad_()
