@@ -280,7 +280,7 @@ std::vector<Choice> choices(const Question& q) {
 namespace {
 
 // A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it is said,
-// not by rows. Null where that is not so.
+// not by rows. None where that is not so.
 std::optional<Choice> choose_view(const Question& q, const Placements& in, const Placements& out) {
   auto& now = q.now[0]->placements();
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {

@@ -34,7 +34,8 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
 
     ``now`` has those of the tensors among ``args``, in order, with None for plain ones.
     """
-    if f"{name}.{overload}".rstrip(".") in _own or name in _SPLITS and 0 in results[0].shape:  # PyTorch never ends to split nothing
+    splits_nothing = name in _SPLITS and 0 in results[0].shape  # which PyTorch's rule never ends to do
+    if splits_nothing or f"{name}.{overload}".rstrip(".") in _own:
         return None
     try:
         placements, grid = iter(now), python_mesh(mesh)
