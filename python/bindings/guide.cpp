@@ -9,10 +9,12 @@ namespace {
 
 using Given = std::vector<std::optional<Placements>>;
 
-Given given_from(const py::handle& list) {
+Given given_from(const py::handle& list, const DeviceMesh& mesh) {
   Given given;
   for (auto item : list.cast<py::sequence>()) {
     given.push_back(item.is_none() ? std::nullopt : std::optional(placements_from(item)));
+    TORCH_CHECK(!given.back() || static_cast<int64_t>(given.back()->size()) == mesh.ndim(), "[set_guide] ", str(*given.back()),
+                " is advised on ", mesh.text(), ". Advise one placement per axis.");
   }
   return given;
 }
@@ -39,8 +41,8 @@ Guide guide_from(py::function function) {
     auto found = (*function)(schema.name(), schema.overload_name(), arguments_of(q.call), now, outputs, q.mesh);
     if (found.is_none()) return std::nullopt;
     auto both = found.cast<py::sequence>();
-    Advice advice{{}, given_from(both[1])};
-    auto in = given_from(both[0]);
+    Advice advice{{}, given_from(both[1], q.mesh)};
+    auto in = given_from(both[0], q.mesh);
     size_t next = 0;
     for (size_t i = 0; i < q.now.size(); ++i) {
       advice.in.push_back(q.call.inputs[i].defined && next < in.size() ? in[next++] : std::nullopt);

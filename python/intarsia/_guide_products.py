@@ -93,7 +93,8 @@ def _unflat(placements: tuple, like: Any) -> tuple:
 
     def back(placement: Any) -> Any:
         if isinstance(placement, _StridedShard):
-            return Shard(next(dim for dim in range(last) if torch.Size(shape[:dim]).numel() == placement.split_factor and shape[dim] > 1))
+            cut = [dim for dim in range(last) if torch.Size(shape[:dim]).numel() == placement.split_factor and shape[dim] > 1]
+            return Shard(cut[0])  # an IndexError where no dim is cut so: then nothing is told
         if isinstance(placement, Shard):
             return Shard(last if placement.dim == 1 else first)
         return placement

@@ -226,6 +226,16 @@ class Stock(unittest.TestCase):
                 for tensor, other in zip(inputs, plain):
                     torch.testing.assert_close(tensor.grad.full_tensor(), other.grad, msg=name, equal_nan=True)
 
+    def test_products_whose_gradients_are_strided(self):
+        shapes = ((2, 3, 8), (2, 3, 8), (8, 8, 8), (8,))
+        for placement in (Shard(0), Shard(1), Shard(2)):
+            ours = [placed(self.mesh, placement if i == 2 else Replicate(), i, shape) for i, shape in enumerate(shapes)]
+            plain = [tensor.full_tensor().detach().requires_grad_() for tensor in ours]
+            result, expected = F.bilinear(*ours).full_tensor(), F.bilinear(*plain)
+            torch.testing.assert_close(result, expected)
+            for got, wanted in zip(torch.autograd.grad(result.sum(), ours), torch.autograd.grad(expected.sum(), plain)):
+                torch.testing.assert_close(got.full_tensor(), wanted)
+
 
 if __name__ == "__main__":
     stock() if sys.argv[1:] == ["stock"] else unittest.main()
