@@ -18,7 +18,7 @@ from . import _core
 def _on_their_mesh(function: Callable) -> Callable:
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
-        tensors = [x for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
+        tensors = [_inside(x) for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
         if not any(map(_core.is_dtensor, tensors)):
             return function(*args, **options)
         with _core.FromNothingScope(tensors):
@@ -41,16 +41,11 @@ def _whole_loss(function: Callable) -> Callable:
 
 def _over_batches(function: Callable) -> Callable:
     """Under vmap, functorch's rule for the function makes tensors: they lie beside those inside of the batches."""
+    batched = _on_their_mesh(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
-        if torch._C._functorch.maybe_current_level() is None:
-            return function(*args, **options)
-        tensors = [_inside(x) for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
-        if not any(map(_core.is_dtensor, tensors)):
-            return function(*args, **options)
-        with _core.FromNothingScope(tensors):
-            return function(*args, **options)
+        return (function if torch._C._functorch.maybe_current_level() is None else batched)(*args, **options)
 
     return wrapper
 

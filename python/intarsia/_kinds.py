@@ -112,11 +112,6 @@ def _on_turned_mesh(spec: Any) -> tuple:
     return mesh, tuple(spec.placements[axis] for axis in axes)
 
 
-def kinds_of(placements: Sequence[Any]) -> set:
-    """How reductions are pending, by the names that a program has for it."""
-    return {placement.reduce_op for placement in placements if placement.is_partial()}
-
-
 def named_as_given(tensor: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
     """The tensor, whose pending reductions are shown by the names that a program has for them."""
     spec = copy.copy(spec_of(tensor))
@@ -159,6 +154,11 @@ def kind_of_partial(placement: Any) -> str:
     """What tells a pending reduction from another one that does not commute with it."""
     order = getattr(placement, "norm_type", None)
     return placement.reduce_op if order is None else f"norm {order}"
+
+
+def kinds_of(placements: Sequence[Any]) -> set[str]:
+    """Those of the reductions that are pending."""
+    return {kind_of_partial(placement) for placement in placements if getattr(placement, "is_partial", bool)()}
 
 
 def is_known(placement: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
-from ._kinds import OTHER_NAMES, have_different_shapes, in_order, kind_of_partial, masked, named_as_given, without_layout
+from ._kinds import OTHER_NAMES, have_different_shapes, in_order, kinds_of, masked, named_as_given, without_layout
 from ._mesh import DeviceMesh, core_mesh
 
 _is_dtensor = _core.is_dtensor
@@ -151,7 +151,7 @@ def _laid_out(grad: torch.Tensor, wanted: tuple) -> torch.Tensor:
 
 
 def _check_one_kind_of_partial(placements: Sequence[Any], where: str) -> set[str]:
-    kinds = {kind_of_partial(placement) for placement in placements if getattr(placement, "is_partial", bool)()}
+    kinds = kinds_of(placements)
     if len(kinds) > 1 and kinds != {"sum", "avg"}:  # sums and averages commute
         raise ValueError(
             f"[{where}] Mixed Partial reduce types are not supported in the same placement list. Found reduce ops: {sorted(kinds)} "

@@ -1,20 +1,17 @@
 """Programs that print the same whether PyTorch's DTensor runs them or ours: each is run by both, on several processes."""
 
-import ast
 import io
 import itertools
 import os
-import subprocess
 import sys
-import tempfile
 import unittest
 import warnings
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.multiprocessing as mp
 import torch.nn.functional as F
+from both_sides import readable, report, reports_of
 from torch import nn
 from torch.distributed._state_dict_utils import _gather_state_dict
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
@@ -357,49 +354,10 @@ PROGRAMS = {  # by the number of processes
 }
 
 
-def readable(value):
-    """Numbers, texts and lists, rounded, for a comparison."""
-    if isinstance(value, torch.Tensor):
-        return readable(value.tolist())
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, (list, tuple)):
-        return [readable(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): readable(item) for key, item in value.items()}
-    return value if isinstance(value, (int, bool, str, type(None))) else str(value)
-
-
-def work(rank, folder, size):
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    mesh = init_device_mesh("cpu", (2,) * (size // 2))
-    reports = {}
-    for program in PROGRAMS[size]:
-        try:
-            reports[program.__name__] = readable(program(mesh))
-        except Exception as error:
-            reports[program.__name__] = f"{type(error).__name__}: {error}"
-    with open(f"{folder}/{rank}", "w") as file:
-        file.write(repr(reports))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def reports_of(size, *options):
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, *options, __file__, folder, str(size)], capture_output=True, text=True, timeout=600)
-        texts = [open(path).read() for path in (f"{folder}/{rank}" for rank in range(size)) if os.path.exists(path)]
-    if len(texts) != size:
-        raise AssertionError(done.stderr)
-    return [ast.literal_eval(text) for text in texts]
-
-
 class Both(unittest.TestCase):
     def test_both_print_the_same(self):
         for size in PROGRAMS:
-            theirs, ours = reports_of(size), reports_of(size, "-m", "intarsia")
+            theirs, ours = reports_of(__file__, size), reports_of(__file__, size, "-m", "intarsia")
             for rank, (one, other) in enumerate(zip(theirs, ours)):
                 for name, report in one.items():
                     with self.subTest(name, rank=rank):
@@ -409,6 +367,6 @@ class Both(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
-        mp.start_processes(work, (sys.argv[1], int(sys.argv[2])), int(sys.argv[2]), start_method="spawn")
+        report(PROGRAMS[int(sys.argv[2])], sys.argv[1], int(sys.argv[2]))
     else:
         unittest.main()
