@@ -1,10 +1,13 @@
 # Everything a checkout needs; each target first sets up what is missing (see tools/setup).
 #
 #   make demo      train a small model on a simulated mesh and show what moved
-#   make test      build everything, run every test
+#   make check FOLDER=ops/norms   after an edit: build the simulated tests, run those of one folder
+#   make test      build, and run every test body at least once; ends with the ten slowest tests and compile units
+#   make test-all  the same and the whole matrix: all tests over 2 to 5 processes and every engine; builds the benchmarks
 #   make nightly   convolutions at their full sizes and 100,000 random programs with fresh seeds (INTARSIA_PROGRAMS=n); up to 10 GB of memory
 #   make bench     print the comparison tables
 #   make python    build the Python package into build/python (PYTHONPATH=build/python)
+#   make package   write a wheel and an archive into dist/: library, headers, CMake package, command line, Python package
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan      the simulated tests, with threads as ranks, under ThreadSanitizer
 #   make build     build everything
@@ -15,16 +18,13 @@
 # JOBS=n limits how many compilers and tests run at once. CMAKE_PREFIX_PATH may name a LibTorch 2.13.
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-DEMO := $(basename $(notdir $(firstword $(wildcard examples/2_*.cpp))))
+EXAMPLE ?= 2_train_an_mlp
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-export NINJA_STATUS = [%p, %f of %t, %e s]$(SPACE)
-EMPTY :=
-SPACE := $(EMPTY) $(EMPTY)
 
 # Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
-first_build = @[ -e build/build.ninja ] || echo "The first build takes up to $(1) minutes on 2 cores; later ones only what has changed."
+first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
 
-.PHONY: demo test nightly bench python asan tsan build setup setup-tests format tidy clean
+.PHONY: demo check test test-all package nightly bench python asan tsan build setup setup-tests format tidy clean
 .DEFAULT_GOAL := build
 
 setup:
@@ -34,37 +34,57 @@ setup-tests:
 	@tools/setup tests
 
 build: setup
-	$(call first_build,30)
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS)
+	$(call first_build,15)
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS)
 
 demo: setup
-	@[ -n "$(DEMO)" ] || { echo "there is no examples/2_*.cpp to show"; exit 1; }
-	$(call first_build,9)
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target example_$(DEMO)
-	build/examples/$(DEMO)
+	@[ -e examples/$(EXAMPLE).cpp ] || { echo "there is no examples/$(EXAMPLE).cpp. There are:" $(basename $(notdir $(wildcard examples/*.cpp))); exit 1; }
+	$(call first_build,4)
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS) example_$(EXAMPLE)
+	build/examples/$(EXAMPLE)
+	@printf '\nTo go on:\n  %s\n  %s\n  %s\n' \
+	  "make demo EXAMPLE=4_llama             another example of examples/" \
+	  "cat examples/0_first_program.cpp      a first program of your own; README.md says how to build it" \
+	  "make test                             every test, about 25 minutes on 2 cores"
+
+check: setup-tests
+	@[ -e build/build.ninja ] || cmake --preset dev
+	@tools/check $(FOLDER)
 
 test: setup-tests
-	$(call first_build,30)
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS)
+	$(call first_build,15)
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS)
 	ctest --preset dev --parallel $(JOBS) || { tools/failures; exit 1; }
+	@tools/slowest
+
+test-all: setup-tests
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS) all benchmarks
+	ctest --preset all --parallel $(JOBS) || { tools/failures; exit 1; }
+	@tools/slowest
 
 nightly: setup-tests
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target intarsia_tests intarsia_process_tests intarsia_cli
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS) intarsia_tests intarsia_process_tests intarsia_cli
 	tools/nightly
 
 bench: setup
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target benchmarks intarsia_python
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS) benchmarks intarsia_python
 	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do build/$${source%.cpp}; done
 	PYTHONPATH=build/python .venv/bin/python benchmarks/7_python.py
 
 python: setup
-	cmake --preset dev
-	cmake --build --preset dev --parallel $(JOBS) --target intarsia_python
+	@cmake --preset dev > /dev/null
+	@tools/build $(JOBS) intarsia_python
+
+package: setup-tests
+	@cmake --preset package > /dev/null
+	cmake --build --preset package --parallel $(JOBS)
+	.venv/bin/python tools/package build-package dist
 
 asan: setup-tests
 	cmake --preset asan
@@ -82,9 +102,9 @@ format:
 
 tidy: setup
 	@command -v clang-tidy >/dev/null || { echo "please run:  sudo apt-get install clang-tidy"; exit 1; }
-	cmake --preset dev
+	@cmake --preset dev > /dev/null
 	git ls-files 'intarsia/*.cpp' | xargs clang-tidy --quiet -p build \
 	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-ignored-gch
 
 clean:
-	rm -rf build build-edit build-release build-asan build-tsan
+	rm -rf build build-edit build-release build-package build-asan build-tsan dist

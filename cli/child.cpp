@@ -63,11 +63,11 @@ struct Pipe {
   }
 };
 
-int open_log(const std::string& dir, int64_t rank) {
+int open_log(const std::string& dir, int64_t rank, bool restarted) {
   if (dir.empty()) return -1;
   mkdir(dir.c_str(), 0777);
   auto path = dir + "/" + std::to_string(rank) + ".log";
-  int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  int fd = open(path.c_str(), O_WRONLY | O_CREAT | (restarted ? 0 : O_TRUNC) | O_APPEND | O_CLOEXEC, 0666);
   if (fd >= 0) return fd;
   throw std::runtime_error("[run] cannot write " + path + ": " + std::strerror(errno) + ". Check --log-dir.");
 }
@@ -81,10 +81,10 @@ int input_for(int64_t rank) {
 }  // namespace
 
 Child start_child(int64_t rank, const std::vector<std::string>& program, const Variables& variables, bool prefix,
-                  const std::string& log_dir) {
+                  const std::string& log_dir, bool restarted) {
   Child child{rank};
   Image image(program, variables);
-  child.log = open_log(log_dir, rank);
+  child.log = open_log(log_dir, rank, restarted);
   Pipe out, err;
   int in = input_for(rank);
   auto launcher = getpid();
@@ -96,9 +96,8 @@ Child start_child(int64_t rank, const std::vector<std::string>& program, const V
   if (in >= 0) close(in);
   close(out.write);
   close(err.write);
-  auto mark = prefix ? "[" + std::to_string(rank) + "] " : "";
-  child.out = std::make_unique<LineForwarder>(out.read, STDOUT_FILENO, mark, child.log);
-  child.err = std::make_unique<LineForwarder>(err.read, STDERR_FILENO, mark, child.log);
+  child.out = std::make_unique<LineForwarder>(out.read, prefix ? marked(STDOUT_FILENO, rank) : as_they_are(STDOUT_FILENO), child.log);
+  child.err = std::make_unique<LineForwarder>(err.read, prefix ? folded(rank) : as_they_are(STDERR_FILENO), child.log);
   return child;
 }
 

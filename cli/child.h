@@ -24,9 +24,10 @@ struct Child {
 using Variables = std::map<std::string, std::string>;
 
 // Starts `program` with our environment and `variables`. If the launcher dies, however it dies, the rank is killed.
-// A program that cannot be started ends with status 127 (not found) or 126, and says why on its stderr.
+// A program that cannot be started ends with status 127 (not found) or 126, and says why on its stderr. `restarted`:
+// its log goes on.
 Child start_child(int64_t rank, const std::vector<std::string>& program, const Variables& variables, bool prefix,
-                  const std::string& log_dir);
+                  const std::string& log_dir, bool restarted);
 
 std::string signal_text(int signal);  // signal 9 (SIGKILL)
 std::string describe(int status);     // "ended with status 3", "was killed by signal 9 (SIGKILL)"

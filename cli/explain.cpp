@@ -15,7 +15,7 @@ constexpr const char* kHelp =
     "usage: intarsia explain OP TENSOR... [name=value...] [--mesh 2x4:dp,tp]\n\n"
     "Prints the ways to run an op, the cost of each, the choice and its collectives. Nothing runs.\n"
     "  OP          aten::mm, add.Tensor\n"
-    "  TENSOR      shape and placements: \"[8, 12] S(0), R\"\n"
+    "  TENSOR      shape, placements, dtype: \"[8, 12] S(0), R\", \"[8] S(0) long\"; none: left out\n"
     "  name=value  another argument: dim=1, dims=[0,1], keepdim=true, alpha=0.5\n"
     "  --mesh      the extents of the axes, and their names (default: 4)\n";
 
@@ -73,7 +73,7 @@ int explain_main(int argc, char** argv) {
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
     if (word == "--mesh" && i + 1 < argc) mesh_text = argv[++i];
     else if (op.empty()) op = word;
-    else if (word[0] == '[') tensors.push_back(parse_imagined(word));
+    else if (word[0] == '[' || word == "none") tensors.push_back(parse_imagined(word));
     else if (auto equals = word.find('='); equals != word.npos) arguments[word.substr(0, equals)] = value_of(word.substr(equals + 1));
     else return std::fprintf(stderr, "[intarsia explain] cannot read \"%s\".\n\n%s", word.c_str(), kHelp), 2;
   }

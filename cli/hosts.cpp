@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/comm/launch/front.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/launch/secret.h"
 #include "intarsia/comm/launch/sockets.h"
@@ -49,10 +50,12 @@ std::string secret_in(const std::string& path, bool make) {
   return secret;
 }
 
-std::string text_of(const Failure& failure) { return std::to_string(failure.code) + " " + failure.text; }
+std::string text_of(const Failure& failure) {
+  return std::to_string(failure.code) + (failure.final ? "!" : " ") + failure.text;
+}
 Failure failure_of(const std::string& text) {
-  auto space = text.find(' ');
-  return {text.substr(space + 1), std::atoi(text.c_str())};
+  auto mark = text.find_first_of(" !");
+  return {text.substr(mark + 1), std::atoi(text.c_str()), text[mark] == '!'};
 }
 
 // host 1, host 3
@@ -67,7 +70,7 @@ std::string late_hosts(c10d::Store& store, int64_t hosts) {
 }  // namespace
 
 struct Hosts::Wire {
-  c10::intrusive_ptr<c10d::Store> store;  // keys of the launchers
+  c10::intrusive_ptr<c10d::Store> served, store;  // that of the job, and in it the keys of the launchers
   int64_t host = 0, hosts = 1;
   milliseconds timeout{};
   std::mutex mutex;
@@ -128,7 +131,7 @@ struct Hosts::Wire {
     }
     if (all) return store->set("left", std::vector<uint8_t>{1});
     if (now != beats) beats = now, beaten = Clock::now();
-    if (Clock::now() - beaten > timeout) set_found({"the other hosts no longer answer", 1});
+    if (Clock::now() - beaten > timeout) set_found({"the other hosts no longer answer", 1, true});
   }
 
   void serve() {
@@ -140,21 +143,21 @@ struct Hosts::Wire {
       }
     } catch (const std::exception&) {
       if (leaving) done();  // it has ended well, with all others
-      else set_found({"the launcher of host 0 no longer answers", 1});
+      else set_found({"the launcher of host 0 no longer answers", 1, true});
     }
   }
 };
 
 Hosts::Hosts(const RunOptions& options)
     : address_("127.0.0.1"), interface_(options.bind), secret_(job_secret()), hosts_(options.hosts), host_(options.host),
-      ranks_(options.ranks) {
+      ranks_(options.ranks), max_restarts_(options.max_restarts) {
   timeout_ = options.timeout ? milliseconds(static_cast<int64_t>(options.timeout * 1000)) : std::chrono::minutes(5);
   wire_ = std::make_shared<Wire>();
   if (!options.secret.empty()) secret_ = secret_in(options.secret, host_ == 0);
   if (hosts_ == 1) {
     if (secret_.empty()) secret_ = hex(random_bytes(32));
     auto served = serve_store(address_, options.port, std::chrono::minutes(5));
-    wire_->store = served.store;  // served as long as we live
+    wire_->served = served.store;  // as long as we live
     port_ = served.port;
     if (interface_.empty()) interface_ = address_;
     return;
@@ -164,7 +167,7 @@ Hosts::Hosts(const RunOptions& options)
   auto store = host_ != 0        ? enter_store(meeting, "host " + std::to_string(host_), secret_, timeout_)
                : secret_.empty() ? serve_store(meeting.host, meeting.port, timeout_)
                                  : serve_guarded_store(meeting.host, meeting.port, secret_, timeout_);
-  wire_->store = store.store;
+  wire_->served = store.store;
   port_ = store.port;
   if (secret_.empty()) address_ = meeting.host;
   if (host_ == 0 && secret_.empty()) {
@@ -172,12 +175,21 @@ Hosts::Hosts(const RunOptions& options)
                  options.meet.c_str());
   }
   if (interface_.empty()) interface_ = address_towards(meeting.host, meeting.port);
-  meet();
+  meet(0);
 }
 
-void Hosts::meet() {
+void Hosts::restart(int64_t number) {
+  if (hosts_ == 1) return;
+  auto served = wire_->served;
+  wire_ = std::make_shared<Wire>();  // the thread of the old one has ended, or will when it has read of the failure
+  wire_->served = served;
+  meet(number);
+}
+
+void Hosts::meet(int64_t restart) {
   auto form = std::to_string(hosts_) + " hosts with " + std::to_string(ranks_) + " ranks each";
-  wire_->store = c10::make_intrusive<c10d::PrefixStore>("run", wire_->store);
+  if (max_restarts_) form += " and " + std::to_string(max_restarts_) + " restarts";
+  wire_->store = c10::make_intrusive<c10d::PrefixStore>("run" + std::to_string(restart), wire_->served);
   wire_->host = host_;
   wire_->hosts = hosts_;
   wire_->timeout = timeout_;
@@ -185,7 +197,7 @@ void Hosts::meet() {
   auto first = store.compareSet("form", std::string(), form);
   if (first != form) {
     throw UsageError("[run] host " + std::to_string(host_) + " was started for " + form + ", the others for " + first +
-                     ". Give -n and --hosts the same numbers on all hosts.");
+                     ". Give -n, --hosts and --max-restarts the same numbers on all hosts.");
   }
   if (store.add("started/" + std::to_string(host_), 1) != 1) {
     throw UsageError("[run] there are two hosts " + std::to_string(host_) + ". Give each host its own --host, from 0 to " +
@@ -198,7 +210,7 @@ void Hosts::meet() {
   }
   if (!late.empty()) {
     throw UsageError("[run] host " + std::to_string(host_) + " waited " + std::to_string(timeout_.count() / 1000) + " s: " + late +
-                     " did not arrive. Start `intarsia run` there too.");
+                     " did not arrive. Start `intarsia run` there too." + turned_away_text());
   }
   std::thread([wire = wire_] { wire->serve(); }).detach();
 }

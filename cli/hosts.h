@@ -15,6 +15,7 @@ namespace intarsia::cli {
 struct Failure {
   std::string text;  // rank 3 on host 1 was killed by signal 9 (SIGKILL)
   int code;          // of the run
+  bool final = false;  // a restart does not help: somebody stopped the run, or a launcher is gone
 };
 
 class Hosts {
@@ -32,15 +33,17 @@ class Hosts {
   // What failed on another host, or that one's launcher does not answer. Does not block.
   std::optional<Failure> failure_elsewhere() const;
   void tell(const Failure& failure);  // the others, unless they told of one before
+  // All launchers meet once more, for the restart with this number, and know of no failure.
+  void restart(int64_t number);
   // Our ranks have ended. If well, returns when those of the other hosts have, too. The failure of another host, if that was the first.
   std::optional<Failure> leave(bool well);
 
  private:
   struct Wire;
-  void meet();
+  void meet(int64_t restart);
   std::string address_, interface_, secret_;
   uint16_t port_ = 0;
-  int64_t hosts_, host_, ranks_;
+  int64_t hosts_, host_, ranks_, max_restarts_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Wire> wire_;  // shared with a thread, which may hang in a dead connection: nobody joins it
 };

@@ -45,6 +45,8 @@ const std::map<std::string, Setter>& setters() {
       {"--port", [](auto& o, auto& name, auto& text) { o.port = number<uint16_t>(name, text, 1, 65535); }},
       {"--timeout", [](auto& o, auto& name, auto& text) { o.timeout = number<int64_t>(name, text, 1, 1000000); }},
       {"--grace", [](auto& o, auto& name, auto& text) { o.grace = number<double>(name, text, 0, 3600); }},
+      {"--max-restarts", [](auto& o, auto& name, auto& text) { o.max_restarts = number<int64_t>(name, text, 0,
+                                                                                                10000); }},
       {"--engine", [](auto& o, auto&, auto& text) { o.engine = text; }},
       {"--log-dir", [](auto& o, auto&, auto& text) { o.log_dir = text; }},
   };
@@ -63,6 +65,8 @@ usage: intarsia run -n RANKS [options] [--] program [arguments]
   --timeout SECONDS     for every wait of the ranks, sets INTARSIA_TIMEOUT (default 300)
   --engine NAME         what carries bytes between the ranks, sets INTARSIA_ENGINE: auto (default), shm or gloo
   --grace SECONDS       from SIGTERM to SIGKILL when ranks must stop (default 10)
+  --max-restarts N      when a rank fails, start all ranks again, at most N times (default 0). A program that begins with
+                        checkpoint::resume goes on from its newest checkpoint; restart_count() says how often that was
   --bind ADDR           the address or interface that the ranks talk through (default 127.0.0.1: this machine only; on several
                         hosts the one that leads to host 0); --master-addr is the same
   --port PORT           of the store where they meet, on 127.0.0.1 (default: a free one)
@@ -76,8 +80,8 @@ On several hosts, start it on each of them, with the same numbers:
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under
 torchrun, and OMP_NUM_THREADS=1 unless it is set. Standard input goes to rank 0 unless it is a terminal. SIGINT, SIGTERM
-and SIGHUP go to all ranks. When a rank fails, the others are stopped, and its status is the status of the run:
-128 + N if it was killed by signal N.
+and SIGHUP go to all ranks; if they end of it, no restart follows. When a rank fails, the others are stopped, and its status is the
+status of the run (with --max-restarts, of the last one): 128 + N if it was killed by signal N.
 )";
 
 RunOptions parse_run(int argc, char** argv) {

@@ -4,12 +4,27 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
+
+#include "cli/folding.h"
 
 namespace intarsia::cli {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 20;  // a longer one is passed on in pieces
+
+void each_line(const std::string& lines, const std::function<void(std::string)>& use) {
+  for (size_t begin = 0; begin < lines.size();) {
+    auto next = std::min(lines.find('\n', begin), lines.size() - 1) + 1;
+    auto line = lines.substr(begin, next - begin);
+    use(line.back() == '\n' ? line : line + '\n');
+    begin = next;
+  }
+}
+
+}  // namespace
 
 void write_all(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
@@ -25,10 +40,7 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-}  // namespace
-
-LineForwarder::LineForwarder(int from, int to, std::string prefix, int log)
-    : from_(from), to_(to), log_(log), prefix_(std::move(prefix)) {
+LineForwarder::LineForwarder(int from, Show show, int log) : from_(from), log_(log), show_(std::move(show)) {
   fcntl(from_, F_SETFL, fcntl(from_, F_GETFL) | O_NONBLOCK);
 }
 
@@ -67,17 +79,25 @@ void LineForwarder::write_lines(size_t end) {
   auto lines = pending_.substr(0, end);
   pending_.erase(0, end);
   if (log_ >= 0) write_all(log_, lines);
-  if (!prefix_.empty()) {
-    if (lines.back() != '\n') lines += '\n';
-    std::string marked;
-    for (size_t begin = 0; begin < lines.size();) {
-      auto next = lines.find('\n', begin) + 1;
-      marked += prefix_ + lines.substr(begin, next - begin);
-      begin = next;
-    }
-    lines.swap(marked);
-  }
-  write_all(to_, lines);
+  show_(lines);
+}
+
+LineForwarder::Show as_they_are(int to) {
+  return [to](const std::string& lines) { write_all(to, lines); };
+}
+
+LineForwarder::Show marked(int to, int64_t rank) {
+  return [to, prefix = "[" + std::to_string(rank) + "] "](const std::string& lines) {
+    std::string text;
+    each_line(lines, [&](const std::string& line) { text += prefix + line; });
+    write_all(to, text);
+  };
+}
+
+LineForwarder::Show folded(int64_t rank) {
+  return [rank](const std::string& lines) {
+    each_line(lines, [&](const std::string& line) { errors_of_ranks().add(rank, line); });
+  };
 }
 
 }  // namespace intarsia::cli

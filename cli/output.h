@@ -1,14 +1,20 @@
 #pragma once
 // Passes on what a rank writes, whole lines at a time, so that the lines of ranks never mix.
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 namespace intarsia::cli {
 
+void write_all(int fd, const std::string& text);
+
 class LineForwarder {
  public:
-  // Reads from `from`, writes to `to` with `prefix` before every line, and without it to `log` unless that is -1.
-  LineForwarder(int from, int to, std::string prefix, int log);
+  using Show = std::function<void(const std::string& lines)>;  // whole lines
+
+  // Reads from `from`, gives what it reads to `show`, and writes it to `log` unless that is -1.
+  LineForwarder(int from, Show show, int log);
   ~LineForwarder();
   LineForwarder(const LineForwarder&) = delete;
   LineForwarder& operator=(const LineForwarder&) = delete;
@@ -22,9 +28,14 @@ class LineForwarder {
 
  private:
   void write_lines(size_t end);
-  int from_, to_, log_;
-  std::string prefix_;
+  int from_, log_;
+  Show show_;
   std::string pending_;
 };
+
+// Ways to show the lines of a rank: as they are; marked with the rank; on stderr, folded with those of other ranks.
+LineForwarder::Show as_they_are(int to);
+LineForwarder::Show marked(int to, int64_t rank);
+LineForwarder::Show folded(int64_t rank);
 
 }  // namespace intarsia::cli

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "cli/child.h"
+#include "cli/folding.h"
 #include "cli/hosts.h"
 #include "cli/options.h"
 #include "intarsia/comm/interrupts.h"
@@ -44,7 +45,7 @@ void throw_if_signalled() {
 }
 const Interrupts kSignals{throw_if_signalled, [] {}, [](const std::exception_ptr&) { return false; }};
 
-Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t local_rank) {
+Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t local_rank, int64_t restarts) {
   Variables variables = {
       {"RANK", std::to_string(options.host * options.ranks + local_rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -58,7 +59,8 @@ Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t lo
       // We serve the store, as torchrun does: no rank has to win a port or to stay until the others are done.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_RUN_ID", "intarsia-" + (options.hosts > 1 ? options.meet : std::to_string(getpid()))},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(restarts)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
   };
   if (!getenv("OMP_NUM_THREADS")) variables["OMP_NUM_THREADS"] = "1";
   if (options.timeout) variables["INTARSIA_TIMEOUT"] = std::to_string(static_cast<int64_t>(options.timeout));
@@ -75,18 +77,35 @@ class Run {
   explicit Run(const RunOptions& options) : options_(options), hosts_(options) {}
 
   ~Run() {
-    send_to_all(SIGKILL);  // if we leave by an error
-    for (auto& child : children_) {
-      if (child.running) waitpid(child.pid, nullptr, 0);
-      if (child.log >= 0) close(child.log);
-    }
+    drop_children();
     if (signals_ >= 0) close(signals_);
   }
 
+  // Runs the program, and again when it fails and may be restarted. The status of the last time.
   int stand_by() {
+    while (true) {
+      start_and_wait();
+      auto status = report();
+      if (!status || is_stopped_) return status;
+      if (restarts_ == options_.max_restarts) {
+        if (restarts_) std::fprintf(stderr, "[run] no restart is left of %lld.\n", static_cast<long long>(restarts_));
+        return status;
+      }
+      std::fprintf(stderr, "[run] restart %lld of %lld.\n", static_cast<long long>(++restarts_),
+                   static_cast<long long>(options_.max_restarts));
+      drop_children();
+      culprit_.reset(), stop_at_.reset(), kill_at_.reset();
+      failed_ = false;
+      hosts_.restart(restarts_);
+    }
+  }
+
+ private:
+  void start_and_wait() {
     for (int64_t local = 0; local < options_.ranks; ++local) {
-      children_.push_back(start_child(options_.host * options_.ranks + local, options_.program, variables_of(options_, hosts_, local),
-                                      options_.prefix, options_.log_dir));
+      children_.push_back(start_child(options_.host * options_.ranks + local, options_.program,
+                                      variables_of(options_, hosts_, local, restarts_), options_.prefix,
+                                      options_.log_dir, restarts_ > 0));
     }
     while (running()) {
       wait_for_something();
@@ -97,10 +116,18 @@ class Run {
     }
     forward_output();
     for (auto& child : children_) child.out->finish(), child.err->finish();
-    return report();
+    show_errors(true);
   }
 
- private:
+  void drop_children() {
+    send_to_all(SIGKILL);  // if we leave by an error
+    for (auto& child : children_) {
+      if (child.running) waitpid(child.pid, nullptr, 0);
+      if (child.log >= 0) close(child.log);
+    }
+    children_.clear();
+  }
+
   bool running() const {
     return std::any_of(children_.begin(), children_.end(), [](auto& child) { return child.running; });
   }
@@ -144,12 +171,14 @@ class Run {
     }
     auto until = std::min(stop_at_.value_or(Clock::time_point::max()), kill_at_.value_or(Clock::time_point::max()));
     if (options_.hosts > 1) until = std::min(until, Clock::now() + kLastWords);
+    until = std::min(until, errors_of_ranks().due().value_or(until));
     auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     poll(fds.data(), fds.size(), until == Clock::time_point::max() ? -1 : std::max<int64_t>(0, left));
   }
 
   void forward_output() {
     for (auto& child : children_) child.out->forward(), child.err->forward();
+    show_errors();
   }
 
   void take_signals() {
@@ -161,8 +190,10 @@ class Run {
       }
       send_to_all(info.ssi_signo);
       if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGUSR1) continue;  // not always meant to end a program
+      is_stopped_ = true;
       if (!culprit_) told_to_stop_ = info.ssi_signo;
-      hosts_.tell({"host " + std::to_string(options_.host) + " was stopped by " + signal_text(told_to_stop_), 128 + told_to_stop_});
+      hosts_.tell({"host " + std::to_string(options_.host) + " was stopped by " + signal_text(told_to_stop_),
+                   128 + told_to_stop_, true});
       give_grace();
     }
   }
@@ -181,6 +212,7 @@ class Run {
       child->status = status;
       if (!status) continue;
       failed = true;
+      is_stopped_ = is_stopped_ || (WIFSIGNALED(status) && WTERMSIG(status) == SIGHUP);
       size_t index = child - children_.begin();
       if (!culprit_ || (!failed_ && blame(status) > blame(children_[*culprit_].status))) culprit_ = index;
     }
@@ -188,7 +220,7 @@ class Run {
       stop_at_ = Clock::now() + kLastWords;
       auto& child = children_[*culprit_];
       hosts_.tell({"rank " + std::to_string(child.rank) + " on host " + std::to_string(options_.host) + " " + describe(child.status),
-                   exit_code_of(child.status)});
+                   exit_code_of(child.status), is_stopped_});
     }
     failed_ = failed_ || failed;
   }
@@ -196,6 +228,7 @@ class Run {
   int report() {
     if (auto failure = hosts_.leave(!culprit_ && !failed_)) {
       std::fprintf(stderr, "[run] %s; the ranks of this host were stopped.\n", failure->text.c_str());
+      is_stopped_ = is_stopped_ || failure->final;
       return failure->code;
     }
     if (!culprit_) return 0;
@@ -213,6 +246,8 @@ class Run {
   int signals_ = open_signals();  // before there is any other thread, which would take them
   Hosts hosts_;
   std::vector<Child> children_;
+  int64_t restarts_ = 0;                      // so far
+  bool is_stopped_ = false;                   // somebody ended the run, here or on another host: no restart follows
   int told_to_stop_ = 0;                      // the signal that we got before any rank failed
   std::optional<size_t> culprit_;             // the child that failed first
   bool failed_ = false;                       // a rank has failed, so the others must stop

@@ -112,12 +112,20 @@ def pairing_complaints(path, name, lines):
             yield f"intarsia/{name}: declares {function}, which {name.with_suffix('.cpp')} does not define."
 
 
+def folder_of(path):
+    """The layer that an object file belongs to: CMake puts the source's path, seen from the project, below <target>.dir. Not
+    a matter of where the project itself is."""
+    group = re.match(r"unity_(\w+?)-", path.name)
+    if group:
+        return group[1]
+    below_target = path.parts[path.parts.index("intarsia.dir") + 1 :] if "intarsia.dir" in path.parts else ()
+    return below_target[1] if len(below_target) > 2 and below_target[0] == "intarsia" else None
+
+
 def symbols(objects):
     """(folder, defined, used) of each object file: names of ours only."""
     for path in map(pathlib.Path, sorted(objects.split(":"))):
-        inside = re.search(r"/intarsia/(\w+)/", str(path))
-        group = re.search(r"unity_(\w+?)-", path.name)
-        folder = group[1] if group else inside and inside[1]
+        folder = folder_of(path)
         if folder not in ORDER:
             continue
         out = subprocess.run(["nm", "-C", str(path)], capture_output=True, text=True, check=True).stdout
@@ -174,6 +182,13 @@ class Complaints(unittest.TestCase):
             self.complaints_of("comm/a.cpp", '#include <map>\n#include "intarsia/tensor/api.h"\n'),
             ["intarsia/comm/a.cpp:2: includes tensor/api.h. comm may include core, comm."],
         )
+
+    def test_the_layer_of_an_object_file_does_not_depend_on_the_folder_of_the_project(self):
+        for project in ("/home/me/intarsia", "/home/core/intarsia/ops", "/srv/work"):
+            objects = pathlib.Path(project) / "build/CMakeFiles/intarsia.dir"
+            self.assertEqual(folder_of(objects / "intarsia/dispatch/run.cpp.o"), "dispatch")
+            self.assertEqual(folder_of(objects / "Unity/unity_comm-shm-1_cxx.cxx.o"), "comm")
+            self.assertIsNone(folder_of(objects / "intarsia/start.cpp.o"))
 
     def test_two_types_of_one_name_are_named(self):
         with tempfile.TemporaryDirectory() as folder:

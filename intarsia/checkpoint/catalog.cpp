@@ -145,6 +145,14 @@ std::string checked_place(const std::string& path, const char* where) {
   return path.substr(0, path.find_last_not_of('/') + 1);
 }
 
+void check_replaceable(const std::string& path, const char* where) {
+  if (!path_exists(path) || path_exists(path + "/" + kIndexName)) return;
+  bool is_file = !std::filesystem::is_directory(path);
+  TORCH_CHECK_VALUE(!is_file && names_in(path).empty(), "[checkpoint::", where, "] ", path, " is ",
+                    is_file ? "a file" : "a folder with other things than a checkpoint",
+                    ", which would be lost. Name a new folder, such as ", path, "/step-100.");
+}
+
 void complete_folder(const std::string& folder, const std::string& path) {
   remove_all(folder + "/" + kLockName);
   sync_folder(folder);

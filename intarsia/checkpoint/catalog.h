@@ -41,6 +41,10 @@ std::string new_id();
 // `path` without slashes at its end; an error of `where` if it is no name for a checkpoint.
 std::string checked_place(const std::string& path, const char* where);
 
+// An error of `where` if there is something at `path` that is no checkpoint: nobody wants a save to remove a folder of
+// them.
+void check_replaceable(const std::string& path, const char* where);
+
 // Makes the folder in which `path` is written, and holds its lock.
 OpenFile begin_folder(const std::string& path, const std::string& id);
 

@@ -5,4 +5,6 @@
 #include "intarsia/checkpoint/export.h"
 #include "intarsia/checkpoint/inspect.h"
 #include "intarsia/checkpoint/load.h"
+#include "intarsia/checkpoint/resume.h"
 #include "intarsia/checkpoint/save.h"
+#include "intarsia/checkpoint/verify.h"

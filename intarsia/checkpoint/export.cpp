@@ -1,6 +1,7 @@
 #include "intarsia/checkpoint/export.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -11,11 +12,16 @@
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/foreign.h"
 #include "intarsia/checkpoint/pieces.h"
+#include "intarsia/checkpoint/reader.h"
+#include "intarsia/checkpoint/slabs.h"
 #include "intarsia/checkpoint/tell.h"
 #include "intarsia/checkpoint/writer.h"
+#include "intarsia/comm/trace.h"
 
 namespace intarsia::checkpoint {
 namespace {
+
+constexpr int64_t kMostExportedAtOnce = 16 << 20;  // elements' bytes on their way from a checkpoint
 
 // One file to be, and what stands where in it.
 struct PlannedFile {
@@ -94,6 +100,93 @@ void write_pieces(const std::string& folder, const std::vector<PlannedFile>& fil
   }
 }
 
+// Whether an export writes files of this name.
+bool is_exported_name(const std::string& name) {
+  size_t number = 0, of = 0;
+  int length = 0;
+  bool numbered = std::sscanf(name.c_str(), "model-%5zu-of-%5zu.safetensors%n", &number, &of, &length) == 2;
+  return name == kForeignFile || name == kForeignIndex || (numbered && length == static_cast<int>(name.size()));
+}
+
+// A folder of Hugging Face often has more than weights, and a new one takes the place of the old one.
+void check_export_place(const std::string& path, bool replace) {
+  if (!path_exists(path) || replace) return;
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(path), "[checkpoint::export_full] ", path,
+                    " is a file. Name a folder.");
+  for (auto& name : names_in(path)) {
+    TORCH_CHECK_VALUE(is_exported_name(name), "[checkpoint::export_full] ", path, " has ", name,
+                      ", which would be lost. Name a new folder, or set replace.");
+  }
+}
+
+// Calls `write(folder)` for a new folder, which then takes the place of `path`. One process, or the first rank.
+template <class Write>
+void put_new_folder(const std::string& path, Write write) {
+  auto id = new_id();
+  auto folder = path + kSavingMark + id;
+  auto lock = begin_folder(path, id);
+  try {
+    remove_abandoned(folder_of(path));
+    write(folder);
+    complete_folder(folder, path);
+  } catch (...) {
+    try_to_remove(folder);
+    throw;
+  }
+  try_to_remove(folder);  // what stood in its place
+}
+
+// Fills a file with what a checkpoint has, slab by slab.
+void copy_tensors(PieceReader& reader, const std::string& folder, const PlannedFile& planned,
+                  const std::map<std::string, IndexedTensor>& forms, Progress& progress) {
+  auto file = OpenFile::changing(folder + "/" + planned.name);
+  Progress quiet("", 0, nullptr, false);
+  for (auto& tensor : planned.tensors) {
+    auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    for_each_slab(whole_box(tensor.shape), kMostExportedAtOnce / element, [&](const Box& slab) {
+      auto values = at::empty(slab.shape, tensor.dtype);
+      reader.read(forms.at(tensor.name), slab, values, quiet);
+      write_box(file, tensor, {tensor.name, slab, values}, progress);
+    });
+  }
+  file.sync();
+}
+
+// Where the states of optimizers are: optimizer.state. for one that was saved as "optimizer".
+std::vector<std::string> optimizers_in(const CheckpointIndex& index) {
+  static const std::string kEnd = "groups.size";
+  std::vector<std::string> scopes;
+  for (auto& [name, value] : index.values) {
+    auto scope = name.ends_with(kEnd) ? name.substr(0, name.size() - kEnd.size()) : "-";
+    if (scope.empty() || scope.back() == '.') scopes.push_back(scope + "state.");
+  }
+  return scopes;
+}
+
+// From the name of a tensor in the files to be to the one in the checkpoint.
+std::map<std::string, std::string> names_to_export(const CheckpointIndex& index, const std::string& item,
+                                                   const Rename& rename, Exported& exported) {
+  std::map<std::string, std::string> names;
+  auto optimizers = optimizers_in(index);
+  auto scope = item.empty() ? "" : item + ".";
+  for (auto& [name, tensor] : index.tensors) {
+    bool is_state = std::any_of(optimizers.begin(), optimizers.end(),
+                                [&](auto& begin) { return name.starts_with(begin); });
+    if (is_state || !name.starts_with(scope)) {
+      ++(is_state ? exported.states : exported.others);
+      continue;
+    }
+    auto inner = name.substr(scope.size());
+    auto to = rename ? rename(inner) : inner;
+    TORCH_CHECK_VALUE(names.emplace(to, name).second, "[checkpoint::export_checkpoint] two tensors get the name \"", to,
+                      "\". Give each a name of its own.");
+  }
+  TORCH_CHECK_VALUE(!names.empty(), "[checkpoint::export_checkpoint] the checkpoint has no tensor to export",
+                    item.empty() ? "." : " under \"" + item + "\". intarsia checkpoint show lists what it has.");
+  exported.values = index.values.size();
+  return names;
+}
+
 Tensors exported_tensors(const Items& items, const Rename& rename) {
   auto contents = contents_of(items);
   TORCH_CHECK_VALUE(contents.values.empty(), "[checkpoint::export_full] \"", contents.values.begin()->first,
@@ -110,7 +203,8 @@ Tensors exported_tensors(const Items& items, const Rename& rename) {
 }  // namespace
 
 void export_full(const std::string& place, const Items& items, const ExportOptions& options) {
-  auto& world = current_world();
+  CauseScope cause("checkpoint::export_full", false);
+  auto& world = current_world("checkpoint::export_full");
   bool leads = world.hosted()[0] == 0;
   auto together = [&](const std::function<void()>& step) { do_together(world, "checkpoint::export_full", step); };
   std::string path;
@@ -119,6 +213,7 @@ void export_full(const std::string& place, const Items& items, const ExportOptio
   std::vector<PlannedFile> files;
   together([&] {
     path = checked_place(place, "export_full");
+    if (leads) check_export_place(path, options.replace);
     auto tensors = exported_tensors(items, options.rename);
     parts = owned_parts(world, tensors, forms);
     files = plan_files(forms, options.file_bytes);
@@ -145,6 +240,32 @@ void export_full(const std::string& place, const Items& items, const ExportOptio
     throw;
   }
   if (leads) try_to_remove(folder);  // what stood in its place
+}
+
+Exported export_checkpoint(const std::string& from, const std::string& place, const std::string& item,
+                           const ExportOptions& options) {
+  auto path = checked_place(place, "export_checkpoint");
+  TORCH_CHECK_VALUE(options.replace || !path_exists(path), "[checkpoint::export_checkpoint] ", path,
+                    " is there already. Name another place, or set replace (--replace).");
+  auto index = read_index(from);
+  check_files(from, index);
+  Exported exported;
+  auto names = names_to_export(index, item, options.rename, exported);
+  std::map<std::string, IndexedTensor> forms;
+  for (auto& [to, name] : names) forms.emplace(to, index.tensors.at(name));
+  auto files = plan_files(forms, options.file_bytes);
+  for (auto& file : files) {
+    exported.bytes += file.bytes;
+    exported.tensors += file.tensors.size();
+  }
+  exported.files = files.size();
+  put_new_folder(path, [&](const std::string& folder) {
+    make_files(folder, files);
+    Progress progress("exporting " + from, exported.bytes, options.progress, !options.quiet);
+    PieceReader reader(from, index);
+    for (auto& file : files) copy_tensors(reader, folder, file, forms, progress);
+  });
+  return exported;
 }
 
 }  // namespace intarsia::checkpoint

@@ -30,7 +30,33 @@ std::map<std::string, std::string> weight_map(const std::string& path) {
   return result;
 }
 
-void add_file(CheckpointIndex& index, const std::string& folder, const std::string& name) {
+bool is_in_file(const CheckpointIndex& index, const std::string& tensor, const std::string& file) {
+  auto found = index.tensors.find(tensor);
+  return found != index.tensors.end() && index.files[found->second.pieces[0].file].name == file;
+}
+
+std::string not_in_file(const std::string& folder, const std::string& tensor, const std::string& file) {
+  return folder + "/" + kForeignIndex + " says that " + file + " has the tensor \"" + tensor + "\", which it has not";
+}
+
+}  // namespace
+
+bool is_foreign(const std::string& path) {
+  return ends_with(path, ".safetensors") || path_exists(path + "/" + kForeignIndex) ||
+         path_exists(path + "/" + kForeignFile);
+}
+
+ForeignFiles foreign_files(const std::string& path) {
+  if (ends_with(path, ".safetensors")) return {folder_of(path), {name_of(path)}, {}};
+  if (!path_exists(path + "/" + kForeignIndex)) return {path, {kForeignFile}, {}};
+  ForeignFiles files{path, {}, weight_map(path + "/" + kForeignIndex)};
+  std::set<std::string> names;
+  for (auto& [tensor, file] : *files.map) names.insert(file);
+  files.names.assign(names.begin(), names.end());
+  return files;
+}
+
+void add_foreign_file(CheckpointIndex& index, const std::string& folder, const std::string& name) {
   auto file = OpenFile::reading(folder + "/" + name);
   auto header = read_header(file);
   auto number = static_cast<int64_t>(index.files.size());
@@ -45,33 +71,30 @@ void add_file(CheckpointIndex& index, const std::string& folder, const std::stri
   }
 }
 
-}  // namespace
-
-bool is_foreign(const std::string& path) {
-  return ends_with(path, ".safetensors") || path_exists(path + "/" + kForeignIndex) || path_exists(path + "/" + kForeignFile);
+std::vector<std::string> problems_of_map(const ForeignFiles& files, const CheckpointIndex& index) {
+  std::vector<std::string> problems;
+  if (!files.map) return problems;
+  std::set<std::string> read;
+  for (auto& file : index.files) read.insert(file.name);
+  for (auto& [name, file] : *files.map) {
+    if (!read.contains(file) || is_in_file(index, name, file)) continue;
+    problems.push_back(not_in_file(files.folder, name, file));
+  }
+  for (auto& [name, tensor] : index.tensors) {
+    if (files.map->contains(name)) continue;
+    problems.push_back(c10::str(files.folder, "/", kForeignIndex, " does not name the tensor \"", name, "\", which ",
+                                index.files[tensor.pieces[0].file].name, " has"));
+  }
+  return problems;
 }
 
 CheckpointIndex read_foreign(const std::string& path, std::string* folder) {
   CheckpointIndex index;
-  if (ends_with(path, ".safetensors")) {
-    *folder = folder_of(path);
-    add_file(index, *folder, name_of(path));
-    return index;
-  }
-  *folder = path;
-  if (!path_exists(path + "/" + kForeignIndex)) {
-    add_file(index, path, kForeignFile);
-    return index;
-  }
-  auto map = weight_map(path + "/" + kForeignIndex);
-  std::set<std::string> files;
-  for (auto& [name, file] : map) files.insert(file);
-  for (auto& file : files) add_file(index, path, file);
-  for (auto& [name, file] : map) {
-    auto found = index.tensors.find(name);
-    TORCH_CHECK(found != index.tensors.end() && index.files[found->second.pieces[0].file].name == file, path, "/", kForeignIndex,
-                " says that ", file, " has the tensor \"", name, "\", which it has not");
-  }
+  auto files = foreign_files(path);
+  *folder = files.folder;
+  for (auto& name : files.names) add_foreign_file(index, files.folder, name);
+  if (!files.map) return index;
+  for (auto& [name, file] : *files.map) TORCH_CHECK(is_in_file(index, name, file), not_in_file(path, name, file));
   return index;
 }
 

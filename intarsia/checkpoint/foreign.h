@@ -1,7 +1,10 @@
 #pragma once
 // Files of others: a safetensors file, or a folder of them as Hugging Face lays it out. They have no checksums and no boxes.
 
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "intarsia/checkpoint/index.h"
 
@@ -12,6 +15,21 @@ constexpr const char* kForeignIndex = "model.safetensors.index.json";
 
 // Whether `path` is a safetensors file, or a folder with one of the two above.
 bool is_foreign(const std::string& path);
+
+// The files that belong together, and what their index says of them.
+struct ForeignFiles {
+  std::string folder;
+  std::vector<std::string> names;
+  std::optional<std::map<std::string, std::string>> map;  // from a tensor to its file; none: there is no index
+};
+ForeignFiles foreign_files(const std::string& path);
+
+// Adds what a file of the folder holds. An error if it is no safetensors file, or has a tensor that another one has.
+void add_foreign_file(CheckpointIndex& index, const std::string& folder, const std::string& name);
+
+// Where the index of the files and the tensors in them differ, a line for each. Files that are not in `index` are left
+// out.
+std::vector<std::string> problems_of_map(const ForeignFiles& files, const CheckpointIndex& index);
 
 // What the files hold, as if it were a checkpoint: every tensor in one piece. `folder` gets where the files are.
 CheckpointIndex read_foreign(const std::string& path, std::string* folder);

@@ -15,21 +15,7 @@
 namespace intarsia::checkpoint {
 namespace {
 
-std::string bytes_text(int64_t bytes) {
-  static const char* const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-  double value = bytes;
-  int unit = 0;
-  while (value >= 1000 && unit < 5) value /= 1000, ++unit;
-  char text[32];
-  std::snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
-  return text;
-}
-
-int64_t bytes_of_files(const CheckpointIndex& index) {
-  int64_t sum = 0;
-  for (auto& file : index.files) sum += file.bytes;
-  return sum;
-}
+constexpr int64_t kMostFiles = 1 << 20;
 
 std::string padded(std::string text, size_t width) {
   if (text.size() < width) text.resize(width, ' ');
@@ -66,7 +52,50 @@ Opened open_any(const std::string& path) {
   return opened;
 }
 
+// Writes the tensors of `source`, each cut into `files` parts, and notes in `index` where they are.
+void write_in_files(const CheckpointIndex& source, const std::string& folder, int64_t files, const std::string& target,
+                    Progress& reading, CheckpointIndex& index) {
+  auto forms = source.tensors;
+  for (auto& [name, form] : forms) form.pieces.clear();
+  index.tensors = forms;
+  PieceReader reader(folder, source);
+  Progress writing("writing " + target, bytes_of_files(source), nullptr, false);
+  for (int64_t i = 0; i < files; ++i) {
+    OwnedPart part{i, {}};
+    for (auto& [name, tensor] : source.tensors) {
+      auto box = part_of_box(whole_box(tensor.shape), files, i);
+      if (box.count() == 0) continue;
+      part.pieces.push_back({name, box, at::empty(box.shape, tensor.dtype)});
+      reader.read(tensor, box, part.pieces.back().values, reading);
+    }
+    auto written = write_part(target, c10::str("rank-", i, "-of-", files, ".safetensors"), part, forms, writing);
+    for (auto& [name, tensor] : written.tensors) {
+      for (auto& piece : tensor.pieces) {
+        piece.file = index.files.size();
+        index.tensors.at(name).pieces.push_back(piece);
+      }
+    }
+    index.files.insert(index.files.end(), written.files.begin(), written.files.end());
+  }
+}
+
 }  // namespace
+
+std::string bytes_text(int64_t bytes) {
+  static const char* const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  double value = bytes;
+  int unit = 0;
+  while (value >= 1000 && unit < 5) value /= 1000, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  return text;
+}
+
+int64_t bytes_of_files(const CheckpointIndex& index) {
+  int64_t sum = 0;
+  for (auto& file : index.files) sum += file.bytes;
+  return sum;
+}
 
 std::string listing(const std::string& folder) {
   std::string text;
@@ -110,77 +139,33 @@ std::string description(const std::string& path, bool pictures) {
   return text;
 }
 
-std::vector<std::string> problems_of(const std::string& path) {
-  std::vector<std::string> problems;
-  auto note = [&](const std::string& what, auto step) {
-    try {
-      step();
-    } catch (const std::exception& error) {
-      problems.push_back(what + words_of(error));
-    }
-  };
-  Opened opened;
-  note("", [&] { opened = open_any(path); });
-  if (!problems.empty()) return problems;
-  auto& index = opened.index;
-  for (auto& file : index.files) {
-    note("", [&] {
-      auto one = index;
-      one.files = {file};
-      check_files(opened.folder, one);
-      auto header = read_header(OpenFile::reading(opened.folder + "/" + file.name));
-      TORCH_CHECK(header.checksum == file.header_checksum, "the header of ", opened.folder, "/", file.name, ", which rank ",
-                  file.rank, " wrote, is damaged");
-    });
-  }
-  Progress progress("verifying " + path, bytes_of_files(index), nullptr, true);
-  PieceReader reader(opened.folder, index);
-  for (auto& [name, tensor] : index.tensors) {
-    for (auto& piece : tensor.pieces) {
-      note("tensor \"" + name + "\": ", [&] { reader.check(tensor, piece, progress); });
-    }
-  }
-  return problems;
-}
-
-void convert(const std::string& from, const std::string& place, int64_t files) {
+void convert(const std::string& from, const std::string& place, int64_t files, bool replace) {
   auto to = checked_place(place, "convert");
+  check_replaceable(to, "convert");
+  TORCH_CHECK_VALUE(replace || !path_exists(to + "/" + kIndexName), "[checkpoint::convert] there is a checkpoint at ",
+                    to, " already. Name another place, or set replace (--replace).");
   TORCH_CHECK_VALUE(files > 0, "[checkpoint::convert] cannot write ", files, " files. Give one at least.");
+  TORCH_CHECK_VALUE(files <= kMostFiles, "[checkpoint::convert] cannot write ", files, " files. Give ", kMostFiles,
+                    " at most.");
   auto [source, folder, foreign] = open_any(from);
   if (!foreign) check_files(folder, source);
   CheckpointIndex index;
   index.id = new_id();
   index.ranks = files;
   index.values = source.values;
-  auto forms = source.tensors;
-  for (auto& [name, form] : forms) form.pieces.clear();
-  index.tensors = forms;
   auto target = to + kSavingMark + index.id;
   auto lock = begin_folder(to, index.id);
-  remove_abandoned(folder_of(to));
-  PieceReader reader(folder, source);
-  Progress reading("reading " + from, bytes_of_files(source), nullptr, true),
-      writing("writing " + to, bytes_of_files(source), nullptr, false);
-  for (int64_t i = 0; i < files; ++i) {
-    OwnedPart part{i, {}};
-    for (auto& [name, tensor] : source.tensors) {
-      auto box = part_of_box(whole_box(tensor.shape), files, i);
-      if (box.count() == 0) continue;
-      part.pieces.push_back({name, box, at::empty(box.shape, tensor.dtype)});
-      reader.read(tensor, box, part.pieces.back().values, reading);
-    }
-    auto written = write_part(target, c10::str("rank-", i, "-of-", files, ".safetensors"), part, forms, writing);
-    for (auto& [name, tensor] : written.tensors) {
-      for (auto& piece : tensor.pieces) {
-        piece.file = index.files.size();
-        index.tensors.at(name).pieces.push_back(piece);
-      }
-    }
-    index.files.insert(index.files.end(), written.files.begin(), written.files.end());
+  try {
+    remove_abandoned(folder_of(to));
+    Progress reading("reading " + from, bytes_of_files(source), nullptr, true);
+    write_in_files(source, folder, files, target, reading, index);
+    index.sequence = next_sequence(folder_of(to));
+    complete_checkpoint(target, to, index);
+  } catch (...) {
+    try_to_remove(target);
+    throw;
   }
-  index.sequence = next_sequence(folder_of(to));
-  complete_checkpoint(target, to, index);
-  try_to_remove(target);
+  try_to_remove(target);  // what stood in its place
 }
 
 }  // namespace intarsia::checkpoint

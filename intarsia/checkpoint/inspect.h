@@ -1,5 +1,5 @@
 #pragma once
-// What is in a checkpoint, in words, and whether it is still as it was written.
+// What is in a checkpoint, in words.
 
 #include <string>
 #include <vector>
@@ -15,11 +15,13 @@ std::string listing(const std::string& folder);
 // Face too. `pictures`: with a line of boxes for every tensor.
 std::string description(const std::string& path, bool pictures = true);
 
-// Reads everything, and returns what is wrong: a line for each damaged file or tensor. Empty: all is as it was written.
-std::vector<std::string> problems_of(const std::string& path);
+// Writes the checkpoint or the files of Hugging Face at `from` once more, as a checkpoint of `files` files at `to`.
+// Checks what it reads, and holds no more than one of the new files in memory. A checkpoint at `to` is an error, unless
+// `replace` is set.
+void convert(const std::string& from, const std::string& to, int64_t files, bool replace = false);
 
-// Writes the checkpoint or the files of Hugging Face at `from` once more, as a checkpoint of `files` files at `to`. Checks what it
-// reads, and holds no more than one of the new files in memory.
-void convert(const std::string& from, const std::string& to, int64_t files);
+// 1.6 MB
+std::string bytes_text(int64_t bytes);
+int64_t bytes_of_files(const CheckpointIndex& index);
 
 }  // namespace intarsia::checkpoint

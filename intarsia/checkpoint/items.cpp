@@ -5,19 +5,19 @@
 
 #include "intarsia/checkpoint/optimizers.h"
 #include "intarsia/checkpoint/safetensors.h"
+#include "intarsia/checkpoint/states.h"
 #include "intarsia/core/overloaded.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/handles.h"
 
 namespace intarsia::checkpoint {
 namespace {
 
-// A module that fully_shard has gathered holds its parameters whole, for a while: they are saved, and loaded, as shards.
+// Parameters of fully_shard are saved, and loaded, as shards, also where unshard() was called.
 Tensors tensors_in(torch::nn::Module& module, const std::string& scope) {
-  for (auto& group : groups_in(module)) group.reshard();
   Tensors tensors;
   for (auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (auto& item : items) {
-      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), item.value());
+      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), brought_to_rest(item.value()));
     }
   }
   return tensors;
@@ -59,6 +59,11 @@ void check_storable(const std::string& name, const at::Tensor& tensor) {
 
 }  // namespace
 
+Item::Item(torch::optim::LRScheduler& scheduler) : content_(schedule_state(scheduler)) {}
+Item::Item(GradScaler& scaler) : content_(scaler_state(scaler)) {}
+Item::Item(const at::Generator& generator) : content_(generator_state(generator)) {}
+Item::Item(WriteArchive write, ReadArchive read) : content_(archive_state(std::move(write), std::move(read))) {}
+
 std::string joined_name(const std::string& scope, const std::string& name) { return scope.empty() ? name : scope + "." + name; }
 
 Contents contents_of(const Items& items) {
@@ -83,18 +88,21 @@ Contents contents_of(const Items& items) {
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", scope,
                                               "\" is an undefined tensor. Leave it out.");
-                            contents.tensors.emplace_back(scope, tensor);
+                            contents.tensors.emplace_back(scope, brought_to_rest(tensor));
                           },
                           [&](const NamedState& state) {
                             for (auto& [name, tensor] : state.tensors) {
                               TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", joined_name(scope, name),
                                                 "\" is an undefined tensor. Leave it out.");
-                              contents.tensors.emplace_back(joined_name(scope, name), tensor);
+                              contents.tensors.emplace_back(joined_name(scope, name), brought_to_rest(tensor));
                             }
                           },
-                          [&](const StateMaker&) {
-                            TORCH_CHECK_VALUE(false, "[checkpoint::save] \"", scope,
+                          [&](const StateMaker& maker) {
+                            TORCH_CHECK_VALUE(maker.contents, "[checkpoint::save] \"", scope,
                                               "\" can only be loaded into. Give its tensors and numbers as items of their own.");
+                            auto state = maker.contents(scope);
+                            for (auto& tensor : state.tensors) contents.tensors.push_back(std::move(tensor));
+                            add_values(state.values);
                           },
                           [&](const Value& value) { add_values({{scope, value}}); }},
                item.content());
@@ -127,12 +135,12 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,
                                               "\" is an undefined tensor. Make one of the right shape.");
-                            wanted.tensors.emplace_back(scope, tensor);
+                            wanted.tensors.emplace_back(scope, brought_to_rest(tensor));
                           },
                           [&](const NamedState& state) {
                             wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
                             for (auto& [name, tensor] : state.tensors)
-                              wanted.tensors.emplace_back(joined_name(scope, name), tensor);
+                              wanted.tensors.emplace_back(joined_name(scope, name), brought_to_rest(tensor));
                           },
                           [&](const Value&) { wanted.values.push_back(scope); }},
                item.content());

@@ -10,12 +10,22 @@
 #include <variant>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <torch/data/samplers/base.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 
 #include "intarsia/checkpoint/index.h"
+
+namespace torch::optim {
+class LRScheduler;
+}
+
+namespace intarsia {
+class GradScaler;
+}
 
 namespace intarsia::checkpoint {
 
@@ -27,13 +37,20 @@ struct NamedState {
 struct Wanted;
 // The name that something has in the checkpoint.
 using Rename = std::function<std::string(const std::string& name)>;
-// State to load into that is made as the checkpoint has it, such as that of an optimizer that is not of torch::optim: adds what it
-// asks for. All that the checkpoint has under its name has to be asked for.
+struct Contents;
+// State to load into that is made as the checkpoint has it, such as that of an optimizer that is not of torch::optim:
+// `want` adds what it asks for, and all that the checkpoint has under its name has to be asked for. `contents` is what
+// is saved of it; without, it is only for loading.
 struct StateMaker {
   std::function<void(const std::string& scope, const CheckpointIndex& index, const Rename& rename, Wanted& wanted)> want;
+  std::function<Contents(const std::string& scope)> contents = nullptr;
 };
 
-// One thing to save, or to load into. Modules, optimizers and tensors are held by reference.
+// See states.h.
+using WriteArchive = std::function<void(torch::serialize::OutputArchive&)>;
+using ReadArchive = std::function<void(torch::serialize::InputArchive&)>;
+
+// One thing to save, or to load into. All but numbers and texts are held by reference.
 class Item {
  public:
   Item(torch::nn::Module& module) : content_(&module) {}
@@ -46,6 +63,13 @@ class Item {
   Item(const at::Tensor& tensor) : content_(tensor) {}
   Item(NamedState state) : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
   Item(StateMaker maker) : content_(std::move(maker)) {}
+  Item(torch::optim::LRScheduler& scheduler);  // its number of steps; the rates themselves are the optimizer's
+  Item(GradScaler& scaler);
+  Item(const at::Generator& generator);  // and samplers: each rank has its own state; see states.h
+  template <class Request>
+  Item(torch::data::samplers::Sampler<Request>& sampler)
+      : Item([&sampler](auto& archive) { sampler.save(archive); },
+             [&sampler](auto& archive) { sampler.load(archive); }) {}
   Item(bool flag) : content_(Value(flag)) {}
   template <std::integral N>
   requires(!std::same_as<N, bool>) Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
@@ -57,6 +81,7 @@ class Item {
   const Content& content() const { return content_; }
 
  private:
+  Item(WriteArchive write, ReadArchive read);
   Content content_;
 };
 

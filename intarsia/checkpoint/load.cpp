@@ -10,6 +10,7 @@
 #include "intarsia/checkpoint/foreign.h"
 #include "intarsia/checkpoint/shared_reading.h"
 #include "intarsia/checkpoint/tell.h"
+#include "intarsia/comm/trace.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
@@ -212,7 +213,8 @@ void read_all(const std::string& folder, const CheckpointIndex& index, const Mat
   }
   for (auto& [target, copy] : plan.settled_copies) target.copy_(copy);
   for (auto& [stored, named] : match.tensors) {
-    if (is_dtensor(named.second)) body_of(named.second).written();
+    // A rank that found damage has written nothing: for the tensor's origin it makes no difference.
+    if (is_dtensor(named.second)) body_of(named.second).written(body_of(named.second).origin);
     if (!named.second.is_inference()) named.second.unsafeGetTensorImpl()->bump_version();
   }
 }
@@ -260,7 +262,8 @@ CheckpointIndex index_of(const std::string& path) {
 
 Loaded load(const std::string& path, const Items& items, const LoadOptions& options) {
   at::NoGradGuard no_grad;
-  auto& world = current_world();
+  CauseScope cause("checkpoint::load", false);
+  auto& world = current_world("checkpoint::load");
   auto rename = options.rename ? options.rename : [](const std::string& name) { return name; };
   auto folder = path;
   CheckpointIndex index;

@@ -8,6 +8,7 @@
 
 #include "intarsia/checkpoint/saving.h"
 #include "intarsia/checkpoint/tell.h"
+#include "intarsia/comm/trace.h"
 
 namespace intarsia::checkpoint {
 
@@ -35,9 +36,9 @@ struct PendingSave::State {
 
 namespace {
 
-// The save that is under way, or was the last. Its end is waited for when the program ends.
+// The save of this thread that is under way, or was the last. Its end is waited for when the thread ends.
 std::shared_ptr<PendingSave::State>& under_way() {
-  static std::shared_ptr<PendingSave::State> state;
+  static thread_local std::shared_ptr<PendingSave::State> state;
   return state;
 }
 
@@ -48,15 +49,17 @@ void wait_for_saves() {
 }
 
 void save(const std::string& path, const Items& items, const SaveOptions& options) {
+  CauseScope cause("checkpoint::save", false);
   wait_for_saves();
-  Saving saving(current_world(), path, items, options);
+  Saving saving(current_world("checkpoint::save"), path, items, options);
   saving.write();
   saving.finish_together();
 }
 
 PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options) {
+  CauseScope cause("checkpoint::save_async", false);
   wait_for_saves();
-  auto saving = std::make_shared<Saving>(current_world(), path, items, options);
+  auto saving = std::make_shared<Saving>(current_world("checkpoint::save_async"), path, items, options);
   saving->take_part();
   saving->copy_to_memory();
   auto state = std::make_shared<PendingSave::State>();

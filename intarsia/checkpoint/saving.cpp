@@ -121,10 +121,10 @@ bool is_plain_memory(const at::Tensor& values) {
   return values.is_cpu() && values.is_contiguous() && !values.is_conj() && !values.is_neg();
 }
 
-// One buffer for all copies, kept for the next save: memory that is new to the process costs more than the copy.
+// One buffer for all copies, kept for the next save of this thread: memory that is new to the process costs more than the copy.
 at::Tensor& copies() {
-  static auto* buffer = new at::Tensor;
-  return *buffer;
+  static thread_local at::Tensor buffer;
+  return buffer;
 }
 
 }  // namespace
@@ -136,6 +136,7 @@ Saving::Saving(const World& world, const std::string& path, const Items& items, 
     do_together(world_, "checkpoint::save", [&] {
       path_ = checked_place(path, "save");
       contents = contents_of(items);
+      if (leads()) check_replaceable(path_, "save");
       if (leads()) lock_.emplace(begin_folder(path_, id_ = new_id()));
     });
     agree();

@@ -67,6 +67,7 @@ const Axis& Axis::of(const DeviceMesh& mesh, const std::vector<int64_t>& axes) {
 
 Axis::Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes) : engine_(&engine_of(mesh.world())) {
   line_.size = 1;
+  line_.mesh = mesh.hash();
   for (auto axis : axes) {
     if (!line_.name.empty()) line_.name += '_';
     line_.name += mesh.axis_name(axis);

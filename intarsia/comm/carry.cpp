@@ -19,7 +19,7 @@ namespace {
   C10_THROW_ERROR(DistBackendError, c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"",
                                              line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ", over ",
                                              engine.carrier(line), ") for ",
-                                             *cause ? cause : "a direct call", ": ",
+                                             CauseScope::spoken(cause), ": ",
                                              ours ? ours->what_without_backtrace() : error.what()));
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <utility>
 
 #include "intarsia/comm/trace.h"
@@ -11,17 +10,6 @@ namespace intarsia {
 namespace {
 
 const char* const kKinds[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
-
-// Eight bytes at a time: it is on the way of every collective.
-uint64_t hash_text(uint64_t hash, const char* text) {
-  auto length = std::strlen(text);
-  for (size_t i = 0; i < length; i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, text + i, std::min<size_t>(8, length - i));
-    hash = mixed(hash, word);
-  }
-  return hash;
-}
 
 std::string plural(int64_t count, c10::ScalarType type) {
   std::string name = c10::toString(type);
@@ -32,6 +20,16 @@ std::string plural(int64_t count, c10::ScalarType type) {
 thread_local at::IntArrayRef shape_;
 __attribute__((tls_model("initial-exec"))) thread_local const MoveScope* move_ = nullptr;
 
+void add_calls(Collective& call, const Line& line) {
+  auto check = call_check();
+  if (check == CallCheck::none) return;
+  call.origin = OriginScope::current();
+  call.log = calls_on(line.mesh);
+  if (!call.log) return;
+  call.calls = call.log->count();
+  if (check == CallCheck::calls) call.calls_hash = call.log->hash();
+}
+
 }  // namespace
 
 ShapeScope::ShapeScope(at::IntArrayRef shape) : outer_(std::exchange(shape_, shape)) {}
@@ -40,11 +38,6 @@ ShapeScope::~ShapeScope() { shape_ = outer_; }
 MoveScope::MoveScope(const Placements& from, const Placements& to, const std::vector<int64_t>& axes)
     : from_(from), to_(to), axes_(axes), outer_(std::exchange(move_, this)) {}
 MoveScope::~MoveScope() { move_ = outer_; }
-
-uint64_t mixed(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15;
-  return hash ^ hash >> 29;
-}
 
 uint64_t hash_of(const std::vector<int64_t>& counts) {
   uint64_t hash = counts.size();
@@ -65,6 +58,7 @@ Collective Collective::step(uint64_t which) const {
 uint64_t Collective::fingerprint() const {
   auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
   hash = mixed(mixed(mixed(hash, counts), source + 1), move);
+  hash = mixed(mixed(hash, origin), calls_hash);
   for (auto size : shape) hash = mixed(hash, size + 1);
   return hash_text(hash, cause);
 }
@@ -72,9 +66,11 @@ uint64_t Collective::fingerprint() const {
 std::string Collective::text() const {
   auto root = source >= 0 ? " from rank " + std::to_string(source) : "";
   return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), root, " for ",
-                  *cause ? cause : "a direct call", shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)),
+                  CauseScope::spoken(cause), shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)),
                   move ? " from " + str(from) + " to " + str(to) : "");
 }
+
+std::string Collective::advice() const { return *cause ? c10::str(" All ranks must call ", CauseScope::spoken(cause), ".") : ""; }
 
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
   Collective call;
@@ -85,6 +81,7 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
   call.cause = CauseScope::op();
   call.shape.append(shape_.begin(), shape_.end());
   call.axis = line.name;
+  add_calls(call, line);
   if (!move_) return call;
   call.move = 1;
   for (auto axis : move_->axes_) {

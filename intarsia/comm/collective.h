@@ -2,6 +2,7 @@
 // What a rank asks of its line: one collective, which has to be the same on all ranks of the line.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,13 +10,15 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include "intarsia/comm/calls.h"
 #include "intarsia/comm/engine.h"
+#include "intarsia/comm/mixed.h"
 
 namespace intarsia {
 
 // Note [A message knows what it is]
-// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape
-// and layouts of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
+// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape,
+// the layouts and the origin of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
 // the message that it expects. So ranks that run different collectives never compute with each other's bytes: they wait. Ranks
 // that wait compare notes.
 struct Collective {
@@ -37,6 +40,9 @@ struct Collective {
   uint64_t flight = 0;          // see Note [Flights]; 0: not recorded
   std::optional<uint64_t> whole;  // of a step inside a host: the number of the collective on the larger line
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
+  uint64_t origin = 0;            // of what is moved, see Note [Origins]
+  std::shared_ptr<const CallLog> log;  // of the calls on its mesh; null: none
+  uint64_t calls = 0, calls_hash = 0;  // how many these were, and which; the hash only where they are compared
 
   // A step of this one, inside a host. See Note [Two levels].
   Collective step(uint64_t which) const;
@@ -44,6 +50,7 @@ struct Collective {
   static const char* name(Kind kind);
   uint64_t fingerprint() const;
   std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
+  std::string advice() const;  // " All ranks must call item()." Empty where nobody knows for what it is.
 };
 
 // Says between which layouts the collectives of this scope move a tensor: those of some axes of a mesh.
@@ -77,7 +84,6 @@ class ShapeScope {
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op = std::nullopt);
 
 // A part of a fingerprint.
-uint64_t mixed(uint64_t hash, uint64_t value);
 uint64_t hash_of(const std::vector<int64_t>& counts);
 
 // The last collectives of a line, as this rank ran them: enough for the notes. (The flight recorder keeps more.)

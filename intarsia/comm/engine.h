@@ -20,6 +20,7 @@ struct Line {
   int64_t size;                             // ranks on a line
   std::vector<std::vector<int64_t>> ranks;  // per slot: the ranks of its line, in order
   std::vector<int64_t> position;            // per slot: its own place on that line
+  size_t mesh = 0;                          // the hash of the mesh whose axis it is; 0: of none
 };
 
 using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line], in elements

@@ -30,7 +30,7 @@ bool judges_implicit_moves() { return policy_ != ImplicitMoves::allow && judged_
 void judge_implicit_move(const char* op, const std::string& move, bool sends) {
   if (!judges_implicit_moves() || (!all_ && !sends)) return;
   auto text = c10::str("[", op, "] Implicit redistribution occurred for a tensor: ", move,
-                       ". Collective redistribute on it first, or leave the scope that forbids implicit moves.");
+                       ". Call redistribute on it first, or leave the scope that forbids implicit moves.");
   TORCH_CHECK(policy_ != ImplicitMoves::error, text);
   TORCH_WARN(text);
 }

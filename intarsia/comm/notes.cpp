@@ -21,8 +21,13 @@ struct Note {
   };
   uint64_t number = 0;
   std::map<uint64_t, Entry> calls;
+  std::vector<CallLog::Line> log;  // what led to the collective that it waits in
   std::vector<int64_t> sends, receives;
 };
+
+std::vector<CallLog::Line> log_of(const Collective& call) {
+  return call.log ? call.log->lines(call.calls) : std::vector<CallLog::Line>();
+}
 
 std::string write_note(const History& history, const Collective& call) {
   std::ostringstream out;
@@ -30,6 +35,9 @@ std::string write_note(const History& history, const Collective& call) {
   for (auto count : call.sends) out << " " << count;
   for (auto count : call.receives) out << " " << count;
   out << "\n";
+  auto log = log_of(call);
+  out << log.size() << "\n";
+  for (auto& line : log) out << line.number << " " << line.hash << " " << line.text << "\n";
   for (auto* one : history.last(kTold)) out << one->number << " " << one->fingerprint() << " " << one->text() << "\n";
   return out.str();
 }
@@ -43,6 +51,9 @@ Note read_note(const std::string& text) {
   note.receives.resize(receives);
   for (auto& count : note.sends) in >> count;
   for (auto& count : note.receives) in >> count;
+  size_t log = 0;
+  in >> log;
+  for (CallLog::Line line; log > 0 && in >> line.number >> line.hash && in.get() && std::getline(in, line.text); --log) note.log.push_back(line);
   uint64_t number = 0;
   Note::Entry entry;
   while (in >> number >> entry.fingerprint && in.get() && std::getline(in, entry.text)) note.calls[number] = entry;
@@ -99,7 +110,8 @@ std::string Notes::read(int64_t member, const History& history, const Collective
   auto note = read_note(store_->get_to_str(key(other)));
   for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of what follows
     auto* ours = history.find(number);
-    if (ours && theirs.fingerprint != ours->fingerprint()) return mismatch_text(*ours, me, other, theirs.text);
+    if (!ours || theirs.fingerprint == ours->fingerprint()) continue;
+    return mismatch_text(*ours, me, other, theirs.text) + first_difference(log_of(call), me, note.log, other);
   }
   auto uneven = uneven_parts(call, note, position_, member);
   return uneven.empty() ? "" : mismatch_text(call, me, other, c10::str(note.calls[call.number].text, ", and ", uneven));
@@ -194,8 +206,10 @@ bool NoteTimes::due() {
 }
 
 std::string mismatch_text(const Collective& ours, int64_t rank, int64_t other_rank, const std::string& other) {
-  return c10::str("collective ", ours.number, " on axis \"", ours.axis, "\": rank ", rank, " is in ", ours.text(), ", rank ",
-                  other_rank, " in ", other, ". All ranks of a line must run the same collectives in the same order.");
+  auto mine = ours.text();
+  auto* alike = mine == other ? ", of another tensor or after other calls" : "";
+  return c10::str("collective ", ours.number, " on axis \"", ours.axis, "\": rank ", rank, " is in ", mine, ", rank ",
+                  other_rank, " in ", other, alike, ". All ranks of a line must run the same collectives in the same order.");
 }
 
 }  // namespace intarsia

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -80,5 +81,10 @@ CauseScope::~CauseScope() {
 }
 const char* CauseScope::op() { return cause_.op; }
 bool CauseScope::implicit() { return cause_.implicit; }
+
+const char* CauseScope::spoken(const char* op) {
+  if (!*op) return "a direct call";
+  return std::strcmp(op, "aten::_local_scalar_dense") == 0 ? "item()" : op;
+}
 
 }  // namespace intarsia

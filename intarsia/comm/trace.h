@@ -61,6 +61,7 @@ class CauseScope {
   CauseScope& operator=(const CauseScope&) = delete;
   static const char* op();
   static bool implicit();
+  static const char* spoken(const char* op);  // as the program wrote it: item() for the op behind it
 
  private:
   bool outermost_;

@@ -67,7 +67,7 @@ void check_names(const std::vector<std::string>& names, size_t ndim) {
 
 DeviceMesh::DeviceMesh(c10::DeviceType device, std::vector<int64_t> shape, std::vector<int64_t> ranks,
                        std::vector<std::string> names) {
-  auto& world = current_world();
+  auto& world = current_world("DeviceMesh");
   check_names(names, shape.size());
   for (auto extent : shape) {
     TORCH_CHECK_VALUE(extent > 0, "[DeviceMesh] the shape ", c10::ArrayRef<int64_t>(shape),
@@ -80,8 +80,9 @@ DeviceMesh::DeviceMesh(c10::DeviceType device, std::vector<int64_t> shape, std::
   TORCH_CHECK_VALUE(distinct.size() == ranks.size(), "[DeviceMesh] the ranks ", c10::ArrayRef<int64_t>(ranks),
                     " repeat. A rank has one place on a mesh.");
   TORCH_CHECK_VALUE(ranks.empty() || (*distinct.begin() >= 0 && *distinct.rbegin() < world.size()),
-                    "[DeviceMesh] the ranks ", c10::ArrayRef<int64_t>(ranks), " do not all exist: the world is ",
-                    world.text(), ". Use ranks below ", world.size(), ".");
+                    "[DeviceMesh] the ranks ", c10::ArrayRef<int64_t>(ranks), " do not all exist: ",
+                    world_was_chosen() ? c10::str("the world is ", world.text(), ". Use ranks below ", world.size(), ".")
+                                       : "neither init() nor simulate() has been called, so the world is one rank. Call one of them first.");
   *this = intern({&world, device, std::move(shape), std::move(names), std::move(ranks)});
 }
 
@@ -220,10 +221,15 @@ std::string DeviceMesh::text() const {
 std::string str(const DeviceMesh& mesh) { return mesh.text(); }
 
 DeviceMesh init_device_mesh(c10::DeviceType device, std::vector<int64_t> shape, std::vector<std::string> names) {
-  auto& world = current_world();
-  TORCH_CHECK_VALUE(product(shape) == world.size(), "[init_device_mesh] a mesh of shape ",
-                    c10::ArrayRef<int64_t>(shape), " has ", product(shape), " ranks, but the world is ",
-                    world.text(), ". Their sizes must be equal; for a part of the world, pass the ranks to DeviceMesh.");
+  auto& world = current_world("init_device_mesh");
+  auto size = product(shape);
+  TORCH_CHECK_VALUE(size == world.size() || world_was_chosen(), "[init_device_mesh] a mesh of shape ",
+                    c10::ArrayRef<int64_t>(shape), " has ", size, " ranks, but neither init() nor simulate() has been called, so the "
+                    "world is one rank. Call init() first and start the program by a launcher (intarsia run -n ", size,
+                    "), or open simulate(", size, ").");
+  TORCH_CHECK_VALUE(size == world.size(), "[init_device_mesh] a mesh of shape ", c10::ArrayRef<int64_t>(shape), " has ", size,
+                    " ranks, but the world is ", world.text(),
+                    ". Their sizes must be equal; for a part of the world, pass the ranks to DeviceMesh.");
   std::vector<int64_t> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return DeviceMesh(device, std::move(shape), std::move(ranks), std::move(names));

@@ -1,6 +1,11 @@
 #include "intarsia/core/world.h"
 
 #include <atomic>
+#include <cstdlib>
+
+#include <c10/util/Exception.h>
+
+#include "intarsia/core/launchers.h"
 
 namespace intarsia {
 namespace {
@@ -15,13 +20,34 @@ struct OneRank final : World {
   std::string text() const override { return "one rank"; }
 };
 
+const World* chosen_world() { return scoped_world_ ? scoped_world_ : process_world_.load(); }
+
+// Note [A rank that has not joined]
+// A program that forgets init() would run as often as there are ranks, each time as the only rank of its world, and every copy
+// would save over the others. So where a launcher has started several ranks, a process that has not joined them has no world.
+// Joining by itself would be no better: the first use of the world may be on one rank only, and joining waits for all of them.
+void check_joined(const char* where) {
+  auto launch = read_launch_of_several([](const char* name) -> const char* { return std::getenv(name); });
+  if (!launch) return;
+  TORCH_CHECK(false, "[", where, "] ", launch->by, " started this process as rank ", launch->rank, " of ", launch->size,
+              ", but it has not joined the job, or has left it. Call init() first and finalize() last. A process that is no rank of the "
+              "job, such as a tool that a rank starts, opens simulate(1).");
+}
+
 }  // namespace
 
-const World& current_world() {
-  if (scoped_world_) return *scoped_world_;
-  if (auto* world = process_world_.load()) return *world;
+const World& current_world(const char* where) {
+  if (auto* world = chosen_world()) return *world;
+  check_joined(where);
   return world_of_one();
 }
+
+bool is_current(const World& world) {
+  auto* chosen = chosen_world();
+  return &world == (chosen ? chosen : &world_of_one());
+}
+
+bool world_was_chosen() { return chosen_world(); }
 
 const World& world_of_one() {
   static auto* world = new OneRank;  // worlds are never freed

@@ -32,7 +32,7 @@ std::vector<int64_t> gather_numbers(const Axis& axis, const std::vector<int64_t>
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
 }
 
-std::vector<std::string> gather_texts(const Axis& axis, std::string mine, const std::vector<int64_t>& lengths) {
+std::vector<std::string> texts_of_lengths(const Axis& axis, std::string mine, const std::vector<int64_t>& lengths) {
   int64_t total = 0;
   for (auto length : lengths) total += length;
   auto all = at::empty({total}, at::kByte);
@@ -79,7 +79,7 @@ int64_t agree_on_tensors(const char* where, const Axis& axis, const NamedTensors
     lengths.push_back(numbers[3 * j + 2]);
   }
   if (same) return number;
-  auto texts = gather_texts(axis, text, lengths);
+  auto texts = texts_of_lengths(axis, text, lengths);
   for (int64_t j = 1; j < axis.size(); ++j) {
     if (texts[j] == texts[0]) continue;
     auto [first, other] = first_difference(texts[0], texts[j]);
@@ -88,6 +88,11 @@ int64_t agree_on_tensors(const char* where, const Axis& axis, const NamedTensors
                       ranks[j], " has ", other, ". Build the same model on every rank.");
   }
   return number;
+}
+
+std::vector<std::string> gather_texts(const Axis& axis, const std::string& mine) {
+  if (axis.size() == 1 || axis.slot_count() != 1) return std::vector<std::string>(axis.size(), mine);
+  return texts_of_lengths(axis, mine, gather_numbers(axis, {static_cast<int64_t>(mine.size())}));
 }
 
 void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,

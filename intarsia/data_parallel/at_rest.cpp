@@ -179,6 +179,8 @@ bool is_cut_along(const at::Tensor& parameter, const ShardingAxes& axes) {
 }
 
 AtRest at_rest(const std::string& name, const ShardingAxes& axes, const at::Tensor& parameter, std::optional<int64_t> dim) {
+  TORCH_CHECK_INDEX(!dim || (*dim >= 0 && *dim < parameter.dim()), "[fully_shard] \"", name, "\" has ", parameter.dim(),
+                    " dims, so it cannot be sharded along dim ", dim.value_or(0), ". Give one of its dims, counted from 0.");
   bool plain = !is_dtensor(parameter) || (!axes.on_full_mesh && lies_on(parameter, axes.mesh));
   if (plain) return cut(grid_of_outer(axes), dim, parameter.sizes());
   auto& mesh = mesh_of(parameter);

@@ -139,7 +139,8 @@ void Buckets::hand_over(size_t leaf, at::Tensor& grad, double scale) {
   auto& average = bucket.averages[places_[leaf].member];
   bucket.lent[places_[leaf].member].reset();
   if (scale != 1) average.mul_(scale);
-  if (grad.defined() && grad.use_count() > 1) {  // somebody else sees it
+  // Somebody else sees it, or it was there before to(dtype) and stays what it is.
+  if (grad.defined() && (grad.use_count() > 1 || grad.scalar_type() != average.scalar_type())) {
     grad.copy_(average);
     return;
   }

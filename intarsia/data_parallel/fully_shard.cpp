@@ -55,6 +55,16 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
   return parameters;
 }
 
+// Who keeps the buffers equal of modules whose parameters are all in other groups.
+std::shared_ptr<ShardGroup> any_group_in(const std::vector<torch::nn::Module*>& modules) {
+  for (auto* module : modules) {
+    for (auto& parameter : module->parameters()) {
+      if (auto group = group_of(parameter)) return group;
+    }
+  }
+  return nullptr;
+}
+
 auto checked_dim(const FullyShardOptions& options) {
   return [choose = options.shard_dim](const std::string& name, const at::Tensor& tensor) -> std::optional<int64_t> {
     auto dim = choose ? choose(name, tensor) : std::nullopt;
@@ -75,24 +85,28 @@ void cast_tensors(Values& values, at::ScalarType dtype) {
   }
 }
 
-// Hooks make the gathering earlier, and the freeing; and they can cast.
+// Hooks make the gathering earlier, and the freeing; and they can cast. A module without parameters of its own has no
+// group.
 void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& group, const MixedPrecisionPolicy& policy) {
   auto* hooks = hooks_of(module);
   if (policy.output_dtype) need_hooks(module, "fully_shard", "output_dtype");
   if (!hooks) return;
   std::weak_ptr<ShardGroup> weak = group;
+  bool is_bare = !group;
   auto* own = &module;  // a clone has copies of the hooks, but not of the group
-  hooks->register_forward_pre_hook([weak, policy, own](auto& self, Values& inputs) {
+  hooks->register_forward_pre_hook([=](auto& self, Values& inputs) {
     auto alive = weak.lock();
-    if (!alive || &self != own) return;
+    if ((!alive && !is_bare) || &self != own) return;
     if (policy.param_dtype && policy.cast_forward_inputs) cast_tensors(inputs, *policy.param_dtype);
+    if (!alive) return;
     alive->need_whole();
     alive->set_pinned(true);
   });
-  hooks->register_forward_hook([weak, policy, own](auto& self, Values&, Values& outputs) {
+  hooks->register_forward_hook([=](auto& self, Values&, Values& outputs) {
     auto alive = weak.lock();
-    if (!alive || &self != own) return;
+    if ((!alive && !is_bare) || &self != own) return;
     if (policy.output_dtype) cast_tensors(outputs, *policy.output_dtype);
+    if (!alive) return;
     alive->set_pinned(false);
     if (alive->reshards_after_forward()) alive->reshard_after_forward();
   });
@@ -104,47 +118,84 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ShardGroup>& g
 
 }  // namespace
 
-void Sharded::unshard() { group_->unshard(); }
-void Sharded::begin_unshard() { group_->begin_unshard(); }
-void Sharded::reshard() { group_->need_shards(); }
-bool Sharded::is_whole() const { return group_->is_whole(); }
-int64_t Sharded::bytes() const { return group_->bytes(); }
-void Sharded::set_requires_gradient_sync(bool syncs) { group_->set_syncs(syncs); }
-void Sharded::set_requires_all_reduce(bool reduces) { group_->set_syncs_copies(reduces); }
-void Sharded::set_reshard_after_forward(bool reshards) { group_->set_reshard_after_forward(reshards); }
-void Sharded::set_reshard_after_backward(bool reshards) { group_->set_reshard_after_backward(reshards); }
-void Sharded::set_gradient_divide_factor(double factor) { group_->set_divide_factor(factor); }
-void Sharded::set_unused_as_zeros(bool zeros) { group_->set_unused_as_zeros(zeros); }
+void Sharded::unshard() {
+  if (group_) group_->unshard();
+}
+void Sharded::begin_unshard() {
+  if (group_) group_->begin_unshard();
+}
+void Sharded::reshard() {
+  if (group_) group_->need_shards();
+}
+bool Sharded::is_whole() const { return group_ && group_->is_whole(); }
+int64_t Sharded::bytes() const { return group_ ? group_->bytes() : 0; }
+void Sharded::set_requires_gradient_sync(bool syncs) {
+  if (group_) group_->set_syncs(syncs);
+}
+void Sharded::set_requires_all_reduce(bool reduces) {
+  if (group_) group_->set_syncs_copies(reduces);
+}
+void Sharded::set_reshard_after_forward(bool reshards) {
+  if (group_) group_->set_reshard_after_forward(reshards);
+}
+void Sharded::set_reshard_after_backward(bool reshards) {
+  if (group_) group_->set_reshard_after_backward(reshards);
+}
+void Sharded::set_gradient_divide_factor(double factor) {
+  if (group_) group_->set_divide_factor(factor);
+}
+void Sharded::set_unused_as_zeros(bool zeros) {
+  if (group_) group_->set_unused_as_zeros(zeros);
+}
 void Sharded::set_forward_prefetch(const std::vector<Sharded>& groups) { set_prefetch(false, groups); }
 void Sharded::set_backward_prefetch(const std::vector<Sharded>& groups) { set_prefetch(true, groups); }
 void Sharded::set_prefetch(bool in_backward, const std::vector<Sharded>& groups) {
   std::vector<std::weak_ptr<ShardGroup>> named;
-  for (auto& one : groups) named.emplace_back(one.group_);
-  group_->set_prefetched(in_backward, std::move(named));
+  for (auto& one : groups) {
+    if (one.group_) named.emplace_back(one.group_);
+  }
+  if (group_) group_->set_prefetched(in_backward, std::move(named));
+}
+
+static bool is_sharded(const torch::nn::Module& module, const WrappedModules& wrapped) {
+  auto leaves = module.parameters();
+  bool all_in_groups = !leaves.empty();
+  for (auto& leaf : leaves) {
+    auto group = group_of(leaf);
+    if (group && group->module() == &module) return true;
+    all_in_groups = all_in_groups && group;
+  }
+  return all_in_groups && wrapped.has(module);  // what explain has wrapped is free again
 }
 
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options) {
   TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
-  ShardingAxes::of(mesh);  // checks it
+  auto axes = ShardingAxes::of(mesh);  // checks it
+  auto& lane = Lane::of(*axes.all);
+  auto& wrapped = ShardOrder::of(lane).modules();
   auto name = type_name(*modules[0]);
   for (auto* module : modules) {
-    for (auto& leaf : module->parameters()) {
-      auto group = group_of(leaf);
-      TORCH_CHECK(!group || group->module() != module, "[fully_shard] ", type_name(*module), " is sharded already.");
-    }
+    TORCH_CHECK(!is_sharded(*module, wrapped), "[fully_shard] ", type_name(*module), " is sharded already.");
   }
   auto parameters = free_parameters(modules, options);
-  TORCH_CHECK_VALUE(!parameters.empty(), "[fully_shard] ", name, " has no parameters of its own: they are in other groups, or ",
-                    "ignored.");
   NamedTensors buffers;
   for (auto* module : modules) {
     for (auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
   }
   auto& policy = options.mp_policy;
-  ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype, policy.reduce_dtype,
-                                  options.unused_as_zeros, options.reshard_to};
-  auto group = make_shard_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
-  for (auto* module : modules) hook_module(*module, group, policy);
+  std::shared_ptr<ShardGroup> group;
+  if (parameters.empty()) {  // they are in other groups, or there are none: on all ranks, or it is an error
+    agree_on_tensors(kShardCause, *axes.all, {}, {}, lane.user_count());
+    auto inner = options.broadcast_buffers ? any_group_in(modules) : nullptr;
+    if (inner) add_buffers(*inner, buffers, options.init_sync);
+    else make_per_rank(buffers, mesh.slots().size());
+  } else {
+    ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype,
+                                    policy.reduce_dtype, options.unused_as_zeros, options.reshard_to};
+    group_options.broadcast_buffers = options.broadcast_buffers;
+    group = make_shard_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
+  }
+  for (auto* module : modules) hook_module(*module, group, policy), wrapped.add(*module);
   return Sharded(std::move(group));
 }
 
@@ -163,7 +214,8 @@ Sharded sharded_by(const torch::nn::Module& module) {
   for (auto& group : shard_groups_in(module)) {
     if (group->module() == &module) found = group;
   }
-  TORCH_CHECK_VALUE(found, "[sharded_by] ", type_name(module), " is not sharded. Call fully_shard on it first.");
+  TORCH_CHECK_VALUE(found || ShardOrder::wrapped_somewhere(module), "[sharded_by] ", type_name(module),
+                    " is not sharded. Call fully_shard on it first.");
   return Sharded(std::move(found));
 }
 

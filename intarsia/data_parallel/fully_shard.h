@@ -54,7 +54,8 @@ struct FullyShardOptions {
   std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> shard_dim;
   MixedPrecisionPolicy mp_policy;
   std::vector<at::Tensor> ignored_parameters;
-  bool init_sync = true;        // parameters are taken from the first rank
+  bool init_sync = true;        // parameters and buffers are taken from the first rank
+  bool broadcast_buffers = true;  // after each step buffers are those of the first rank
   bool unused_as_zeros = false;  // a parameter that some ranks do not use counts as zeros there, and is no error
 };
 
@@ -63,7 +64,7 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<ShardGroup> group) : group_(std::move(group)) {}
 
-  void unshard();
+  void unshard();        // the parameters themselves are the whole until reshard(), a write, or the end of backward
   void begin_unshard();  // the wait is at first use
   void reshard();
   bool is_whole() const;
@@ -89,6 +90,7 @@ class Sharded {
 };
 
 // All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second.
+// A module whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
 Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 // One group for several modules.
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options = {});
@@ -98,5 +100,22 @@ Sharded sharded_by(const torch::nn::Module& module);
 
 // Of all groups with parameters in the module, submodules included.
 std::vector<Sharded> groups_in(const torch::nn::Module& module);
+
+// The same for holders (torch::nn::Linear) and shared pointers.
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+Sharded fully_shard(Holder holder, const DeviceMesh& mesh, const FullyShardOptions& options = {}) {
+  return fully_shard(static_cast<torch::nn::Module&>(*holder), mesh, options);
+}
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+Sharded sharded_by(Holder holder) {
+  return sharded_by(static_cast<torch::nn::Module&>(*holder));
+}
+template <class Holder>
+  requires requires(Holder holder) { holder.get(); }
+std::vector<Sharded> groups_in(Holder holder) {
+  return groups_in(static_cast<torch::nn::Module&>(*holder));
+}
 
 }  // namespace intarsia

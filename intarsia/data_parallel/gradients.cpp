@@ -35,6 +35,7 @@ Leaf::Leaf(std::string given_name, const at::Tensor& given, const DeviceMesh& me
     : name(std::move(given_name)), tensor(given), options(given.options()) {
   if (is_dtensor(given)) {
     layout = &layout_of(given);
+    sizes = given.sizes().vec(), strides = given.strides().vec();
     check_same_ranks(name, layout->mesh(), mesh);
     axis = axis_along(layout->mesh(), mesh);
     TORCH_CHECK_VALUE(axis < 0 || is_replicate(layout->placements()[axis]), "[replicate] \"", name, "\" is ",
@@ -43,12 +44,33 @@ Leaf::Leaf(std::string given_name, const at::Tensor& given, const DeviceMesh& me
   }
   for (auto& local : local_tensors(given)) {
     auto contiguous = c10::contiguous_strides(local.sizes());
-    auto strides = local.is_non_overlapping_and_dense() ? local.strides() : at::IntArrayRef(contiguous);
-    locals.push_back({local.sizes().vec(), strides.vec(), local.numel()});
+    auto local_strides = local.is_non_overlapping_and_dense() ? local.strides() : at::IntArrayRef(contiguous);
+    locals.push_back({local.sizes().vec(), local_strides.vec(), local.numel()});
     options = options.device(local.device());
   }
   if (layout || locals.size() == mesh.slots().size()) return;
   locals.resize(mesh.slots().size(), locals[0]);
+}
+
+bool Leaf::Form::is_of(const at::Tensor& local) const {
+  if (local.sizes() != at::IntArrayRef(sizes)) return false;
+  if (local.is_non_overlapping_and_dense()) return local.strides() == at::IntArrayRef(strides);
+  return at::IntArrayRef(c10::contiguous_strides(local.sizes())) == at::IntArrayRef(strides);
+}
+
+bool Leaf::fits(const at::Tensor& now) const {
+  if (now.scalar_type() != c10::typeMetaToScalarType(options.dtype())) return false;
+  if (layout) {
+    return is_dtensor(now) && &layout_of(now) == layout && now.sizes() == at::IntArrayRef(sizes) &&
+           now.strides() == at::IntArrayRef(strides);
+  }
+  if (is_dtensor(now)) return false;
+  if (!is_per_rank(now)) return now.device() == options.device() && locals[0].is_of(now);
+  auto& values = values_of(now);
+  for (size_t slot = 0; slot < locals.size(); ++slot) {
+    if (!locals[slot].is_of(values[slot])) return false;
+  }
+  return true;
 }
 
 Shards Leaf::local_tensors(const at::Tensor& tensor) const {

@@ -30,10 +30,16 @@ struct Leaf {
   struct Form {
     std::vector<int64_t> sizes, strides;
     int64_t numel;
+
+    bool is_of(const at::Tensor& local) const;
   };
   std::vector<Form> locals;  // per slot
+  std::vector<int64_t> sizes, strides;  // of the whole, if it has a layout
 
   bool is_summed() const { return axis >= 0; }
+
+  // Whether the parameter still has the dtype, the shape and the layout that are noted here.
+  bool fits(const at::Tensor& now) const;
 
   // The tensor's own memory, per slot.
   Shards local_tensors(const at::Tensor& tensor) const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -13,11 +15,14 @@ constexpr int64_t kParts = 1 << 20;  // a word is a user's number and, below it,
 
 }  // namespace
 
+// Where nothing travels between processes there is no order to keep, and threads may each have a simulation of their own.
 Lane& Lane::of(const Axis& axis) {
+  using Key = std::pair<const Axis*, std::thread::id>;  // an Axis lives as long as the process
   static auto* mutex = new std::mutex;
-  static auto* lanes = new std::map<const Axis*, std::unique_ptr<Lane>>;  // an Axis lives as long as the process
+  static auto* lanes = new std::map<Key, std::unique_ptr<Lane>>;
+  bool travels = axis.size() > 1 && axis.slot_count() == 1;
   std::lock_guard lock(*mutex);
-  auto& lane = (*lanes)[&axis];
+  auto& lane = (*lanes)[{&axis, travels ? std::thread::id() : std::this_thread::get_id()}];
   if (!lane) lane = std::make_unique<Lane>(axis);
   return *lane;
 }

@@ -20,7 +20,7 @@ namespace intarsia {
 class Lane {
  public:
   explicit Lane(const Axis& axis) : axis_(axis) {}
-  static Lane& of(const Axis& axis);
+  static Lane& of(const Axis& axis);  // in a simulation one for each thread: simulations of different threads share nothing
   const Axis& axis() const { return axis_; }
 
   // A user of the lane, by number. All ranks open their users in the same order. `others`: the most users that are alive on

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string_view>
 #include <typeinfo>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "intarsia/core/keys.h"
 
 namespace intarsia {
 namespace {
@@ -91,9 +94,19 @@ class HeldPostAccumulateHook final : public torch::autograd::PostAccumulateGradH
   std::unique_ptr<PostAccumulateGradHook> hook_;
 };
 
-// Whether it is the entry that stands for all hooks of C++. LibTorch does not export the type.
+// The type of the entry that runs all hooks of C++. LibTorch does not export it, so a tensor with such a hook shows it.
+const std::type_info& type_of_cpp_hooks() {
+  c10::InferenceMode no_inference(false);
+  c10::impl::ExcludeDispatchKeyGuard plain(kFromNothingKeys);
+  auto probe = at::empty({0}).requires_grad_();
+  probe.register_hook([](const at::Tensor& grad) { return grad; });
+  auto& hook = *impl::get_autograd_meta(probe)->hooks_.at(0);
+  return typeid(hook);
+}
+
 bool runs_cpp_hooks(const torch::autograd::FunctionPreHook& hook) {
-  return std::string_view(typeid(hook).name()) == "N5torch8autograd24CppFunctionTensorPreHookE";
+  static const auto& type = type_of_cpp_hooks();
+  return typeid(hook) == type;
 }
 
 thread_local bool in_hook_ = false;
@@ -174,13 +187,15 @@ void unwatch_leaf(const at::Tensor& leaf) {
   if (auto* held = dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get())) meta->post_acc_grad_hooks_ = held->release();
 }
 
-std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf) {
+Watched watched(const at::Tensor& leaf) {
   auto* meta = impl::get_autograd_meta(leaf);
-  if (!meta || !meta->cpp_hooks_list_) return nullptr;
+  if (!meta || !meta->cpp_hooks_list_) return {};
   for (auto& hook : *meta->cpp_hooks_list_) {
-    if (auto* ours = hook.target<BeforeGradient>()) return ours->watcher;
+    if (auto* ours = hook.target<BeforeGradient>()) return {ours->watcher, ours->index};
   }
-  return nullptr;
+  return {};
 }
+
+std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf) { return watched(leaf).watcher; }
 
 }  // namespace intarsia

@@ -30,6 +30,12 @@ void unwatch_leaf(const at::Tensor& leaf);
 
 // Who watches over the leaf; null if nobody does.
 std::shared_ptr<LeafWatcher> watcher_of(const at::Tensor& leaf);
+// The same, and the number by which the watcher knows the leaf.
+struct Watched {
+  std::shared_ptr<LeafWatcher> watcher;
+  size_t index = 0;
+};
+Watched watched(const at::Tensor& leaf);
 
 // Note [Hooks of the program]
 // A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf are held back

@@ -19,6 +19,8 @@ void add_paths(const torch::nn::Module& module, const std::string& prefix, std::
 
 std::string type_name(const torch::nn::Module& module) {
   auto type = module.name();  // intarsia::Hooked<llama::BlockImpl, at::Tensor (...)>
+  const std::string unnamed = "(anonymous namespace)::";
+  for (auto at = type.find(unnamed); at != std::string::npos; at = type.find(unnamed)) type.erase(at, unnamed.size());
   auto hooked = type.find("Hooked<");
   if (hooked != std::string::npos) type = type.substr(hooked + 7);
   type = type.substr(0, type.find_first_of(",<>("));

@@ -20,8 +20,6 @@
 namespace intarsia {
 namespace {
 
-constexpr const char* kCause = "replicate";
-
 // As modules are most often written: what is declared last gets its gradient first.
 std::vector<size_t> last_first(size_t count) {
   std::vector<size_t> order(count);
@@ -29,15 +27,8 @@ std::vector<size_t> last_first(size_t count) {
   return order;
 }
 
-// Those that share a lane, in the order in which they came.
-std::vector<Reducer*>& reducers_along(const Lane& lane) {
-  static auto* mutex = new std::mutex;
-  static auto* all = new std::map<const Lane*, std::vector<Reducer*>>;
-  std::lock_guard lock(*mutex);
-  return (*all)[&lane];
-}
-
 bool is_in_this_pass(const at::Tensor& leaf) {
+  if (!leaf.defined()) return false;
   auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
   auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   return node && nodes && nodes->count(node.get());
@@ -45,26 +36,33 @@ bool is_in_this_pass(const at::Tensor& leaf) {
 
 }  // namespace
 
+std::vector<Reducer*>& Reducer::along(const Lane& lane) {
+  static auto* mutex = new std::mutex;
+  static auto* all = new std::map<const Lane*, std::vector<Reducer*>>;
+  std::lock_guard lock(*mutex);
+  return (*all)[&lane];
+}
+
 Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
                  const NamedTensors& buffers, ReducerOptions options)
     : module_(module), name_(std::move(name)), mesh_(mesh), axis_(Axis::of(mesh, 0)), lane_(Lane::of(axis_)),
-      cause_(cause_text(kCause, name_)), options_(options) {
+      cause_(cause_text(kCause, name_)), options_(std::move(options)), order_(last_first(parameters.size())) {
   CauseScope cause(kCause, false);
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
   auto others = agree_on_tensors("replicate", axis_, parameters, buffers, lane_.user_count());
   user_ = lane_.open(name_, others);
-  buckets_ = std::make_unique<Buckets>(leaves_, last_first(leaves_.size()), options_.bucket_sizes);
+  buckets_ = std::make_unique<Buckets>(leaves_, order_, options_.bucket_sizes);
   touched_.resize(leaves_.size());
 }
 
 Reducer::~Reducer() {
-  std::erase(reducers_along(lane_), this);
+  std::erase(along(lane_), this);
   lane_.close(user_);
 }
 
 void Reducer::watch() {
-  reducers_along(lane_).push_back(this);
+  along(lane_).push_back(this);
   for (size_t i = 0; i < leaves_.size(); ++i) watch_leaf(leaves_[i].tensor.lock(), shared_from_this(), i);
 }
 
@@ -86,8 +84,11 @@ std::vector<std::vector<std::string>> Reducer::bucket_names() {
 void Reducer::take_over(int64_t source) {
   CauseScope cause(cause_, false);
   std::vector<at::Tensor> tensors;
-  for (auto& leaf : leaves_) tensors.push_back(leaf.tensor.lock());
-  for (auto& buffer : buffers_) tensors.push_back(buffer.lock());
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) tensors.push_back(tensor);
+  };
+  for (auto& leaf : leaves_) add(leaf.tensor.lock());
+  for (auto& buffer : buffers_) add(buffer.lock());
   broadcast_tensors(mesh_, tensors, source, nullptr);
 }
 
@@ -97,8 +98,10 @@ void Reducer::take_over(int64_t source) {
 void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
   auto leaf = leaves_[index].tensor.lock();
   if (syncs_) {
-    if (!step_) open_step();
-    arm();
+    bool is_first = !step_;
+    if (is_first) step_.emplace();
+    arm();  // before anything can fail: the other ranks wait for this step
+    if (is_first) prepare_step();
     check_has_no_graph(kCause, leaves_[index].name, grad);
   }
   hold_hooks(leaf, /*tensor_hooks=*/false);
@@ -118,8 +121,10 @@ void Reducer::after_gradient(size_t index) {
   auto& step = *step_;
   if (!step.fires[index]++) step.order.push_back(static_cast<int32_t>(index));
   if (options_.static_graph && (expected_.empty() || step.fires[index] < expected_[index])) return;
-  mark_ready(index, true);
-  launch_full_buckets();
+  with_advice([&] {
+    mark_ready(index);
+    launch_full_buckets();
+  });
 }
 
 // See Note [Gradients that are lent]. Simulated ranks share one gradient, and what explain counts has no memory.
@@ -131,20 +136,45 @@ bool Reducer::may_lend(const Bucket& bucket) const {
 
 void Reducer::open_step() {
   step_.emplace();
+  prepare_step();
+}
+
+void Reducer::prepare_step() {
   all_know_ = false;
   step_->ready.resize(leaves_.size());
   step_->fires.resize(leaves_.size());
+  step_->own.resize(leaves_.size());
+  empty_buckets();
+  follow_parameters();
+  // What will get no gradient need not be waited for.
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    auto leaf = leaves_[i].tensor.lock();
+    bool idle = !expected_.empty() ? expected_[i] == 0 : options_.find_unused_parameters && !is_in_this_pass(leaf);
+    if (idle || !leaf.defined()) mark_ready(i);
+  }
+}
+
+void Reducer::empty_buckets() {
   for (size_t b = 0; b < buckets_->size(); ++b) {
     auto& bucket = (*buckets_)[b];
     bucket.missing = bucket.members.size();
     bucket.lends = may_lend(bucket);
   }
-  // What will get no gradient need not be waited for.
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    bool idle = !expected_.empty() ? expected_[i] == 0
-                                   : options_.find_unused_parameters && !is_in_this_pass(leaves_[i].tensor.lock());
-    if (idle) mark_ready(i, touched_[i]);
+}
+
+// A parameter may have got another dtype, shape or layout (to, set_data, parallelize_module). All ranks that did the same
+// get the same buckets; where they differ the first bucket is an error that shows both.
+void Reducer::follow_parameters() {
+  bool changed = false;
+  for (auto& leaf : leaves_) {
+    auto now = leaf.tensor.lock();
+    if (!now.defined() || leaf.fits(now)) continue;
+    leaf = Leaf(leaf.name, now, mesh_);
+    changed = true;
   }
+  if (!changed) return;
+  buckets_ = std::make_unique<Buckets>(leaves_, order_, options_.bucket_sizes);
+  empty_buckets();
 }
 
 void Reducer::arm() {
@@ -162,16 +192,20 @@ void Reducer::arm() {
       });
 }
 
-void Reducer::mark_ready(size_t leaf, bool contributes) {
+// See Note [What a rank sends].
+void Reducer::mark_ready(size_t leaf) {
   auto& step = *step_;
   auto bucket = buckets_->bucket_of(leaf);
   TORCH_CHECK(bucket >= step.launched, "[replicate] \"", leaves_[leaf].name, "\" of ", name_, " got a second gradient in one ",
               "backward pass, after its bucket was sent. If every step does the same, set static_graph.");
-  auto grad = leaves_[leaf].tensor.lock().grad();
-  auto terms = contributes && grad.defined() ? leaves_[leaf].terms(grad, axis_) : Shards();
+  auto tensor = leaves_[leaf].tensor.lock();
+  auto grad = tensor.defined() && !step.sends_zeros ? tensor.grad() : at::Tensor();
+  auto terms = grad.defined() ? leaves_[leaf].terms(grad, axis_) : Shards();
   if ((*buckets_)[bucket].lends) {
     buckets_->lend(leaf, terms.empty() ? at::Tensor() : terms[0]);
   } else {
+    bool in_place = options_.gradient_as_bucket_view && !step.fires[leaf] && grad.defined();
+    if (in_place) step.own[leaf] = grad.clone();
     buckets_->put(leaf, terms);
   }
   if (step.ready[leaf]) return;
@@ -209,147 +243,6 @@ void Reducer::launch(size_t index) {
   }
   GradientBucket given{axis_, bucket.values, bucket.op, index, index + 1 == buckets_->size(), bucket_names()[index]};
   bucket.wait = hook_(given);
-}
-
-// --- the end of a backward pass
-
-void Reducer::end_step(Part part) {
-  try {
-    auto reports = exchange(part);
-    if (part == Part::active) settle(reports);
-  } catch (...) {
-    clear_step();
-    throw;
-  }
-  clear_step();
-}
-
-// Whether gradients of passes without sync are there, and nobody has averaged them or taken them away.
-bool Reducer::waits() const {
-  if (!unsynced_ || !syncs_ || step_) return false;
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    if (touched_[i] && leaves_[i].tensor.lock().grad().defined()) return true;
-  }
-  return false;
-}
-
-void Reducer::end_steps_of_others() {
-  std::vector<std::shared_ptr<Reducer>> waiting;
-  for (auto* other : reducers_along(lane_)) {
-    if (other->waits()) waiting.push_back(other->shared_from_this());
-  }
-  for (auto& other : waiting) {
-    other->open_step();
-    other->end_step(Part::active);
-  }
-}
-
-// Every rank sends every bucket and its report, whatever part it takes.
-Reports Reducer::exchange(Part part) {
-  at::NoGradGuard no_grad;
-  flush();
-  CauseScope cause(kCause, false);
-  lane_.advance_all();
-  Reports reports;
-  reports.begin(axis_, report(part));
-  Wait buffers;
-  if (!joining_) sync_buffers(0, &buffers);  // the first rank takes part
-  for (size_t b = 0; b < buckets_->size(); ++b) {
-    auto& bucket = (*buckets_)[b];
-    if (bucket.reduction) bucket.reduction->finish();
-    if (bucket.wait) bucket.wait();
-  }
-  reports.finish();
-  if (buffers) buffers();
-  if (joining_ && reports.count(Part::active)) sync_buffers(reports.first(Part::active), nullptr);
-  all_know_ = true;
-  bool may_miss = options_.find_unused_parameters || options_.static_graph;
-  std::vector<std::string> names;
-  for (auto& leaf : leaves_) names.push_back(leaf.name);
-  reports.check(kCause, names, name_, may_miss ? Reports::Missing::allowed : Reports::Missing::forbidden);
-  all_know_ = false;
-  return reports;
-}
-
-void Reducer::flush() {
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    if (!step_->ready[i]) mark_ready(i, touched_[i]);
-  }
-  launch_full_buckets();
-}
-
-Use Reducer::use_of(size_t leaf, const at::Tensor& tensor) const {
-  bool changed = !expected_.empty() && step_->fires[leaf] != expected_[leaf];
-  if (!tensor.requires_grad()) return Use::frozen;
-  return changed ? Use::changed : touched_[leaf] && tensor.grad().defined() ? Use::used : Use::none;
-}
-
-Report Reducer::report(Part part) const {
-  Report report{part, steps_, {}, {}};
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    report.uses.push_back(part == Part::active ? use_of(i, leaves_[i].tensor.lock()) : Use::none);
-  }
-  if (order_known_) return report;
-  report.order = step_->order;
-  for (auto i : last_first(leaves_.size())) {
-    if (!step_->fires[i]) report.order.push_back(static_cast<int32_t>(i));
-  }
-  return report;
-}
-
-void Reducer::settle(const Reports& reports) {
-  at::NoGradGuard no_grad;
-  bool scales = joining_ && !divide_by_all_;
-  auto active = static_cast<double>(reports.count(Part::active));
-  write_gradients(reports, scales ? static_cast<double>(axis_.size()) / active : 1);
-  std::fill(touched_.begin(), touched_.end(), false);
-  unsynced_ = false;
-  ++steps_;
-  if (options_.static_graph && expected_.empty()) expected_ = step_->fires;
-  learn_order(reports);
-}
-
-void Reducer::write_gradients(const Reports& reports, double scale) {
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    auto& leaf = leaves_[i];
-    auto tensor = leaf.tensor.lock();
-    if (!reports.any_used(i) || !tensor.requires_grad()) continue;
-    auto& grad = tensor.mutable_grad();
-    auto& bucket = (*buckets_)[buckets_->bucket_of(i)];
-    if (bucket.lends) {
-      bucket.reduction.reset();  // which holds what is lent
-      buckets_->hand_over(i, grad, scale);
-      run_post_accumulate_hooks(tensor);
-      continue;
-    }
-    auto value = leaf.gradient(buckets_->places_of(i), mesh_);
-    if (scale != 1 && !leaf.is_summed()) value.mul_(scale);
-    bool alike = grad.defined() && is_dtensor(grad) == is_dtensor(value) && is_per_rank(grad) == is_per_rank(value) &&
-                 (!is_dtensor(grad) || &layout_of(grad) == &layout_of(value));
-    if (options_.gradient_as_bucket_view) {
-      grad = value;
-    } else if (alike) {
-      grad.copy_(value);
-    } else {
-      grad = value.clone();
-    }
-    run_post_accumulate_hooks(tensor);
-  }
-}
-
-void Reducer::sync_buffers(int64_t source, Wait* wait) {
-  if (!options_.broadcast_buffers || buffers_.empty()) return;
-  std::vector<at::Tensor> tensors;
-  for (auto& buffer : buffers_) tensors.push_back(buffer.lock());
-  broadcast_tensors(mesh_, tensors, source, wait);
-}
-
-// As the first active rank saw it.
-void Reducer::learn_order(const Reports& reports) {
-  if (order_known_) return;
-  order_known_ = true;
-  auto& order = reports.all()[reports.first(Part::active)].order;
-  buckets_ = std::make_unique<Buckets>(leaves_, std::vector<size_t>(order.begin(), order.end()), options_.bucket_sizes);
 }
 
 void Reducer::clear_step() {

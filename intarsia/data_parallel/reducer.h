@@ -13,21 +13,29 @@
 #include "intarsia/data_parallel/comm_hooks.h"
 #include "intarsia/data_parallel/lane.h"
 #include "intarsia/data_parallel/report.h"
+#include "intarsia/data_parallel/unaveraged.h"
 
 namespace intarsia {
 
 struct ReducerOptions {
   BucketSizes bucket_sizes;
   bool gradient_as_bucket_view, find_unused_parameters, static_graph, broadcast_buffers;
+  FindUnaveraged find_unaveraged = {};
 };
 
 // Note [A step of a reducer]
 // The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as
-// it and those before it are full. When the backward pass ends, what is missing counts as zeros, so that every rank has sent
+// it and those before it are full. When the backward pass ends, the rest is sent as well, so that every rank has sent
 // every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or all ranks raise
 // the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it. Reducers of the axis
 // that got gradients in earlier passes without sync, and none in this one, make their step now: the next thing that reads
 // gradients may be an optimizer.
+//
+// Note [What a rank sends]
+// The gradient that its parameter has, whether this pass added to it or not; zeros if there is none. With gradients that
+// add up over passes each rank holds the last average G; where one of two ranks adds g to it, (G + g + G) / 2 = G + g / 2
+// is the sum of the averages. A parameter that no rank has used since the last average keeps its gradient: with
+// gradient_as_bucket_view that memory is reduced in place, so the rank's own value is put back.
 class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Reducer> {
  public:
   // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
@@ -54,29 +62,40 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   void after_gradient(size_t index) override;
 
  private:
+  static constexpr const char* kCause = "replicate";
+
   struct Step {
     std::vector<bool> ready;  // by leaf: its gradient lies in its bucket
     std::vector<int32_t> fires, order;
     size_t launched = 0;  // buckets
     bool armed = false;   // the end of the pass is watched for
+    bool sends_zeros = false;  // of a rank that has no batch, or whose pass has failed
+    std::vector<at::Tensor> own;  // by leaf: the gradient that lay in the bucket, where this pass has brought none
   };
+  static std::vector<Reducer*>& along(const Lane& lane);  // in the order in which they came
   bool may_lend(const Bucket& bucket) const;
   void open_step();
+  void prepare_step();
+  void empty_buckets();
+  void follow_parameters();
   void arm();
-  void mark_ready(size_t leaf, bool contributes);
+  void mark_ready(size_t leaf);
   void launch_full_buckets();
   void check_turn(size_t bucket);
   void launch(size_t bucket);
 
   void end_step(Part part);
+  void with_advice(const std::function<void()>& body) const;  // for ranks that wait for others in vain
   bool waits() const;
   void end_steps_of_others();
   void flush();
   Report report(Part part) const;
+  std::vector<std::string> unaveraged() const;
   Use use_of(size_t leaf, const at::Tensor& tensor) const;
   Reports exchange(Part part);
   void settle(const Reports& reports);
   void write_gradients(const Reports& reports, double scale);
+  void write_gradient(size_t index, const at::Tensor& tensor, double scale);
   void sync_buffers(int64_t source, Wait* wait);
   void learn_order(const Reports& reports);
   void clear_step();
@@ -93,6 +112,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   ReducerOptions options_;
   std::vector<Leaf> leaves_;
   std::vector<WeakTensor> buffers_;
+  std::vector<size_t> order_;  // of the leaves in buckets
   std::unique_ptr<Buckets> buckets_;
   CommHook hook_;
 

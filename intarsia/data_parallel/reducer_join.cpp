@@ -36,8 +36,9 @@ void Reducer::give_up() {
 // One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank that
 // made the most.
 bool Reducer::keep_company() {
-  std::fill(touched_.begin(), touched_.end(), false);
-  open_step();
+  step_.emplace();
+  step_->sends_zeros = true;
+  prepare_step();
   Reports reports;
   try {
     reports = exchange(Part::joined);

@@ -9,6 +9,7 @@
 #include "intarsia/data_parallel/agree.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/data_parallel/reducer.h"
+#include "intarsia/data_parallel/unaveraged.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -61,10 +62,12 @@ void Replica::join(const std::function<void()>& body, bool divide_by_initial_wor
   reducer_->join(body, divide_by_initial_world_size);
 }
 
-Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options) {
+Replica replicate(ModuleRef given, const DeviceMesh& mesh, const ReplicateOptions& options) {
+  auto& module = *given;
   auto reducer_options = options_of_reducer(options);
   auto name = type_name(module);
   auto seen = ignored_by(options);
+  reducer_options.find_unaveraged = unaveraged_in(module, options.ignored_parameters, options.ignored_modules);
   size_t taken = 0;
   auto is_free = [&](const at::Tensor& tensor) {
     bool watched = watcher_of(tensor) != nullptr;
@@ -80,11 +83,12 @@ Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const Repli
   return Replica(std::move(reducer));
 }
 
-Replica replicate(torch::nn::Module& module, const ReplicateOptions& options) {
-  return replicate(module, init_device_mesh(at::kCPU, {current_world().size()}, {"dp"}), options);
+Replica replicate(ModuleRef module, const ReplicateOptions& options) {
+  return replicate(module, init_device_mesh(at::kCPU, {current_world("replicate").size()}, {"dp"}), options);
 }
 
-Replica replica_of(const torch::nn::Module& module) {
+Replica replica_of(ConstModuleRef given) {
+  auto& module = *given;
   std::shared_ptr<Reducer> found;
   for (auto& leaf : module.parameters()) {
     auto reducer = reducer_of(leaf);
@@ -94,8 +98,8 @@ Replica replica_of(const torch::nn::Module& module) {
   return Replica(std::move(found));
 }
 
-NoSync::NoSync(const torch::nn::Module& module) {
-  for (auto& leaf : module.parameters()) {
+NoSync::NoSync(ConstModuleRef module) {
+  for (auto& leaf : module->parameters()) {
     auto reducer = reducer_of(leaf);
     if (!reducer || !reducer->syncs()) continue;
     reducer->set_syncs(false);

@@ -10,7 +10,6 @@
 // simulation, what differs by rank (the batch, the gradients before they are averaged, statistics of batch norms) stands
 // for one value per rank.
 
-#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 
 #include "intarsia/core/mesh.h"
 #include "intarsia/data_parallel/comm_hooks.h"
+#include "intarsia/nn/module_ref.h"
 
 namespace torch::nn {
 class Module;
@@ -67,24 +67,17 @@ class Replica {
 };
 
 // All ranks call it together. The mesh has one axis. Parameters of submodules that are replicated already stay with those.
-Replica replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options = {});
+Replica replicate(ModuleRef module, const DeviceMesh& mesh, const ReplicateOptions& options = {});
 // Over the whole world.
-Replica replicate(torch::nn::Module& module, const ReplicateOptions& options = {});
-
-// The same for holders (torch::nn::Linear) and shared pointers.
-template <class Holder, class... Rest>
-  requires requires(Holder holder) { { *holder } -> std::convertible_to<torch::nn::Module&>; }
-Replica replicate(const Holder& holder, const Rest&... rest) {
-  return replicate(static_cast<torch::nn::Module&>(*holder), rest...);
-}
+Replica replicate(ModuleRef module, const ReplicateOptions& options = {});
 
 // Of a module that replicate was called on.
-Replica replica_of(const torch::nn::Module& module);
+Replica replica_of(ConstModuleRef module);
 
 // While it lives, backward passes through the module and its submodules average nothing.
 class NoSync {
  public:
-  explicit NoSync(const torch::nn::Module& module);
+  explicit NoSync(ConstModuleRef module);
   ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;

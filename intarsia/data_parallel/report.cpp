@@ -9,8 +9,11 @@
 namespace intarsia {
 namespace {
 
+constexpr int32_t kUnaveraged = 16;  // added to the number of the part
+
 std::vector<int32_t> as_numbers(const Report& report) {
-  std::vector<int32_t> numbers = {static_cast<int32_t>(report.part), report.steps};
+  auto part = static_cast<int32_t>(report.part) + (report.unaveraged ? kUnaveraged : 0);
+  std::vector<int32_t> numbers = {part, report.steps};
   for (auto use : report.uses) numbers.push_back(static_cast<int32_t>(use));
   numbers.insert(numbers.end(), report.order.begin(), report.order.end());
   return numbers;
@@ -18,10 +21,12 @@ std::vector<int32_t> as_numbers(const Report& report) {
 
 Report from_numbers(const int32_t* numbers, size_t leaf_count, bool with_order) {
   Report report;
-  report.part = static_cast<Part>(numbers[0]);
+  report.part = static_cast<Part>(numbers[0] % kUnaveraged);
+  report.unaveraged = numbers[0] >= kUnaveraged;
   report.steps = numbers[1];
-  for (size_t i = 0; i < leaf_count; ++i) report.uses.push_back(static_cast<Use>(numbers[2 + i]));
-  if (with_order) report.order.assign(numbers + 2 + leaf_count, numbers + 2 + 2 * leaf_count);
+  numbers += 2;
+  for (size_t i = 0; i < leaf_count; ++i) report.uses.push_back(static_cast<Use>(numbers[i]));
+  if (with_order) report.order.assign(numbers + leaf_count, numbers + 2 * leaf_count);
   return report;
 }
 
@@ -69,6 +74,10 @@ bool Reports::any_used(size_t leaf) const {
   return std::any_of(reports_.begin(), reports_.end(), [leaf](auto& report) { return report.uses[leaf] == Use::used; });
 }
 
+bool Reports::any_unaveraged() const {
+  return std::any_of(reports_.begin(), reports_.end(), [](auto& report) { return report.unaveraged; });
+}
+
 std::string Reports::who(const std::function<bool(const Report&)>& is) const {
   std::vector<int64_t> ranks;
   for (size_t j = 0; j < reports_.size(); ++j) {
@@ -88,11 +97,12 @@ void Reports::check(const char* where, const std::vector<std::string>& leaves, c
   for (auto [use, what, advice] : {
            std::tuple(Use::changed, " got gradients otherwise than in the first step", "Do not set static_graph."),
            std::tuple(Use::frozen, " is frozen", "Set requires_grad alike on all ranks."),
+           std::tuple(Use::gone, " exists no more", "Keep the same parameters on all ranks."),
            std::tuple(Use::none, " got no gradient", "Use it in every step, set find_unused_parameters, or leave it out with "
                                                      "ignored_parameters."),
        }) {
     if (use == Use::none && missing == Missing::allowed) continue;
-    bool alike_is_fine = use == Use::frozen || (use == Use::none && missing == Missing::everywhere);
+    bool alike_is_fine = use == Use::frozen || use == Use::gone || (use == Use::none && missing == Missing::everywhere);
     std::string ranks;
     std::vector<std::string> names;
     for (size_t i = 0; i < leaves.size(); ++i) {

@@ -22,14 +22,16 @@ enum class Use : int32_t {
   none,     // no gradient came
   used,     // one did
   frozen,   // it requires no grad
+  gone,     // nobody holds the parameter any more
   changed,  // it got gradients otherwise than in the first step, which static_graph forbids
 };
 
 struct Report {
   Part part = Part::active;
-  int32_t steps = 0;            // that the rank has made
+  int32_t steps = 0;            // that the rank has made; in fully_shard a fingerprint of its buffers
   std::vector<Use> uses;        // by leaf
   std::vector<int32_t> order;   // of the leaves, as their gradients came; empty if that is known already
+  bool unaveraged = false;      // whether parameters of the module have a gradient and are not among the leaves
 };
 
 // The reports of all members of our line, in order.
@@ -43,6 +45,7 @@ class Reports {
   int64_t count(Part part) const;
   int64_t first(Part part) const;  // its position; -1 if there is none
   bool any_used(size_t leaf) const;
+  bool any_unaveraged() const;
 
   // An error of `where`, the same on all ranks, if the step cannot count. `missing` says when a leaf may stay without a
   // gradient.

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/VariableHooksInterface.h>
 
+#include "intarsia/core/foreign.h"
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 
@@ -24,7 +25,9 @@ class WatchingHooks final : public Interface {
   void set_data(const TensorBase& self, const TensorBase& data) const override {
     at::Tensor leaf(self);
     auto owner = leaf.is_leaf() ? std::dynamic_pointer_cast<TwoValued>(watcher_of(leaf)) : nullptr;
-    owner ? owner->take_value(leaf, at::Tensor(data)) : theirs_->set_data(self, data);
+    if (!owner) return theirs_->set_data(self, data);
+    check_no_wrapper(at::Tensor(data), "set_data", "the data of a parameter");
+    owner->take_value(leaf, at::Tensor(data));
   }
 
   TensorBase tensor_data(const TensorBase& t) const override { return theirs_->tensor_data(t); }

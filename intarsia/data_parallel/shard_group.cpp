@@ -2,25 +2,21 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/trace.h"
-#include "intarsia/data_parallel/flat_parts.h"
 #include "intarsia/data_parallel/gradients.h"
 #include "intarsia/data_parallel/module_names.h"
-#include "intarsia/tensor/dtensor.h"
+#include "intarsia/tensor/body.h"
+#include "intarsia/tensor/policy.h"
 #include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
 namespace {
-
-constexpr const char* kShardCause = "fully_shard";
-enum Word : int64_t { kGather = 0, kReduce = 1 };
 
 // Copies along the axis of the mesh, and shards along one of a single rank.
 ShardingAxes replicated_axes(const DeviceMesh& mesh) {
@@ -37,7 +33,7 @@ bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0
 ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
                        const ShardGroupOptions& options)
     : module_(module), name_(std::move(name)), axes_(axes), lane_(Lane::of(*axes.all)), order_(ShardOrder::of(lane_)),
-      options_(options), cause_(cause_text(kShardCause, name_)), came_(parameters.size()), used_(parameters.size()), used_last_(parameters.size(), true) {
+      options_(options), cause_(cause_text(kShardCause, name_)), came_(parameters.size()), used_(parameters.size()) {
   CauseScope cause(kShardCause, false);
   auto others = agree_on_tensors(kShardCause, *axes_.all, parameters, {}, lane_.user_count());
   user_ = lane_.open(name_, others);
@@ -50,23 +46,30 @@ ShardGroup::ShardGroup(const void* module, std::string name, const ShardingAxes&
 }
 
 ShardGroup::~ShardGroup() {
-  for (auto& member : members_) {
-    for (auto& memory : member.memories()) disown_storage(memory.storage());
-  }
+  for (auto& member : members_) disown_memories(member);
   order_.gone(this);
   lane_.close(user_);
 }
 
-void ShardGroup::own_memories(const TwoValues& member) {
-  for (auto& memory : member.memories()) own_storage(memory.storage(), weak_from_this());
+void ShardGroup::own_memories(size_t index) {
+  auto& member = members_[index];
+  for (auto& memory : member.memories()) own_storage(memory.storage(), weak_from_this(), index, true);
+  for (auto& shard : shards_of(member.sharded())) own_storage(shard.storage(), weak_from_this(), index, false);
+}
+
+void ShardGroup::disown_memories(const TwoValues& member) const {
+  for (auto& memory : member.memories()) disown_storage(memory.storage());
+  for (auto& shard : body_of(member.sharded()).last_known_shards()) disown_storage(shard.storage());
 }
 
 void ShardGroup::start() {
   at::NoGradGuard no_grad;
   order_.came(this);
   for (size_t i = 0; i < members_.size(); ++i) {
-    own_memories(members_[i]);
-    members_[i].become_shards();
+    own_memories(i);
+    members_[i].show_shards();
+    members_[i].free_whole();
+    let_plain_state_follow(&layout_of(members_[i].sharded()));
     watch_leaf(members_[i].leaf(), shared_from_this(), i);
     hold_hooks(members_[i].leaf(), /*tensor_hooks=*/true);
   }
@@ -134,7 +137,25 @@ uint64_t ShardGroup::version() const {
   return std::accumulate(members_.begin(), members_.end(), uint64_t{0}, [](auto sum, auto& one) { return sum + one.version(); });
 }
 
+void ShardGroup::show(bool whole) {
+  if (std::exchange(shown_, whole) == whole) return;
+  at::NoGradGuard no_grad;
+  for (auto& member : members_) whole ? member.show_whole() : member.show_shards();
+}
+
+void ShardGroup::set_pinned(bool pinned) {
+  pinned_ = pinned;
+  show(whole_ && (asked_ || pinned_));
+}
+
 void ShardGroup::unshard() {
+  if (whole_ && version() != gathered_version_) reshard();  // shards were written since
+  gather();
+  asked_ = true;
+  show(true);
+}
+
+void ShardGroup::gather() {
   if (whole_) return;
   at::NoGradGuard no_grad;
   do {  // shards may have been written since they were sent
@@ -143,7 +164,6 @@ void ShardGroup::unshard() {
   } while (version() != gathered_version_);
   for (size_t i = 0; i < members_.size(); ++i) {
     if (!from_kept_) members_[i].arrived(incoming_[i]);
-    members_[i].become_whole();
   }
   incoming_.clear();
   if (kept_) kept_->drop();
@@ -156,7 +176,9 @@ void ShardGroup::reshard() {
   at::NoGradGuard no_grad;
   if (begun_) wait_for_gathering();
   incoming_.clear();
-  for (auto& member : members_) member.become_shards();
+  asked_ = false;
+  show(false);
+  for (auto& member : members_) member.free_whole();
   whole_ = false;
 }
 
@@ -174,6 +196,12 @@ bool ShardGroup::is_frozen() const {
   return std::none_of(members_.begin(), members_.end(), [](auto& member) { return member.leaf().requires_grad(); });
 }
 
+void ShardGroup::set_divide_factor(std::optional<double> factor) {
+  divide_factor_ = factor;
+  auto ranks = static_cast<double>(axes_.shard->size() * (axes_.replicate ? axes_.replicate->size() : 1));
+  for (auto& member : members_) member.set_average_scale(factor ? ranks / *factor : 1);
+}
+
 void ShardGroup::hold(bool held) {
   holds_ += held ? 1 : -1;
   if (!holds_) order_.released(*this);
@@ -183,20 +211,23 @@ void ShardGroup::take_value(const at::Tensor& leaf, const at::Tensor& value) {
   need_shards();
   for (auto& member : members_) {
     if (!member.leaf().is_same(leaf)) continue;
-    for (auto& memory : member.memories()) disown_storage(memory.storage());
+    disown_memories(member);
     member.replace(value);
-    own_memories(member);
+    own_memories(&member - members_.data());
   }
 }
 
 void ShardGroup::need_whole() {
+  bool asked = asked_;
   if (is_in_backward()) {
     order_.used_in_backward(shared_from_this());
   } else {
     order_.used(*this);
     if (whole_ && version() != gathered_version_) reshard();  // shards were written by a handle that we do not know
   }
-  if (!whole_) unshard();
+  gather();
+  asked_ = asked;
+  show(asked_ || pinned_);
 }
 
 void ShardGroup::need_shards() {
@@ -209,160 +240,33 @@ bool ShardGroup::lies_on(const DeviceMesh& mesh) const {
   return std::any_of(members_.begin(), members_.end(), [&](auto& member) { return mesh_of(member.sharded()) == mesh; });
 }
 
-at::Tensor ShardGroup::shards_for(const at::Tensor& whole) const {
-  for (auto& member : members_) {
-    if (!whole.storage().is_alias_of(member.memories()[0].storage())) continue;
-    TORCH_CHECK(whole.sizes() == member.sharded().sizes() && whole.storage_offset() == 0, "[fully_shard] a part of \"",
-                member.name(), "\", of shape ", whole.sizes(), ", is written or meets shards. Use the parameter itself.");
-    return member.sharded();
-  }
-  TORCH_INTERNAL_ASSERT(false, "a whole of another group");
+// All ranks start with the values of the first.
+static void take_first_values(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors) {
+  CauseScope cause(kShardCause, false);
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
 }
 
-// --- gradients
-
-void ShardGroup::before_gradient(size_t index, const at::Tensor& grad) {
-  order_.used_in_backward(shared_from_this());
-  check_has_no_graph(kShardCause, members_[index].name(), grad);
-  hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
-  members_[index].lend_gradient();
-}
-
-void ShardGroup::after_gradient(size_t index) {
-  members_[index].take_gradient();
-  came_[index] = true;
-  if (!syncs_) members_[index].show_as_pending(options_.reduce_dtype);
-  if (!all_came()) return;
-  if (syncs_) return reduce();
-  std::fill(came_.begin(), came_.end(), false);
-  if (reshard_after_backward_) reshard();
-}
-
-// Whether all gradients are there that this pass will bring.
-bool ShardGroup::all_came() const {
-  auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (came_[i]) continue;
-    auto leaf = members_[i].leaf();
-    if (!leaf.requires_grad()) continue;
-    // A leaf that changes its dtype has lost its node: it is taken to be used as in the last step.
-    auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
-    bool may_come = options_.param_dtype && !node ? used_last_[i] : node && (!nodes || nodes->count(node.get()));
-    if (may_come) return false;
-  }
-  return true;
-}
-
-// Ranks on which other parameters are frozen would send other sizes.
-int64_t ShardGroup::fingerprint() const {
-  int64_t hash = 0;
-  for (auto& member : members_) hash = (hash * 31 + member.leaf().requires_grad()) % 999'983;
-  return hash;
-}
-
-void ShardGroup::reduce() {
-  at::NoGradGuard no_grad;
-  order_.word(user_, kReduce + fingerprint());
-  CauseScope cause(cause_, false);
-  auto& round = rounds_.emplace_back();
-  ShardsList send;
-  CountsList counts;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    auto& member = members_[i];
-    if (!member.leaf().requires_grad()) continue;
-    round.members.push_back(i);
-    if (!came_[i]) member.fetch_pending();
-    used_[i] = used_[i] || member.has_gradient();
-    send.push_back(member.parts_of_gradient(options_.reduce_dtype.value_or(member.gradient_dtype())));
-    counts.push_back(member.gradient_counts());
-    member.drop_gradient();
-    came_[i] = false;
-  }
-  reduce_over_shards(round, send, counts);
-  if (reshard_after_backward_) reshard();
-  order_.reducing(shared_from_this());
-}
-
-void ShardGroup::reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts) {
-  auto& axis = *axes_.shard;
-  auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
-  round.parts = own_reduce_ ? reduce_scatter_by(*own_reduce_, axis, send, counts, &round.wait)
-                            : reduce_scatter(axis, send, counts, op, &round.wait);
-}
-
-// What was added up becomes terms of an average over the copies.
-void ShardGroup::divide(Round& round) const {
-  double copies = axes_.replicate ? static_cast<double>(axes_.replicate->size()) : 1;
-  double divisor = divide_factor_ ? *divide_factor_ / copies : own_reduce_ ? static_cast<double>(axes_.shard->size()) : 1;
-  if (divisor == 1) return;
-  for (auto& part : round.parts) std::for_each(part.begin(), part.end(), [&](auto& local) { local.div_(divisor); });
-}
-
-void ShardGroup::reduce_rest() {
-  if (std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); })) return;  // abandoned
-  bool any = std::find(came_.begin(), came_.end(), true) != came_.end();
-  // Taken only in reduce(), when all ranks are there: what is left after an error must be in reach of zero_grad.
-  for (size_t i = 0; i < members_.size(); ++i) any = any || (!came_[i] && members_[i].has_pending());
-  if (any && syncs_) reduce();
-}
-
-void ShardGroup::reduce_over_copies(Round& round) {
-  if (!axes_.replicate || !syncs_copies_) return;
-  for (size_t m = 0; m < round.members.size(); ++m) {
-    auto earlier = members_[round.members[m]].take_pending_over_copies();
-    for (size_t slot = 0; slot < earlier.size(); ++slot) round.parts[m][slot].add_(earlier[slot]);
-    if (!earlier.empty()) used_[round.members[m]] = true;
-  }
-  round.parts = all_reduce(*axes_.replicate, round.parts, ReduceOp::avg);
-}
-
-void ShardGroup::run_reduced_hook(const Round& round) const {
-  if (reduced_hook_ && !waits_for_copies()) change_as_flat(round.parts, reduced_hook_);
-}
-
-void ShardGroup::finish_reductions() {
-  at::NoGradGuard no_grad;
-  CauseScope cause(cause_, false);
-  for (auto& round : rounds_) {
-    if (round.finished) continue;
-    if (round.wait) round.wait();
-    round.wait = nullptr;
-    divide(round);
-    reduce_over_copies(round);
-    run_reduced_hook(round);
-    round.finished = true;
+static void add_shared(const NamedTensors& buffers, std::vector<at::Tensor>& tensors) {
+  for (auto& [name, buffer] : buffers) {
+    if (!is_dtensor(buffer) && !buffer.is_meta() && !is_rehearsing()) tensors.push_back(buffer);
   }
 }
 
-void ShardGroup::append_uses(std::vector<Use>& uses) const {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    uses.push_back(!members_[i].leaf().requires_grad() ? Use::frozen : used_[i] ? Use::used : Use::none);
+static void make_plain(const NamedTensors& buffers, const DeviceMesh& mesh) {
+  for (auto& [name, buffer] : buffers) {
+    if (lies_on(buffer, mesh)) buffer.set_data(full_tensor(buffer.detach()));  // activations are plain
   }
 }
 
-void ShardGroup::write_gradients(const Reports& reports, size_t first) {
-  std::set<size_t> written;
-  for (auto& round : rounds_) {
-    for (size_t m = 0; m < round.members.size(); ++m) {
-      auto i = round.members[m];
-      if (!reports.any_used(first + i) && !options_.unused_as_zeros) continue;
-      members_[i].add_gradient(round.parts[m], waits_for_copies());
-      if (!waits_for_copies()) written.insert(i);
-    }
-  }
-  for (auto i : written) run_post_accumulate_hooks(members_[i].leaf());
-  used_last_ = used_;
-  std::fill(used_.begin(), used_.end(), false);
-}
-
-void ShardGroup::forget_step() {
-  rounds_.clear();
-  for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].end_loan();  // of a pass that failed, as what follows
-    if (came_[i] && syncs_) members_[i].drop_gradient();
-    came_[i] = used_[i] = false;
-  }
-  reshard_after_backward();
+void add_buffers(ShardGroup& group, const NamedTensors& buffers, bool init_sync) {
+  auto& mesh = group.mesh();
+  WorldScope world(mesh.world());
+  std::vector<at::Tensor> shared;
+  add_shared(buffers, shared);
+  if (init_sync) take_first_values(mesh, shared);
+  make_plain(buffers, mesh);
+  make_per_rank(buffers, mesh.slots().size());
+  group.share_buffers(buffers);
 }
 
 std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::string& name, const DeviceMesh& mesh,
@@ -377,15 +281,13 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
     for (auto& [leaf_name, tensor] : parameters) {
       if (!is_cut_along(tensor, axes) && !tensor.is_meta() && !is_rehearsing()) tensors.push_back(tensor);
     }
-    CauseScope cause(kShardCause, false);
-    for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
+    if (options.broadcast_buffers) add_shared(buffers, tensors);
+    take_first_values(mesh, tensors);
   }
-  for (auto& [buffer_name, buffer] : buffers) {
-    bool born = !options.on_full_mesh && lies_on(buffer, mesh);
-    if (born) buffer.set_data(full_tensor(buffer.detach()));  // activations are plain
-  }
+  if (!options.on_full_mesh) make_plain(buffers, mesh);
   make_per_rank(buffers, mesh.slots().size());
   auto group = std::make_shared<ShardGroup>(module, name, axes, parameters, options);
+  if (options.broadcast_buffers) group->share_buffers(buffers);
   group->start();
   return group;
 }

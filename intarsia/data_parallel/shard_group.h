@@ -28,10 +28,13 @@ struct ShardGroupOptions {
   std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
   bool replicated = false;  // nothing is cut, and gradients are averaged over the one axis of the mesh
   bool on_full_mesh = false;  // see ShardingAxes
+  bool broadcast_buffers = false;  // after each step buffers are those of the first rank
 };
 
 // Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
 using ReducedHook = std::function<void(const Shards& flat)>;
+
+constexpr const char* kShardCause = "fully_shard";
 
 class ShardGroup final : public LeafWatcher, public TwoValued, public std::enable_shared_from_this<ShardGroup> {
  public:
@@ -43,8 +46,13 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   const void* module() const { return module_; }
   const std::string& name() const { return name_; }
   const DeviceMesh& mesh() const { return axes_.mesh; }
+  ShardOrder& order() const { return order_; }
   const std::vector<TwoValues>& members() const { return members_; }
-  bool is_whole() const { return whole_; }
+  const std::vector<WeakTensor>& buffers() const { return buffers_; }  // that are shared
+  void share_buffers(const NamedTensors& buffers) {
+    for (auto& [name, buffer] : buffers) buffers_.emplace_back(buffer);
+  }
+  bool is_whole() const { return whole_; }  // in memory; what the leaves are is another matter: see is_shown
   bool is_begun() const { return begun_; }  // its gathering
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
   int64_t bytes() const;
@@ -56,8 +64,8 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   void set_syncs(bool syncs) { syncs_ = syncs; }
   // Without, gradients are reduced over the shards, and the average over the copies of a mesh of two axes waits.
   void set_syncs_copies(bool syncs) { syncs_copies_ = syncs; }
-  void set_divide_factor(std::optional<double> factor) { divide_factor_ = factor; }
-  void set_pinned(bool pinned) { pinned_ = pinned; }
+  void set_divide_factor(std::optional<double> factor);
+  void set_pinned(bool pinned);  // in the forward of its module, as hooks know it
   void set_reduced_hook(ReducedHook hook) { reduced_hook_ = std::move(hook); }
   // In place of the engine's messages; none: the engine's again.
   void set_own_gather(std::optional<OwnCollective> own) { own_gather_ = std::move(own); }
@@ -68,7 +76,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   std::vector<std::shared_ptr<ShardGroup>> prefetched(bool in_backward) const;
 
   void begin_unshard();
-  void unshard();
+  void unshard();  // for the program: the leaves are the whole until they are resharded
   void reshard();
   void reshard_after_forward();  // not where backward recomputes
   void reshard_after_backward();
@@ -76,9 +84,18 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
 
   void need_whole() override;
   void need_shards() override;
-  at::Tensor shards_for(const at::Tensor& whole) const override;
+  StandIn stand_in(size_t index, bool for_leaf) override { return members_[index].stand_in(for_leaf); }
+  const at::Tensor& shards_of_leaf(size_t index) const override { return members_[index].sharded(); }
+  bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const override {
+    return members_[index].is_handle_of_shards(tensor);
+  }
+  bool is_handle_of_whole(size_t index, const at::Tensor& tensor) const override {
+    return members_[index].is_handle_of_whole(tensor);
+  }
+  const std::string& name_of(size_t index) const override { return members_[index].name(); }
   void take_value(const at::Tensor& leaf, const at::Tensor& value) override;
   void hold(bool held) override;
+  bool is_shown() const override { return shown_; }
   bool is_pinned() const override { return pinned_; }
   bool is_held() const { return pinned_ || holds_ > 0; }
   bool lies_on(const DeviceMesh& mesh) const override;
@@ -95,6 +112,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   bool unused_as_zeros() const { return options_.unused_as_zeros; }
 
  private:
+  enum Word : int64_t { kGather = 0, kReduce = 1 };  // what the group is at
   struct Round {  // one reduction of the group
     std::vector<size_t> members;
     ShardsList parts;
@@ -102,12 +120,15 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
     bool finished = false;
   };
   void check_has_data() const;
+  void gather();
+  void show(bool whole);
   void wait_for_gathering();
   uint64_t version() const;
   bool all_came() const;
   bool waits_for_copies() const { return axes_.replicate && !syncs_copies_; }
   void reduce();
-  void own_memories(const TwoValues& member);
+  void own_memories(size_t index);
+  void disown_memories(const TwoValues& member) const;
   void reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts);
   void reduce_over_copies(Round& round);
   void divide(Round& round) const;
@@ -121,6 +142,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   ShardOrder& order_;
   int64_t user_ = 0;
   ShardGroupOptions options_;
+  std::vector<WeakTensor> buffers_;
   std::vector<TwoValues> members_;
   const char* cause_;
   bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, syncs_copies_ = true, pinned_ = false;
@@ -130,7 +152,9 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   std::optional<OwnCollective> own_gather_, own_reduce_;
   std::vector<std::weak_ptr<ShardGroup>> prefetched_[2];
 
-  bool whole_ = false;
+  bool whole_ = false;  // in memory
+  bool shown_ = false;  // and the leaves are the whole: see Note [One parameter, seen from outside]
+  bool asked_ = false;  // by unshard()
   ShardsList incoming_;  // of a gathering that is under way
   Wait gathering_;
   std::optional<KeptParts> kept_;
@@ -140,9 +164,11 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
 
   std::vector<bool> came_;       // by member: in this backward pass, and not yet reduced
   std::vector<bool> used_;       // there was a gradient to reduce since gradients were last written
-  std::vector<bool> used_last_;  // before that
   std::vector<Round> rounds_;
 };
+
+// Has a group keep buffers equal that belong to a module without a group. With `init_sync` they are taken from the first rank.
+void add_buffers(ShardGroup& group, const NamedTensors& buffers, bool init_sync);
 
 // A group for these parameters of a module, at work: all ranks of the mesh call it together. With `init_sync` the parameters are
 // taken from the first rank.

@@ -11,15 +11,33 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/end_of_backward.h"
 #include "intarsia/data_parallel/shard_group.h"
+#include "intarsia/data_parallel/shared_buffers.h"
 
 namespace intarsia {
+namespace {
+
+struct Orders {
+  std::mutex mutex;
+  std::map<const Lane*, std::unique_ptr<ShardOrder>> by_lane;
+};
+Orders& orders() {
+  static auto* all = new Orders;
+  return *all;
+}
+
+}  // namespace
+
 ShardOrder& ShardOrder::of(Lane& lane) {
-  static auto* mutex = new std::mutex;
-  static auto* orders = new std::map<const Lane*, std::unique_ptr<ShardOrder>>;
-  std::lock_guard lock(*mutex);
-  auto& order = (*orders)[&lane];
+  std::lock_guard lock(orders().mutex);
+  auto& order = orders().by_lane[&lane];
   if (!order) order = std::make_unique<ShardOrder>(lane);
   return *order;
+}
+
+bool ShardOrder::wrapped_somewhere(const torch::nn::Module& module) {
+  std::lock_guard lock(orders().mutex);
+  auto& all = orders().by_lane;
+  return std::any_of(all.begin(), all.end(), [&](auto& entry) { return entry.second->modules_.has(module); });
 }
 
 void ShardOrder::used(ShardGroup& group) {
@@ -126,8 +144,23 @@ void ShardOrder::close_step() {
   for (auto& group : groups) group->forget_step();
 }
 
+// A rank that alone has such a parameter says so in place of the next word.
+void ShardOrder::check_late_parameters() {
+  auto late = modules_.late_parameter();
+  if (late.empty()) return;
+  CauseScope cause("fully_shard", false);
+  try {
+    lane_.check_always(Lane::kNobody, Lane::kFailed);
+  } catch (...) {  // that others see an error as well
+  }
+  TORCH_CHECK_VALUE(false, "[fully_shard] ", late, " was registered after fully_shard was called: it is in no group, and ",
+                    "its gradient would differ between the ranks. Register parameters first, or list it in ",
+                    "ignored_parameters.");
+}
+
 void ShardOrder::write() {
   at::NoGradGuard no_grad;
+  check_late_parameters();
   for (auto& group : std::vector(touched_)) group->reduce_rest();
   for (auto* group : std::vector(groups_)) group->reduce_rest();
   if (reduced_.empty()) return;
@@ -141,6 +174,9 @@ void ShardOrder::write() {
     for (auto& member : group->members()) names.push_back(member.name());
     as_zeros = as_zeros && group->unused_as_zeros();
   }
+  SharedBuffers buffers;
+  for (auto& group : reduced_) buffers.add(group->buffers(), group->mesh());
+  mine.steps = buffers.fingerprint();
   Reports reports;
   reports.begin(lane_.axis(), mine);
   for (auto& group : reduced_) group->finish_reductions();
@@ -151,6 +187,7 @@ void ShardOrder::write() {
     group->write_gradients(reports, first);
     first += group->members().size();
   }
+  if (buffers.differ(reports)) buffers.take_first();
 }
 
 void ShardOrder::failed() {

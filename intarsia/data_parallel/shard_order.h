@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "intarsia/data_parallel/lane.h"
+#include "intarsia/data_parallel/wrapped_modules.h"
 
 namespace intarsia {
 
@@ -20,6 +21,8 @@ class ShardOrder {
  public:
   explicit ShardOrder(Lane& lane) : lane_(lane) {}
   static ShardOrder& of(Lane& lane);
+  // Whether fully_shard was called on a module that somebody owns, on whatever mesh.
+  static bool wrapped_somewhere(const torch::nn::Module& module);
 
   // In forward a whole is needed: the group before it may go.
   void used(ShardGroup& group);
@@ -34,6 +37,7 @@ class ShardOrder {
   void word(int64_t user, int64_t part);
   void came(ShardGroup* group);
   void gone(const ShardGroup* group);
+  WrappedModules& modules() { return modules_; }
   // The group is gathered: those that it names are begun, or else the one that came next in the last step.
   void gathered(ShardGroup& group, bool in_backward);
 
@@ -44,6 +48,7 @@ class ShardOrder {
   void failed();
   void close_step();
   void write();
+  void check_late_parameters();
 
   // The groups in the order of their gatherings, in this step and in the one before, for forward and for backward.
   struct Sequence {
@@ -52,6 +57,7 @@ class ShardOrder {
   };
 
   Lane& lane_;
+  WrappedModules modules_;
   std::vector<ShardGroup*> groups_;                   // all of them, in the order in which they came
   ShardGroup* last_ = nullptr;                        // used in forward
   Sequence sequences_[2];

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include "intarsia/comm/calls.h"
+#include "intarsia/core/keys.h"
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/data_parallel/set_data.h"
-#include "intarsia/data_parallel/terms_of_average.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -22,6 +24,12 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   storage->set_nbytes(bytes);
 }
 
+// What autograd has saved of the whole is out of date when the leaf is written.
+void share_version_counter(const at::Tensor& whole, const at::Tensor& leaf) {
+  namespace impl = torch::autograd::impl;
+  if (!leaf.is_inference()) impl::set_version_counter(whole, impl::version_counter(leaf));
+}
+
 }  // namespace
 
 TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
@@ -31,6 +39,8 @@ TwoValues::TwoValues(std::string name, const at::Tensor& leaf, const ShardingAxe
   TORCH_CHECK_VALUE(!leaf.grad().defined(), "[fully_shard] \"", name_, "\" has a gradient. Call zero_grad first.");
   at::NoGradGuard no_grad;
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
+  body_of(sharded_).origin = calls_on(rest_.shards->mesh()).add_new("fully_shard", rest_.shards, hash_of_form(*rest_.shards, sizes_));
+  share_version_counter(whole_, leaf);
 }
 
 void TwoValues::take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole) {
@@ -148,11 +158,59 @@ static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
   set_data_unwatched(leaf, value);
 }
 
-void TwoValues::become_whole() { set_value(leaf(), whole_); }
+// set_data drops the node of a leaf that changes its dtype, but a graph may have it.
+void TwoValues::show(const at::Tensor& value) {
+  auto tensor = leaf();
+  auto node = accumulator();
+  set_value(tensor, value);
+  if (node) remember_accumulator(tensor, node);
+}
 
-void TwoValues::become_shards() {
-  set_value(leaf(), sharded_);
+void TwoValues::show_whole() { show(whole_); }
+void TwoValues::show_shards() { show(sharded_); }
+void TwoValues::free_whole() {
   for (auto& memory : memories_) resize_storage(memory, 0);
+}
+
+// --- what ops get
+
+bool TwoValues::is_handle_of_shards(const at::Tensor& tensor) const {
+  if (!is_dtensor(tensor) || &layout_of(tensor) != &layout_of(sharded_) || tensor.sizes() != sharded_.sizes()) return false;
+  auto &own = body_of(sharded_).last_known_shards()[0], &other = body_of(tensor).last_known_shards()[0];
+  bool same_form = other.sizes() == own.sizes() && other.strides() == own.strides();
+  return same_form && other.storage_offset() == own.storage_offset();
+}
+
+bool TwoValues::is_handle_of_whole(const at::Tensor& tensor) const {
+  bool same_kind = is_dtensor(tensor) == is_dtensor(whole_) && tensor.scalar_type() == whole_.scalar_type();
+  if (!same_kind || tensor.sizes() != whole_.sizes() || tensor.strides() != whole_.strides()) return false;
+  if (is_dtensor(tensor)) return &layout_of(tensor) == &layout_of(whole_);
+  return is_per_rank(tensor) || tensor.storage_offset() == 0;
+}
+
+NodePtr TwoValues::accumulator() const {
+  auto node = accumulator_.lock();
+  return node ? node : torch::autograd::impl::try_get_grad_accumulator(leaf());
+}
+
+void TwoValues::remember_accumulator(const at::Tensor& holder, const NodePtr& node) {
+  accumulator_ = c10::weak_intrusive_ptr<torch::autograd::Node>(node);
+  torch::autograd::impl::set_grad_accumulator(holder, accumulator_);
+}
+
+StandIn TwoValues::stand_in(bool for_leaf) {
+  if (c10::InferenceMode::is_enabled()) return {whole_, nullptr};  // nothing is recorded, and no handle can be made
+  if (!for_leaf) return {whole_.variable_data(), nullptr};
+  auto tensor = leaf();
+  bool requires_grad = tensor.requires_grad();
+  if (whole_.requires_grad() != requires_grad) whole_.set_requires_grad(requires_grad);
+  if (!requires_grad || !at::GradMode::is_enabled()) return {whole_, nullptr};
+  auto node = accumulator();
+  if (!node) node = torch::autograd::impl::grad_accumulator(tensor);
+  node->mutable_input_metadata(0).set_grad_dtype(whole_.scalar_type());  // gradients come in the dtype of the whole
+  remember_accumulator(tensor, node);
+  remember_accumulator(whole_, node);
+  return {whole_, node};
 }
 
 // Where dtype or device change, the memory of the whole is made anew: what autograd has saved of the old one does not count any more.
@@ -161,19 +219,22 @@ void TwoValues::take_form_of(const at::Tensor& local) {
   auto meta = whole_follows_dtype_ ? local.dtype() : whole_.dtype();
   if (whole_.dtype() == meta && memories_[0].device() == local.device()) return;
   for (size_t m = 0; m < memories_.size(); ++m) memories_[m] = at::empty(memories_sizes_[m], local.options().dtype(meta));
+  accumulator_ = c10::weak_intrusive_ptr<torch::autograd::Node>(NodePtr());
   if (!is_dtensor(whole_)) {
     whole_ = make_whole(memories_[0].storage(), sizes_, whole_.strides(), meta);
-    return;
+    return share_version_counter(whole_, leaf());
   }
   auto note = body_of(whole_).note;
   auto body = c10::make_intrusive<DTensorBody>(Shards(memories_.begin(), memories_.end()), &layout_of(whole_));
   auto whole = wrap(std::move(body), sizes_, whole_.strides(), meta);
   if (note) attach_note(whole, note);
   whole_ = with_first_use_key(whole);
+  share_version_counter(whole_, leaf());
 }
 
 void TwoValues::replace(const at::Tensor& value) {
   at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard as_it_is(kFirstUseKey);  // what comes of a parameter is marked, but shards are not
   bool as_whole = is_dtensor(value) == is_dtensor(whole_) && (!is_dtensor(value) || &layout_of(value) == &layout_of(whole_));
   bool as_shards = is_dtensor(value) && mesh_of(value) == mesh_of(sharded_);
   TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(sizes_) && (as_whole || as_shards), "[fully_shard] \"", name_, "\" of shape ",
@@ -197,177 +258,8 @@ void TwoValues::replace(const at::Tensor& value) {
   sharded_ = with_first_use_key(sharded);
   take_form_of(first);
   leaf().unsafeGetTensorImpl()->bump_version();
-  become_shards();
-}
-
-Shards TwoValues::terms_of_gradient() const {
-  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of_gradient());
-  Shards terms;
-  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(gradient_, slot));
-  return terms;
-}
-
-// What is whole on every rank is sent to every rank.
-Shards TwoValues::parts_of_gradient(at::ScalarType dtype) const {
-  auto& axis = *axes_.shard;
-  Shards terms, parts;
-  if (gradient_.defined()) terms = terms_of_gradient();
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    auto grad = terms.empty() ? at::zeros(whole_sizes(slot), at::TensorOptions().dtype(dtype)) : terms[slot].to(dtype);
-    if (dim_ == 0) {
-      parts.push_back(grad.contiguous().view(-1));
-      continue;
-    }
-    std::vector<at::Tensor> pieces;
-    for (int64_t j = 0; j < axis.size(); ++j) pieces.push_back(piece(grad, j).reshape(-1));
-    parts.push_back(at::cat(pieces));
-  }
-  return parts;
-}
-
-Counts TwoValues::gradient_counts() const {
-  Counts counts;
-  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
-    auto& row = counts.emplace_back();
-    for (int64_t j = 0; j < axes_.shard->size(); ++j) row.push_back(c10::multiply_integers(local_sizes(slot, j)));
-  }
-  return counts;
-}
-
-at::Tensor TwoValues::dtensor_of(Shards locals, const Layout* layout) const {
-  auto dtype = locals[0].dtype();
-  return wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, sharded_.strides(), dtype);
-}
-
-void TwoValues::add_gradient(const Shards& parts, bool pending) {
-  at::NoGradGuard no_grad;
-  Shards locals;
-  for (size_t slot = 0; slot < parts.size(); ++slot) {
-    locals.push_back(parts[slot].to(dtype_).view(local_sizes(slot, axes_.shard->position(slot))));
-  }
-  auto grad = dtensor_of(std::move(locals), pending ? pending_over_copies() : &layout_of(sharded_));
-  auto tensor = leaf();
-  if (!pending) grad = after_tensor_hooks(tensor, grad);
-  tensor.grad().defined() ? tensor.mutable_grad().add_(grad) : tensor.mutable_grad() = grad;
-}
-
-// --- gradients that wait
-
-static const Layout* with_average(const Layout& layout, const std::vector<int64_t>& axes) {
-  auto placements = settled(layout.placements());
-  for (auto axis : axes) placements[axis] = Partial(ReduceOp::avg);
-  return layout.with(placements);
-}
-
-const Layout* TwoValues::layout_of_gradient() const { return with_average(*rest_.whole, rest_.data_of_whole); }
-const Layout* TwoValues::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
-const Layout* TwoValues::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
-
-static uint64_t version_of(const at::Tensor& grad) { return is_dtensor(grad) ? body_of(grad).version() : grad._version(); }
-
-static bool is_laid_out(const at::Tensor& grad, const Layout* layout) {
-  return grad.defined() && is_dtensor(grad) && &layout_of(grad) == layout;
-}
-
-Shards TwoValues::take_pending_over_copies() {
-  auto tensor = leaf();
-  if (!axes_.replicate || !is_laid_out(tensor.grad(), pending_over_copies())) return {};
-  Shards terms;
-  for (auto& term : shards_of(tensor.grad())) terms.push_back(term.reshape(-1));
-  tensor.mutable_grad() = at::Tensor();
-  return terms;
-}
-
-bool TwoValues::has_pending() const {
-  auto grad = leaf().grad();
-  return is_laid_out(grad, pending_layout()) || (beside_ && grad.defined() && beside_->tensor.lock().is_same(grad));
-}
-
-bool TwoValues::fetch_pending() {
-  auto tensor = leaf();
-  auto& grad = tensor.mutable_grad();
-  if (is_laid_out(grad, pending_layout())) {
-    auto terms = shards_of(grad);
-    bool one = terms.size() == 1;
-    if (!is_dtensor(whole_)) {
-      gradient_ = one ? terms[0] : per_rank(std::move(terms));
-    } else {
-      gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
-    }
-    grad = at::Tensor();
-  } else if (beside_) {
-    bool same = grad.defined() && beside_->tensor.lock().is_same(grad);
-    if (!same) drop_gradient();  // zero_grad was called
-    TORCH_CHECK(!same || version_of(grad) == beside_->version, "[fully_shard] the gradient of \"", name_,
-                "\" was changed while another one, not reduced yet, adds up. Change gradients after a pass with sync, or take ",
-                "them away with zero_grad(set_to_none).");
-  }
-  beside_.reset();
-  return gradient_.defined();
-}
-
-void TwoValues::show_as_pending(std::optional<at::ScalarType> dtype) {
-  at::NoGradGuard no_grad;
-  if (!gradient_.defined()) return;
-  if (dtype) to_dtype(*dtype);
-  auto tensor = leaf();
-  if (tensor.grad().defined()) {
-    beside_ = Seen{tensor.grad(), version_of(tensor.grad())};
-    return;
-  }
-  auto terms = terms_of_gradient();
-  for (size_t slot = 0; slot < terms.size(); ++slot) {
-    bool shared = slot > 0 && terms[slot].is_same(terms[0]);  // one value that stands for all simulated ranks
-    terms[slot] = shared ? terms[slot].clone(at::MemoryFormat::Contiguous) : terms[slot].contiguous();
-  }
-  tensor.mutable_grad() = dtensor_of(std::move(terms), pending_layout());
-  drop_gradient();
-}
-
-void TwoValues::to_dtype(at::ScalarType dtype) {
-  if (gradient_.scalar_type() == dtype) return;
-  if (!is_spread()) return void(gradient_ = gradient_.to(dtype));
-  Shards terms;  // each by itself: what is pending stays so
-  for (auto& term : shards_of(gradient_)) terms.push_back(term.to(dtype));
-  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
-}
-
-void TwoValues::add_terms(const at::Tensor& grad) {
-  if (!grad.defined()) return;
-  at::NoGradGuard no_grad;
-  auto terms = terms_of_average(name_, grad, *rest_.whole, rest_.data_of_whole, !axes_.on_full_mesh);
-  for (size_t slot = 0; gradient_.defined() && slot < terms.size(); ++slot) {
-    terms[slot] = shards_of(gradient_)[slot] + terms[slot];
-  }
-  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
-}
-
-// Terms are not lent, but added when the gradient is taken: what comes may be a sum, a value, or another kind.
-void TwoValues::lend_gradient() {
-  fetch_pending();
-  auto tensor = leaf();
-  own_gradient_ = tensor.grad();
-  tensor.mutable_grad() = is_spread() ? at::Tensor() : std::move(gradient_);
-  if (!is_spread()) gradient_ = at::Tensor();
-  lent_ = true;
-}
-
-at::Tensor TwoValues::take_back() {
-  auto tensor = leaf();
-  auto grad = tensor.grad();
-  tensor.mutable_grad() = std::move(own_gradient_);
-  own_gradient_ = at::Tensor();
-  lent_ = false;
-  return grad;
-}
-
-void TwoValues::take_gradient() {
-  auto grad = take_back();
-  is_spread() ? add_terms(grad) : void(gradient_ = grad);
-}
-
-void TwoValues::end_loan() {
-  if (lent_) take_back(), drop_gradient();
+  show_shards();
+  free_whole();
 }
 
 }  // namespace intarsia

@@ -9,6 +9,7 @@
 
 #include "intarsia/core/shards.h"
 #include "intarsia/data_parallel/at_rest.h"
+#include "intarsia/data_parallel/handles.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 
 namespace intarsia {
@@ -23,6 +24,8 @@ class TwoValues {
   at::Tensor leaf() const { return leaf_.lock(); }
   const std::vector<at::Tensor>& memories() const { return memories_; }  // of the whole
   const at::Tensor& sharded() const { return sharded_; }
+  bool is_handle_of_shards(const at::Tensor& tensor) const;  // and not a part of them
+  bool is_handle_of_whole(const at::Tensor& tensor) const;   // the same
   uint64_t version() const;  // goes up when shards are written, by whatever handle
   bool has_data() const { return !memories_[0].is_meta(); }
   at::ScalarType dtype() const { return dtype_; }  // of the shards
@@ -35,8 +38,14 @@ class TwoValues {
   void arrived(const Shards& incoming);
   at::Tensor place_in(size_t memory) const;  // the memory of the whole, which gets room if it has none
 
-  void become_whole();
-  void become_shards();  // and free the memory of the whole
+  // What ops get in place of the leaf, or of another handle of its shards, while the memory of the whole is there.
+  StandIn stand_in(bool for_leaf);
+  NodePtr accumulator() const;  // of the leaf's gradient, if a graph has one
+
+  // What the leaf is for those who look at it. Ops do not ask: see Note [One parameter, seen from outside].
+  void show_whole();
+  void show_shards();
+  void free_whole();
   // The shards become those of `value`, of any dtype: a whole one, or one that is laid out as the shards or as the whole are.
   void replace(const at::Tensor& value);
 
@@ -51,13 +60,15 @@ class TwoValues {
   // Note [Gradients that wait]
   // Without sync, gradients of the whole add up on each rank. The leaf shows their sum as what it is: a distributed tensor
   // whose average is pending, [P(avg)]. So zero_grad takes it away, an optimizer reads the right value, and the next pass
-  // with sync reduces it. If the leaf has a reduced gradient besides, the sum is kept here, as long as that one is not changed.
+  // with sync reduces it. A reduced gradient that the leaf has by then becomes a part of the sum: see add_reduced.
 
   // The gradient of the whole, while a backward pass adds up: it takes the place of the leaf's own.
   void lend_gradient();
   void take_gradient();
   void end_loan();  // of a pass that failed before it took the gradient
   void show_as_pending(std::optional<at::ScalarType> dtype);
+  // A term times this is one of the average over all ranks: not 1 where gradients are divided by another number.
+  void set_average_scale(double scale) { average_scale_ = scale; }
   bool has_pending() const;
   bool fetch_pending();  // what earlier passes have added up becomes the gradient of the whole; false if there is nothing
   void drop_gradient() { gradient_ = at::Tensor(); }
@@ -65,6 +76,8 @@ class TwoValues {
   at::ScalarType gradient_dtype() const { return gradient_.defined() ? gradient_.scalar_type() : whole_.scalar_type(); }
 
  private:
+  void show(const at::Tensor& value);
+  void remember_accumulator(const at::Tensor& holder, const NodePtr& node);
   at::Tensor piece(const at::Tensor& whole, int64_t member) const;
   const std::vector<int64_t>& whole_sizes(size_t slot) const { return memories_sizes_[memories_sizes_.size() == 1 ? 0 : slot]; }
   std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
@@ -78,6 +91,7 @@ class TwoValues {
   Shards terms_of_gradient() const;
   void to_dtype(at::ScalarType dtype);
   void add_terms(const at::Tensor& grad);
+  void add_reduced(Shards& terms, const at::Tensor& grad) const;
   at::Tensor take_back();  // what the leaf's gradient has become while it was lent
   at::Tensor dtensor_of(Shards locals, const Layout* layout) const;
 
@@ -96,11 +110,8 @@ class TwoValues {
   at::Tensor gradient_;         // of the whole; per rank in a simulation; see Note [Terms of an average]
   at::Tensor own_gradient_;     // of the leaf, while it is lent
   bool lent_ = false;
-  struct Seen {
-    WeakTensor tensor;
-    uint64_t version;
-  };
-  std::optional<Seen> beside_;  // the reduced gradient of the leaf, while a sum waits here
+  double average_scale_ = 1;
+  c10::weak_intrusive_ptr<torch::autograd::Node> accumulator_{NodePtr()};
 };
 
 }  // namespace intarsia

@@ -1,5 +1,6 @@
 #include "intarsia/debug/explain.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -33,19 +34,27 @@ struct ImaginedCall {
   std::vector<const Layout*> layouts;
 };
 
+// The op that the arguments are for: the functional one in place of one with out tensors.
+const c10::OperatorHandle& asked_op(const Op& op) { return op.is_out ? op.functional : op.handle; }
+
+const Layout* imagined_layout(const Imagined& imagined, const DeviceMesh& mesh) {
+  auto placements = normalized(imagined.placements, imagined.shape.size(), "explain");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) <= mesh.ndim(), "[explain] ", str(placements), " has ",
+                    placements.size(), " placements, but ", mesh.text(), " has ", mesh.ndim(), " axes.");
+  placements.resize(mesh.ndim(), Replicate());
+  return Layout::get(mesh, placements);
+}
+
 ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const DeviceMesh& mesh,
                      const std::map<std::string, c10::IValue>& arguments) {
   ImaginedCall call;
-  auto& schema = op.functional.schema();
+  auto& schema = asked_op(op).schema();
   size_t next = 0;
   auto take = [&] {
     auto& imagined = given[next++];
-    auto placements = normalized(imagined.placements, imagined.shape.size(), "explain");
-    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) <= mesh.ndim(), "[explain] ", str(placements), " has ",
-                      placements.size(), " placements, but ", mesh.text(), " has ", mesh.ndim(), " axes.");
-    placements.resize(mesh.ndim(), Replicate());
-    call.layouts.push_back(Layout::get(mesh, placements));
-    call.tensors.push_back(at::empty(imagined.shape, at::TensorOptions().device(at::kMeta).dtype(imagined.dtype)));
+    call.layouts.push_back(imagined.defined ? imagined_layout(imagined, mesh) : nullptr);
+    auto options = at::TensorOptions().device(at::kMeta).dtype(imagined.dtype);
+    call.tensors.push_back(imagined.defined ? at::empty(imagined.shape, options) : at::Tensor());
     return call.tensors.back();
   };
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -53,7 +62,8 @@ ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const Dev
     if (auto named = arguments.find(argument.name()); named != arguments.end()) {
       call.args.push_back(named->second);
     } else if (op.kinds[i] == ArgKind::tensor && next < given.size()) {
-      call.args.emplace_back(take());
+      auto tensor = take();
+      call.args.push_back(tensor.defined() ? c10::IValue(tensor) : c10::IValue());
     } else if (op.kinds[i] == ArgKind::tensor_list) {
       c10::List<at::Tensor> list;
       while (next < given.size()) list.push_back(take());
@@ -91,43 +101,61 @@ std::string plans_of(const Choice& choice, const ImaginedCall& call) {
 
 }  // namespace
 
+namespace {
+
+const std::map<std::string, at::ScalarType>& dtypes() {
+  static const std::map<std::string, at::ScalarType> names = {
+      {"float", at::kFloat},       {"float32", at::kFloat},   {"double", at::kDouble},       {"float64", at::kDouble},
+      {"half", at::kHalf},         {"float16", at::kHalf},    {"bfloat16", at::kBFloat16},   {"long", at::kLong},
+      {"int64", at::kLong},        {"int", at::kInt},         {"int32", at::kInt},           {"short", at::kShort},
+      {"int16", at::kShort},       {"char", at::kChar},       {"int8", at::kChar},           {"byte", at::kByte},
+      {"uint8", at::kByte},        {"bool", at::kBool},       {"cfloat", at::kComplexFloat},
+          {"complex64", at::kComplexFloat},
+      {"cdouble", at::kComplexDouble}, {"complex128", at::kComplexDouble}};
+  return names;
+}
+
+std::string trimmed(const std::string& text) {
+  auto first = text.find_first_not_of(' '), last = text.find_last_not_of(' ');
+  return first == text.npos ? "" : text.substr(first, last - first + 1);
+}
+
+// Takes the dtype from the end of a text, if it ends with one. A word that is no dtype stays: it is read as a
+// placement.
+at::ScalarType take_dtype(std::string& text) {
+  auto space = text.find_last_of(' ');
+  auto word = space == text.npos ? text : text.substr(space + 1);
+  auto known = dtypes().find(word);
+  if (known == dtypes().end()) return at::kFloat;
+  text = space == text.npos ? "" : trimmed(text.substr(0, space));
+  return known->second;
+}
+
+}  // namespace
+
 Imagined parse_imagined(std::string_view text) {
+  Imagined result;
+  if (text == "none") return result.defined = false, result;
   auto open = text.find('['), close = text.find(']');
   TORCH_CHECK_VALUE(open != text.npos && close != text.npos && open < close, "[explain] cannot read the tensor \"", text,
-                    "\". Write its shape and placements, as in \"[8, 12] S(0), R\".");
-  Imagined result;
+                    "\". Write its shape, placements and dtype, as in \"[8, 12] S(0), R\" or \"[8] S(0) long\".");
   std::stringstream shape(std::string(text.substr(open + 1, close - open - 1)));
   std::string extent;
   while (std::getline(shape, extent, ',')) result.shape.push_back(std::stoll(extent));
-  auto rest = std::string(text.substr(close + 1));
-  if (auto first = rest.find_first_not_of(' '); first != rest.npos) {
-    rest = rest.substr(first);
-    result.placements = parse_placements(rest[0] == '[' ? rest : "[" + rest + "]");
-  }
+  auto rest = trimmed(std::string(text.substr(close + 1)));
+  result.dtype = take_dtype(rest);
+  if (!rest.empty()) result.placements = parse_placements(rest[0] == '[' ? rest : "[" + rest + "]");
   return result;
 }
 
 namespace {
 
-// What the op itself moves along a cut: dispatch runs the call without data.
-std::string moves_along(const RehearsedCall& rehearsed) {
-  std::string text;
-  for (auto& event : rehearsed.moves) text += "along the cut: " + str(event) + "\n";
-  return text;
-}
-
-// Some ops of LibTorch that ways and joint calls are made of cannot run without data.
-void explain_along(const Op& op, const ImaginedCall& call, const DeviceMesh& mesh, Explanation& result) {
-  try {
-    auto rehearsed = rehearse(op.functional, call.args, call.layouts, mesh);
-    if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
-    result.collectives = moves_along(rehearsed);
-  } catch (const c10::Error& error) {
-    bool lacks_data = dynamic_cast<const c10::NotImplementedError*>(&error) ||
-                      std::string_view(error.what_without_backtrace()).find("not allocated yet") != std::string_view::npos;
-    if (!lacks_data) throw;
-    TORCH_CHECK(!result.chosen.empty(), "[explain] ", op.name, " runs along a cut, and cannot be rehearsed without data.");
-    result.collectives += "along the cut: what windows need of other ranks, which cannot be told without data\n";
+// What dispatch moves when it runs the call on a stage.
+void explain_rehearsed(const RehearsedCall& rehearsed, const ImaginedCall& call, Explanation& result) {
+  if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
+  result.collectives = "";
+  for (auto& event : rehearsed.moves) {
+    result.collectives += (result.along ? "along the cut: " : event.op + ": ") + str(event) + "\n";
   }
 }
 
@@ -152,33 +180,62 @@ void explain_rows(const Question& question, const ImaginedCall& call, Explanatio
   if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
 }
 
+// The forms of the results, if rows decide the call: it has a rule, no way of its own, and writes to nothing.
+std::optional<std::vector<TensorForm>> forms_for_rows(const Op& op, const ImaginedCall& call,
+                                                      const std::vector<TensorForm>& inputs) {
+  bool writes = !op.is_out && !op.written.empty();
+  if (!op.rule || op.way || op.changes_form || op.is_random || writes ||
+      way_for(op, call.args, call.layouts)) return std::nullopt;
+  return forms_of_results({op.functional, op.functional, op.rule, call.args, inputs});
+}
+
+const char* how_it_runs(const Op& op, const RehearsedCall& rehearsed) {
+  auto& whole = rehearsed.fallbacks;
+  bool is_whole = std::find(whole.begin(), whole.end(), op.name) != whole.end();
+  if (is_whole) return "  It has no rule: it runs on whole tensors.\n";
+  if (op.planner || op.way) return "  It runs along the cut, by other ops and collectives of its own.\n";
+  return op.rule ? "" : "  It is made of other ops, each of which is decided by itself.\n";
+}
+
+void describe_inputs(const ImaginedCall& call, std::ostream& text) {
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    auto& tensor = call.tensors[i];
+    if (!tensor.defined()) continue;
+    text << "  input " << i << ": " << tensor.sizes() << " " << str(call.layouts[i]->placements());
+    if (tensor.scalar_type() != at::kFloat) text << " " << tensor.scalar_type();
+    text << "\n";
+  }
+}
+
 }  // namespace
 
 Explanation explain(const std::string& name, const std::vector<Imagined>& given, const DeviceMesh& mesh,
                     const std::map<std::string, c10::IValue>& arguments) {
+  start();
   Op op(find_op(name));
   auto call = imagine(op, given, mesh, arguments);
   std::vector<TensorForm> inputs;
   for (auto& tensor : call.tensors) inputs.push_back(form_of(tensor));
   Explanation result;
   std::ostringstream text;
-  text << op.name << "  " << (op.rule ? "[" + op.rule->family + "]" : op.planner || op.way ? "" : "has no rule: it runs on whole tensors")
-       << " on " << mesh.text() << "\n";
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined) continue;
-    text << "  input " << i << ": " << at::IntArrayRef(inputs[i].sizes) << " " << str(call.layouts[i]->placements()) << "\n";
-  }
-  if (op.way || way_for(op, call.args, call.layouts)) {
-    result.along = true;
-    text << "  It runs along the cut, by other ops and collectives of its own.\n";
-  } else {
-    auto outputs = forms_of_results({op.functional, op.functional, op.rule, call.args, inputs});
-    TORCH_CHECK(outputs, "[explain] ", op.name, " cannot tell its result's shape without data.");
+  text << op.name << (op.rule ? "  [" + op.rule->family + "]" : "") << " on " << mesh.text() << "\n";
+  describe_inputs(call, text);
+  auto outputs = forms_for_rows(op, call, inputs);
+  if (outputs) {
     OpCall seen{op.functional.schema(), call.args, inputs, *outputs};
     explain_rows({op.rule, seen, mesh, call.layouts, -1}, call, result, text);
   }
-  if (result.along) explain_along(op, call, mesh, result);
+  auto rehearsed = rehearse(asked_op(op), call.args, call.layouts, mesh);
+  if (!outputs) {
+    text << how_it_runs(op, rehearsed);
+    result.along = op.planner || op.way;
+  }
+  if (!outputs || result.along) explain_rehearsed(rehearsed, call, result);
+  result.moves = rehearsed.moves;
+  result.needs_data = rehearsed.with_data;
+  if (rehearsed.with_data) text << "  It needs data. This is what it does with ones, and zeros for whole numbers.\n";
   text << "\n" << (result.collectives.empty() ? "Nothing moves.\n" : result.collectives);
+  if (!outputs) text << "Result: " << result.chosen.substr(result.chosen.find(" -> ") + 4) << "\n";
   result.text = text.str();
   return result;
 }

@@ -1,5 +1,9 @@
 #pragma once
 // What dispatch would do with a call, without doing it: the candidate rows, their costs, the choice, the collectives.
+//
+// Rows are those of `choices`, from which dispatch takes the first legal one. Everything else (ops made of other ops,
+// ops along a sharded dim, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors
+// without data.
 
 #include <map>
 #include <string>
@@ -7,6 +11,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "intarsia/comm/trace.h"
 #include "intarsia/core/layout.h"
 
 namespace intarsia {
@@ -16,17 +21,21 @@ struct Imagined {
   std::vector<int64_t> shape;
   Placements placements;  // missing axes at the end are replicated
   c10::ScalarType dtype = c10::kFloat;
+  bool defined = true;  // false: an optional tensor that is left out
 };
 
-// "[8, 12] S(0), R", with "f32"-like dtypes left out: float.
+// "[8, 12] S(0), R", "[8] S(0) long", "[8, 12] double", or "none" for a tensor that is left out. Without a dtype it is
+// float.
 Imagined parse_imagined(std::string_view text);
 
 struct Explanation {
   std::string text;         // the whole story
   std::string chosen;       // [S(0)], [R] -> [S(0)]
-  std::string collectives;  // what moves: a plan per input, or what the op moves along a cut; empty if nothing does
+  std::string collectives;  // what moves: a plan per input, or what the op itself moves; empty if nothing does
   double cost = 0;
   bool along = false;       // the op runs along a cut, and moves parts by itself
+  bool needs_data = false;  // it was rehearsed with ones, and zeros for whole numbers: other values may move otherwise
+  std::vector<CommEvent> moves;  // the same as events, with bytes: as dispatch would record them
 };
 
 // `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are other

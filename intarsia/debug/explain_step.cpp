@@ -211,8 +211,9 @@ at::Tensor sum_of(const Values& results) {
   return sum;
 }
 
-StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const MakeParallel& make,
+StepExplanation explain(ModuleRef target, const DeviceMesh& mesh, const MakeParallel& make,
                         const std::vector<Imagined>& inputs, const TrainingStep& step) {
+  auto& module = *target;
   check_is_plain(module);
   RehearsalScope rehearses;
   NoDataMemory memory;
@@ -241,7 +242,7 @@ StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const
   return result;
 }
 
-StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const ParallelPlan& plan,
                         const std::vector<Imagined>& inputs, const TrainingStep& step) {
   return explain(module, mesh, [&](const DeviceMesh& stage) { parallelize_module(module, stage, plan); }, inputs, step);
 }

@@ -2,9 +2,9 @@
 // What one training step of a parallel model would do, without running it: how parameters and activations lie, what would be
 // sent, and how much memory a rank would need.
 
+#include <concepts>
 #include <functional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -57,12 +57,12 @@ using MakeParallel = std::function<void(const DeviceMesh& mesh)>;
 // replicate it is run twice, and the second time is told: groups know by then what comes next.
 //   explain(*model, mesh, [&](auto& mesh) { fully_shard(*model, mesh["dp"]); }, {{{2, 16}, {}, torch::kLong}},
 //           [&](auto& in) { return model(in[0]).sum(); }).text();
-StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const MakeParallel& make,
+StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const MakeParallel& make,
                         const std::vector<Imagined>& inputs, const TrainingStep& step);
 
 // The same after parallelize_module with this plan.
 //   explain(*model, mesh, plan, {{{2, 16}, {}, torch::kLong}}, [&](auto& in) { return model(in[0]).sum(); }).text();
-StepExplanation explain(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const ParallelPlan& plan,
                         const std::vector<Imagined>& inputs, const TrainingStep& step);
 
 // The sum of all results that have gradients.
@@ -100,26 +100,29 @@ TrainingStep forward_and_sum(Impl& module) {
   };
 }
 
-// The same for holders, whose forward is the step.
+// The same for modules whose forward is the step, given as themselves, by a holder or by a shared pointer.
 //   explain(model, mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}}, {{{12, 10}}}).text();
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
+template <std::derived_from<torch::nn::Module> Impl>
+StepExplanation explain(Impl& module, const DeviceMesh& mesh, const ParallelPlan& plan, const std::vector<Imagined>& inputs) {
+  return explain(ModuleRef(module), mesh, plan, inputs, forward_and_sum(module));
+}
+template <std::derived_from<torch::nn::Module> Impl>
+StepExplanation explain(Impl& module, const DeviceMesh& mesh, const MakeParallel& make, const std::vector<Imagined>& inputs) {
+  return explain(ModuleRef(module), mesh, make, inputs, forward_and_sum(module));
+}
+template <ModuleOwner Holder>
 StepExplanation explain(const Holder& holder, const DeviceMesh& mesh, const ParallelPlan& plan,
                         const std::vector<Imagined>& inputs) {
-  auto& module = const_cast<std::remove_const_t<std::remove_reference_t<decltype(*holder)>>&>(*holder);
-  return explain(static_cast<torch::nn::Module&>(module), mesh, plan, inputs, forward_and_sum(module));
+  return explain(*ModuleRef::address_in(holder), mesh, plan, inputs);
 }
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
+template <ModuleOwner Holder>
 StepExplanation explain(const Holder& holder, const DeviceMesh& mesh, const MakeParallel& make,
                         const std::vector<Imagined>& inputs) {
-  auto& module = const_cast<std::remove_const_t<std::remove_reference_t<decltype(*holder)>>&>(*holder);
-  return explain(static_cast<torch::nn::Module&>(module), mesh, make, inputs, forward_and_sum(module));
+  return explain(*ModuleRef::address_in(holder), mesh, make, inputs);
 }
 
 // On the mesh of the innermost MeshScope.
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
+template <ModuleOwner Holder>
 StepExplanation explain(const Holder& holder, const ParallelPlan& plan, const std::vector<Imagined>& inputs) {
   return explain(holder, current_mesh("explain"), plan, inputs);
 }

@@ -48,9 +48,9 @@ std::string ModuleTrace::Entry::place() const {
   return module.empty() ? "the module itself" : module;
 }
 
-ModuleTrace::ModuleTrace(torch::nn::Module& module) : state_(std::make_shared<State>()) {
-  attach(module, "");
-  for (auto& item : module.named_modules("", false)) attach(*item.value(), item.key());
+ModuleTrace::ModuleTrace(ModuleRef module) : state_(std::make_shared<State>()) {
+  attach(*module, "");
+  for (auto& item : module->named_modules("", false)) attach(*item.value(), item.key());
   add_recorder(this);
 }
 

@@ -7,6 +7,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/nn/hooks.h"
+#include "intarsia/nn/module_ref.h"
 
 namespace intarsia {
 
@@ -21,7 +22,7 @@ std::string str(Phase phase);
 // running. Records while it lives. For one thread.
 class ModuleTrace final : public Recorder {
  public:
-  explicit ModuleTrace(torch::nn::Module& module);
+  explicit ModuleTrace(ModuleRef module);
   ~ModuleTrace() override;
   ModuleTrace(const ModuleTrace&) = delete;
   ModuleTrace& operator=(const ModuleTrace&) = delete;

@@ -11,36 +11,38 @@
 namespace intarsia {
 namespace {
 
+constexpr int64_t kSmall = 1 << 20;  // elements of all tensors together that may be made for a rehearsal
+
 struct Moves final : Recorder {
   Moves() { add_recorder(this); }
   ~Moves() override { remove_recorder(this); }
   void on_comm(const CommEvent& event) override { events.push_back(event); }
-  void on_fallback(const FallbackEvent&) override {}
+  void on_fallback(const FallbackEvent& event) override { fallbacks.push_back(event.op); }
   std::vector<CommEvent> events;
+  std::vector<std::string> fallbacks;
 };
 
 // The tensor as it would lie on the stage, which has the shape of the mesh that is asked about.
-at::Tensor on_stage(const at::Tensor& tensor, const Layout& asked, const DeviceMesh& stage) {
+at::Tensor on_stage(const at::Tensor& tensor, const Layout& asked, const DeviceMesh& stage, bool with_data) {
   auto* layout = Layout::get(stage, asked.placements());
+  auto options = with_data ? tensor.options().device(stage.device_type()) : tensor.options();
   Shards shards;
   for (auto& slot : stage.slots()) {
-    shards.push_back(at::empty(local_shape(*layout, tensor.sizes(), slot.coordinate), tensor.options()));
+    auto shape = local_shape(*layout, tensor.sizes(), slot.coordinate);
+    // Whole numbers are places, classes or lengths: zero is one of the first two, and a length may be it.
+    bool fraction = tensor.is_floating_point() || tensor.is_complex();
+    auto value = [&] { return fraction ? at::ones(shape, options) : at::zeros(shape, options); };
+    shards.push_back(with_data ? value() : at::empty(shape, options));
   }
   return wrap(std::move(shards), layout, tensor.sizes(), tensor.strides(), tensor.dtype());
 }
 
-}  // namespace
-
-RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args, const std::vector<const Layout*>& layouts,
-                       const DeviceMesh& mesh) {
-  start();
-  RehearsalScope rehearses;
-  auto world = simulate(mesh.size());
-  auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
+void put_on_stage(std::vector<c10::IValue>& args, const std::vector<const Layout*>& layouts, const DeviceMesh& stage,
+                  bool with_data) {
   size_t next = 0;
   auto take = [&](const at::Tensor& tensor) {
     while (!layouts[next]) ++next;  // a tensor that was left out
-    return on_stage(tensor, *layouts[next++], stage);
+    return on_stage(tensor, *layouts[next++], stage, with_data);
   };
   for (auto& arg : args) {
     if (arg.isTensor()) {
@@ -51,13 +53,21 @@ RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> a
       arg = list;
     }
   }
+}
+
+RehearsedCall run_on_stage(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
+                           const std::vector<const Layout*>& layouts,
+                           const DeviceMesh& mesh, bool with_data) {
+  auto world = simulate(mesh.size());
+  auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
+  put_on_stage(args, layouts, stage, with_data);
   Moves moves;
-  OpWatch watch([](const SeenOp&) {});
   at::NoGradGuard no_grad;
   op.callBoxed(args);
   RehearsedCall result;
   auto note = [&](const at::Tensor& tensor) {
     result.out.push_back(is_dtensor(tensor) ? Layout::get(mesh, placements_of(tensor)) : nullptr);
+    if (is_dtensor(tensor)) body_of(tensor).shards();  // what is on its way arrives
   };
   for (auto& value : args) {
     if (value.isTensor()) note(value.toTensor());
@@ -65,8 +75,36 @@ RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> a
       for (const at::Tensor& tensor : value.toTensorList()) note(tensor);
     }
   }
+  result.with_data = with_data;
   result.moves = std::move(moves.events);
+  result.fallbacks = std::move(moves.fallbacks);
   return result;
+}
+
+int64_t elements_of(const std::vector<c10::IValue>& args) {
+  int64_t count = 0;
+  for (auto& arg : args) {
+    if (arg.isTensor()) count += arg.toTensor().numel();
+    if (!arg.isTensorList()) continue;
+    for (const at::Tensor& tensor : arg.toTensorList()) count += tensor.numel();
+  }
+  return count;
+}
+
+}  // namespace
+
+RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
+                       const std::vector<const Layout*>& layouts,
+                       const DeviceMesh& mesh) {
+  start();
+  try {
+    RehearsalScope rehearses;
+    OpWatch watch([](const SeenOp&) {});
+    return run_on_stage(op, args, layouts, mesh, false);
+  } catch (const c10::Error&) {  // of the caller's, or for lack of data
+    if (elements_of(args) > kSmall) throw;
+  }
+  return run_on_stage(op, args, layouts, mesh, true);
 }
 
 }  // namespace intarsia

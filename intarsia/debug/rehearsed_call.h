@@ -14,10 +14,14 @@ namespace intarsia {
 struct RehearsedCall {
   std::vector<const Layout*> out;  // on `mesh`; null for what is no distributed tensor
   std::vector<CommEvent> moves;
+  // It ran on ones, and on zeros for whole numbers. Other values may move otherwise.
+  bool with_data = false;
+  std::vector<std::string> fallbacks;  // ops without a rule that ran on whole tensors
 };
 
 // Dispatch itself runs the call, on a simulated world. `layouts` are those of the tensors among `args`, in order, on `mesh`;
-// the tensors themselves are on the meta device.
+// the tensors themselves are on the meta device. If an op cannot run without data, and the tensors are small, it gets
+// ones.
 RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args, const std::vector<const Layout*>& layouts,
                        const DeviceMesh& mesh);
 

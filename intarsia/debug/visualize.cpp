@@ -187,7 +187,8 @@ std::string describe(const at::Tensor& tensor) {
   return form + " " + str(layout_of(tensor)) + ": " + local_shapes(tensor);
 }
 
-std::string describe(const torch::nn::Module& module) {
+std::string describe(ConstModuleRef given) {
+  auto& module = *given;
   TextTable table({"name", "shape", "dtype", "placements", "local shape"});
   auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined()) return;

@@ -5,9 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace torch::nn {
-class Module;
-}
+#include "intarsia/nn/module_ref.h"
 
 namespace intarsia {
 
@@ -25,7 +23,7 @@ std::string visualize_sharding(const at::Tensor& tensor, bool colour = false);
 //   name       shape    dtype  placements  local shape
 //   fc.weight  [5, 3]   Float  [S(0)]      [2, 3] on 0-1, [1, 3] on 2, [0, 3] on 3
 // In data parallelism it is followed by one of the groups and replicas, see groups_table.
-std::string describe(const torch::nn::Module& module);
+std::string describe(ConstModuleRef module);
 
 // The line of a single tensor, plain ones included: [5, 3] Float [S(0)] on DeviceMesh(cpu, tp=4): [2, 3] on 0-1, ...
 std::string describe(const at::Tensor& tensor);

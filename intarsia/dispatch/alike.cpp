@@ -9,7 +9,9 @@
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/sub_ops.h>
 
+#include "intarsia/comm/mixed.h"
 #include "intarsia/dispatch/kernel_list.h"
+#include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/tensor/body.h"
@@ -37,6 +39,9 @@ const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
 }
 const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
 
+void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) { operands.add(body_of(argument).origin); }
+void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mixed(numbers, bits_of(argument)); }
+
 template <class AtenOp, class Schema = typename AtenOp::schema>
 struct Alike;
 
@@ -45,12 +50,28 @@ struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
   static at::Tensor& run(at::Tensor& self, Args... args) {
     if (C10_LIKELY(!OpWatch::open()) && is_dtensor(self) && self.is_floating_point() &&
         self.is_non_overlapping_and_dense() && !body_of(self).layout->has_partial()) {
-      if (run_local(self, local(self, args)...)) return self;
+      if (run_local(self, local(self, args)...)) return note(self, args...), self;
     }
-    static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow(AtenOp::name, AtenOp::overload_name));
     std::vector<c10::IValue> stack{self, args...};
-    run_op(*op, stack);
+    run_op(op(), stack);
     return self;
+  }
+
+  static const Op& op() {
+    static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow(AtenOp::name, AtenOp::overload_name));
+    return *op;
+  }
+
+  // As the long way notes it. See Note [Origins].
+  static void note(const at::Tensor& self, const Args&... args) {
+    auto& body = body_of(self);
+    if (body.layout->mesh().size() == 1) return body.written(Origin());
+    auto operands = Origin();
+    operands.add(body.origin);
+    uint64_t numbers = 0;
+    (add_origin(operands, numbers, args), ...);
+    auto what = mixed(op().hash, numbers);
+    body.written(calls_on(body.layout->mesh()).add(op().name.c_str(), body.layout, what, operands));
   }
 
   template <class... Locals>
@@ -60,7 +81,6 @@ struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
     if (!shard || !(locals && ...)) return false;
     auto target = *shard;
     AtenOp::redispatch(kCpu, target, *locals...);
-    body.written();
     return true;
   }
 };

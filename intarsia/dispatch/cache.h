@@ -36,7 +36,9 @@ struct Decision {
   Way way;                                          // runs the call in place of all that
   bool joint = false;                               // ranks exchange parts: by Rule::along
   bool unsettled = false;                           // a tensor would have to be settled to be written
+  bool scales_pending = false;                      // writes a pending value by numbers, and leaves it pending
   bool direct = false;                              // one slot and nothing to do but call: see run_directly
+  uint64_t what = 0;                                // op and whole numbers, for Note [Origins]; 0: nobody asks
 };
 
 // How often this thread looked for a decision, in all caches together.

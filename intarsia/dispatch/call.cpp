@@ -9,6 +9,7 @@
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/twins.h"
+#include "intarsia/dispatch/numbers.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/run.h"
@@ -24,25 +25,16 @@ void find_mesh(Call& call, const at::Tensor& tensor, bool& found) {
   if (found || !call.mesh.defined()) call.mesh = body_of(tensor).layout->mesh();
 }
 
-bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
-  if (a.group_count() != 1 || b.group_count() != 1 || a.size() != b.size()) return false;
-  auto left = a.ranks().vec(), right = b.ranks().vec();
-  std::sort(left.begin(), left.end());
-  std::sort(right.begin(), right.end());
-  return left == right;
-}
-
-// One number on another mesh of the same ranks is a number here, too: clip_grad_norm_ scales the gradients of all meshes
-// by the same one.
+// See Note [Numbers of other meshes].
 bool becomes_number(const Call& call, const Operand& operand) {
   auto& written = call.op.written;
   return operand.tensor.numel() == 1 && std::find(written.begin(), written.end(), operand.arg) == written.end() &&
-         same_ranks(call.mesh, operand.body->layout->mesh());
+         is_number_of(operand.body->layout->mesh(), call.mesh);
 }
 
 [[noreturn]] void refuse_meshes(const std::string& op, const DeviceMesh& a, const DeviceMesh& b) {
   auto of_world = [](const DeviceMesh& mesh) {
-    bool current = &mesh.world() == &current_world();
+    bool current = is_current(mesh.world());
     return mesh.text() + " of " + mesh.world().text() + (current ? "" : ", which is not the current world");
   };
   TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ", of_world(b),
@@ -58,9 +50,8 @@ void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
   if (!body || call.mesh == body->layout->mesh()) return;
   if (becomes_number(call, call.operands.back())) {
     CauseScope cause(call.op.name.c_str(), true);
-    auto values = shards_in(tensor, Layout::replicated(body->layout->mesh()));
     auto& operand = call.operands.back();
-    operand.tensor = wrap(std::move(values), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+    operand.tensor = number_on(tensor, call.mesh);
     operand.body = &body_of(operand.tensor);
     return;
   }
@@ -121,13 +112,23 @@ bool is_index_of_formula(const at::Tensor& tensor) {
   return begins("AsStrided") || begins("IndexSelectBackward") || begins("IndexBackward") || begins("IndexPutBackward");
 }
 
-// A plain tensor into which a distributed value is written becomes distributed where it stands, if it is zeros of autograd's (the
-// gradient of max(dim) writes into such) or a number (`total += loss`), which counts as the same on all ranks wherever it is
-// read, too. Not if others see its memory: they would miss the write.
-bool may_become_distributed(const Operand& operand) {
+bool is_beside_followed(const Call& call, const at::Tensor& tensor) {
+  return std::any_of(call.operands.begin(), call.operands.end(), [&](auto& other) {
+    return other.body && other.tensor.sizes() == tensor.sizes() && plain_state_follows(other.body->layout);
+  });
+}
+
+const char* hint_at_state(const Call& call, const at::Tensor& tensor) {
+  bool may_be_state = is_beside_followed(call, tensor);
+  return may_be_state ? " If it is optimizer state from before fully_shard, make the optimizer after it." : "";
+}
+
+// See Note [State from before].
+bool is_state_from_before(const Call& call, const Operand& operand) {
   auto& tensor = operand.tensor;
-  return operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() && !is_per_rank(tensor) && tensor.has_storage() &&
-         tensor.storage().use_count() == 1 && (tensor.numel() == 1 || is_missing_gradient(tensor));
+  bool is_plain = operand.index < 0 && !tensor.requires_grad() && tensor.is_cpu() && !is_per_rank(tensor);
+  bool is_seen_once = is_plain && tensor.has_storage() && tensor.storage().use_count() == 1;
+  return is_seen_once && is_beside_followed(call, tensor);
 }
 
 // What F::fractional_max_pool2d draws in the caller's program, each rank from a generator of its own. Random numbers are those
@@ -149,6 +150,11 @@ bool are_places(const Call& call, const at::Tensor& tensor, const c10::Argument&
 PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
   auto policy = plain_tensor_policy();
   if (policy != PlainTensors::error) return policy;
+  policy = plain_tensor_policy_of_graph();
+  if (policy != PlainTensors::error) {
+    if (at::GradMode::is_enabled()) pass_on_policy(policy);
+    return policy;
+  }
   if (tensor.numel() == 0 || is_missing_gradient(tensor) || is_index_of_formula(tensor)) return PlainTensors::replicate;
   return are_places(call, tensor, argument) ? PlainTensors::verify : policy;
 }
@@ -171,16 +177,21 @@ void admit_plain(Call& call, Operand& operand) {
   auto& tensor = operand.tensor;
   auto& argument = call.op.handle.schema().arguments()[operand.arg];
   bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
-  // A gradient scaler goes on with its verdict as the plain number that it is; the op itself tells all ranks.
-  if (is_written && call.op.name == "aten::_amp_foreach_non_finite_check_and_unscale_") return;
-  if (is_written && may_become_distributed(operand)) {
+  if (is_written && may_become_distributed(tensor, operand.index)) {
+    become_distributed(call, tensor);
+    operand.body = &body_of(tensor);
+    return;
+  }
+  if (is_written && is_state_from_before(call, operand)) {
+    verify_same(call.op, tensor, call.mesh);
     become_distributed(call, tensor);
     operand.body = &body_of(tensor);
     return;
   }
   TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
               tensor.sizes(), ", and a distributed result cannot be written into it. ",
-              "Distribute it first, or call full_tensor on the others.");
+              "Distribute it first, or call full_tensor on the others.",
+              hint_at_state(call, tensor));
   if (tensor.numel() == 1 && tensor.device().is_cpu()) {
     if (is_per_rank(tensor)) admit_number_per_rank(call, operand);
     if (tensor.dim() > 0 && is_guided()) {
@@ -197,8 +208,8 @@ void admit_plain(Call& call, Operand& operand) {
   auto policy = policy_for(call, tensor, argument);
   TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
               argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
-              call.mesh.text(), ". Distribute it with distribute_tensor or from_local, or open a ",
-              "PlainTensorScope(PlainTensors::replicate).");
+              call.mesh.text(), ". Distribute it with distribute_tensor or from_local, the parameters of a module with ",
+              "distribute_module, or open a PlainTensorScope(PlainTensors::replicate).", hint_at_state(call, tensor));
   if (policy == PlainTensors::verify) verify_same(call.op, tensor, call.mesh);
   Shards shards;
   for (size_t slot = 0; slot < call.mesh.slots().size(); ++slot) shards.push_back(value_at(tensor, slot));
@@ -207,6 +218,14 @@ void admit_plain(Call& call, Operand& operand) {
 }
 
 }  // namespace
+
+// A plain tensor into which a distributed value is written becomes distributed where it stands, if it is zeros of
+// autograd's (the gradient of max(dim) writes into such) or a number (`total += loss`), which counts as the same on all
+// ranks wherever it is read, too. Not if others see its memory: they would miss the write.
+bool may_become_distributed(const at::Tensor& tensor, int index) {
+  return index < 0 && !tensor.requires_grad() && tensor.is_cpu() && !is_per_rank(tensor) && tensor.has_storage() &&
+         tensor.storage().use_count() == 1 && (tensor.numel() == 1 || is_missing_gradient(tensor));
+}
 
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
   Call call{op, args, {}, {}};

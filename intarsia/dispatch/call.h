@@ -42,6 +42,10 @@ void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
   }
 }
 
+// Whether a plain tensor that is written, and stands at `index` of a list (-1 outside), becomes distributed where it
+// stands: see call.cpp.
+bool may_become_distributed(const at::Tensor& tensor, int index);
+
 // Finds the operands, applies the policy for plain tensors, and checks that all distributed ones share a mesh.
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 

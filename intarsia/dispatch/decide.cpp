@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "intarsia/comm/mixed.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/moves.h"
@@ -118,7 +119,35 @@ std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& questi
   }
 }
 
+// mul_ and its like: one tensor is written, pending before and after, and all else are numbers.
+bool scales_pending(const Call& call, const Decision& decision) {
+  if (call.op.written.size() != 1 || call.op.is_out || !decision.copied.empty()) return false;
+  bool pending = false, numbers = false;
+  for (auto& operand : call.operands) {
+    if (!operand.tensor.defined()) continue;
+    if (is_written(call.op, operand)) {
+      pending = operand.body && operand.body->layout->has_partial();
+    } else if (operand.tensor.numel() == 1) {
+      numbers = true;
+    } else {
+      return false;
+    }
+  }
+  return pending && numbers;
+}
+
 }  // namespace
+
+bool has_reduced_target(const Call& call) {
+  if (pending_writes() != PendingWrites::settle) return false;
+  for (auto& operand : call.operands) {
+    if (!is_written(call.op, operand) || !operand.body) continue;
+    auto& body = *operand.body;
+    auto known = &body.memory() == &body ? body.known_settled() : std::nullopt;
+    return known && known->layout == body.layout->with(settled(body.layout->placements()));
+  }
+  return false;
+}
 
 void settle_written(const Call& call) {
   // Autograd's formulas write into tensors that they have just made (counts of what was scattered, say).
@@ -130,6 +159,21 @@ void settle_written(const Call& call) {
                 "Use the op that returns a new tensor, or redistribute first.");
     settle_for(call.op.name.c_str(), operand.tensor);
   }
+}
+
+// The same in every process, and for an op and its in-place form. What comes of it follows from the tensors that go in. Where nothing
+// travels between processes nobody asks.
+static uint64_t hash_of_call(const Call& call) {
+  if (call.mesh.size() == 1 || call.mesh.slots().size() != 1) return 0;
+  auto hash = call.op.hash;
+  for (size_t i = 0; i < call.op.functional_args; ++i) {
+    auto& arg = call.args[i];
+    if (call.op.kinds[i] != ArgKind::value) continue;
+    if (arg.isInt()) hash = mixed(hash, arg.toInt());
+    if (!arg.isIntList()) continue;
+    for (auto number : arg.toIntVector()) hash = mixed(hash, number);
+  }
+  return hash;
 }
 
 std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised) {
@@ -186,9 +230,12 @@ std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised) {
   if (needs_local && op.rule->local.plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
     needs_local = !op.rule->local.plain_does(seen, decision->seen_in, decision->out, call.mesh.slots()[0]);
   }
-  decision->direct = call.mesh.slots().size() == 1 && decision->copied.empty() && !(is_view && decision->any_moves) &&
+  decision->scales_pending = scales_pending(call, *decision);
+  decision->direct = !decision->scales_pending && call.mesh.slots().size() == 1 && decision->copied.empty() &&
+      !(is_view && decision->any_moves) &&
                      decision->known_outputs && !op.is_random && !op.is_out && !needs_local &&
                      decision->agreeing.empty() && !decision->joint;
+  decision->what = hash_of_call(call);
   return decision;
 }
 

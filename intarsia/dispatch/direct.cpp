@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/mixed.h"
 #include "intarsia/dispatch/moves.h"
+#include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/strides.h"
@@ -35,13 +37,26 @@ at::Tensor DirectCall::next_local(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   if (operand == op_.shown) shown_ = tensor;
   auto here = [&] {
-    if (!is_dtensor(tensor)) return tensor;
+    if (!is_dtensor(tensor)) return add_origin(tensor, nullptr), tensor;
+    auto& body = body_of(tensor);
+    add_origin(tensor, &body);
     auto& plan = decision_->plans[operand];
-    return plan.steps.empty() ? body_of(tensor).shards()[0] : moved_for(op_.name.c_str(), tensor, decision_->in[operand], plan)[0];
+    return plan.steps.empty() ? body.shards()[0] : moved_for(op_.name.c_str(), tensor, decision_->in[operand], plan)[0];
   };
   auto local = here();
   keys_ = keys_ | local.key_set();
   return local;
+}
+
+void DirectCall::add_origin(const at::Tensor& tensor, const DTensorBody* body) {
+  if (!decision_->what) return;
+  last_operand_ = body ? body->origin : Origin{bits_of_number(tensor), 0};
+  operands_.hash = mixed(operands_.hash, last_operand_.hash);
+  if (body) seen_ = body->layout, operands_.call = last_operand_.call;
+}
+
+void DirectCall::add_number(const c10::Scalar& number) {
+  if (decision_->what) numbers_ = mixed(numbers_, bits_of(number));
 }
 
 c10::SymIntArrayRef DirectCall::local_sizes(c10::SymIntArrayRef sizes, int arg) const {
@@ -56,8 +71,12 @@ bool DirectCall::goes_to_cpu() const { return keys_ - kAboveKernels == kCpu; }
 
 at::Tensor DirectCall::next_result(at::Tensor local) {
   auto r = result_++;
+  if (r == 0 && decision_->what) {
+    auto what = mixed(decision_->what, numbers_);
+    made_ = op_.keeps_value ? last_operand_ : calls_on(*mesh_).add(op_.name.c_str(), seen_, what, operands_);
+  }
   if (!op_.written.empty()) {
-    body_of(shown_).written();
+    body_of(shown_).written(made_);
     return std::move(shown_);
   }
   auto& form = decision_->outputs[r];
@@ -67,6 +86,7 @@ at::Tensor DirectCall::next_result(at::Tensor local) {
     follow_strides(local, form.strides, decision_->contiguous[r]);
   }
   auto body = c10::make_intrusive<DTensorBody>(Shards{std::move(local)}, decision_->out[r]);
+  body->origin = {made_.hash + r, made_.call};
   if (views) body->view_memory_of(shared_body_of(shown_));
   return wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
 }

@@ -26,6 +26,10 @@ class DirectCall {
   // included.
   at::Tensor next_local(const at::Tensor& tensor);
 
+  // A number among the arguments. To be told of all in order.
+  void add_number(const c10::Scalar& number);
+  void add_numbers(uint64_t bits) { numbers_ = bits; }  // of all of them
+
   // What argument `arg` is on this rank if it tells a size of the result, or part of one.
   c10::SymIntArrayRef local_sizes(c10::SymIntArrayRef sizes, int arg) const;
   c10::SymInt local_size(c10::SymInt size, int arg) const;
@@ -38,6 +42,7 @@ class DirectCall {
   at::Tensor next_result(at::Tensor local);
 
  private:
+  void add_origin(const at::Tensor& tensor, const DTensorBody* body);
   bool is_size(int arg) const {
     return std::find(op_.size_args.begin(), op_.size_args.end(), arg) != op_.size_args.end();
   }
@@ -49,6 +54,9 @@ class DirectCall {
   at::Tensor shown_;  // what an in-place op returns, or what a view shows
   c10::DispatchKeySet keys_;
   int operand_ = 0, result_ = 0;
+  const Layout* seen_ = nullptr;           // of the last distributed operand
+  Origin operands_, last_operand_, made_;  // see Note [Origins]
+  uint64_t numbers_ = 0;
 };
 
 }  // namespace intarsia

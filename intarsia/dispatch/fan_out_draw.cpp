@@ -20,6 +20,8 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+thread_local int64_t apart = 0;
+
 }  // namespace
 
 DrawnAlike::DrawnAlike(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) : op_(op) {
@@ -40,7 +42,10 @@ void DrawnAlike::begin(size_t slot) {
 void DrawnAlike::finish() {
   if (!before_.defined()) return;
   compare();
-  if (!equal_) set_state(generator_, before_);
+  if (!equal_) {
+    set_state(generator_, before_);
+    ++apart;
+  }
   TORCH_CHECK_VALUE(equal_, "[", op_.operator_name(), "] the simulated ranks draw different amounts of random numbers, so that their ",
                     "generators would differ. Draw tensors of one shape, or seed each rank (from Python: torch.manual_seed(rank)).");
 }
@@ -51,5 +56,7 @@ void DrawnAlike::compare() {
   if (!after_.defined()) after_ = now;
   equal_ = equal_ && at::equal(now, after_);
 }
+
+int64_t draws_apart() { return apart; }
 
 }  // namespace intarsia

@@ -2,6 +2,7 @@
 // Random ops on tensors that are one per simulated rank.
 
 #include <cstddef>
+#include <cstdint>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -25,5 +26,8 @@ class DrawnAlike {
   at::Tensor before_, after_;  // states
   bool equal_ = true;
 };
+
+// How often that has been an error on this thread. Python then has each rank draw from a generator of its own.
+int64_t draws_apart();
 
 }  // namespace intarsia

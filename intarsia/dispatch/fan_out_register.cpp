@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "intarsia/core/foreign.h"
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/dispatch/fan_out_autograd.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -26,7 +27,9 @@ bool is_about_the_handle(const std::string& name) {
   return names.count(name) > 0;
 }
 
-bool copies_into_any(const at::Tensor&, const at::Tensor&) { return true; }
+bool copies_into_any(const at::Tensor& self, const at::Tensor& from) {
+  return foreign_kind(self).empty() && foreign_kind(from).empty();
+}
 
 }  // namespace
 

@@ -4,6 +4,8 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include "intarsia/comm/mixed.h"
+
 namespace intarsia {
 namespace {
 
@@ -82,6 +84,9 @@ Op::Op(const c10::OperatorHandle& handle)
   }
   is_out = schema.arguments().size() > 0 && !written.empty() && schema.arguments()[written[0]].is_out();
   functional_args = is_out ? written[0] : schema.arguments().size();
+  auto& base = functional.operator_name().name;
+  hash = hash_text(1, base.c_str());
+  keeps_value = base == "aten::detach" || base == "aten::alias" || base == "aten::clone" || base == "aten::copy";
   keeps_note = name == "aten::clone" || name == "aten::_to_copy";
   changes_form = handle.hasTag(at::Tag::inplace_view);
   may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1 && !schema.returns().empty() &&

@@ -33,6 +33,8 @@ struct Op {
   bool is_random = false;
   bool changes_form = false;       // in-place ops that change sizes: transpose_, squeeze_, resize_
   bool keeps_note = false;         // clone and to: see Note [Tensors with a note]
+  bool keeps_value = false;        // of its last tensor: see Note [Origins]
+  uint64_t hash = 0;               // of the functional op's name, without the overload: the same in every process
   bool may_be_direct = false;      // its schema fits the direct path: tensors in, tensors out, at most one written
   size_t functional_args = 0;      // how many leading arguments the functional op has
   mutable DecisionCache cache;

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "intarsia/core/foreign.h"
 #include "intarsia/dispatch/alike.h"
 #include "intarsia/dispatch/from_nothing.h"
 #include "intarsia/dispatch/run.h"
@@ -57,12 +58,29 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
   if (is_dtensor(self) && is_dtensor(from) && body_of(self).note && !body_of(from).note) {
     attach_note(from, body_of(self).note);
   }
-  return true;
+  return foreign_kind(self).empty() && foreign_kind(from).empty();
+}
+
+// A quantized tensor and a distributed one together have a key of their own. LibTorch's kernels for it read memory.
+void refuse_quantized(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "[", op.operator_name(), "] a quantized tensor meets a distributed one. ",
+                              "Call dequantize on it first.");
+}
+
+void register_quantized() {
+  constexpr auto kBoth = c10::DispatchKey::QuantizedPrivateUse3;
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kBoth, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (auto& name : dispatcher.getAllOpNames()) {
+    auto op = name.getNamespace() == "aten" ? dispatcher.findSchema(name) : std::nullopt;
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) continue;
+    library->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  }
 }
 
 // Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
 // own (silu_backward) are taken over if there is a rule, and so are those that stay whole. foreach ops without a pass over
-// the shards (see ops/lists.cpp) decompose into the ops of single tensors.
+// the shards (see ops/lists/foreach.cpp) decompose into the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto& name = handle.operator_name().name;
   auto overload = c10::toString(handle.operator_name());
@@ -117,6 +135,7 @@ void register_dispatch() {
   rule_table().register_kernels(*aten, *autograd);
   register_composites(*aten, *autograd, is_left_alone);
   register_from_nothing();
+  register_quantized();
   take_along_interposed();
 }
 

@@ -11,6 +11,8 @@
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/moves.h"
+#include "intarsia/dispatch/numbers.h"
+#include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/out.h"
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
@@ -287,6 +289,7 @@ bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
     if (op.kinds[i] == ArgKind::tensor && args[i].isTensor() && !call.admits(args[i].toTensor())) return false;
   }
   if (!call.follows(&decision)) return false;
+  call.add_numbers(bits_of_numbers(op, c10::ArrayRef<c10::IValue>(args, count)));
   for (size_t i = 0; i < count; ++i) {
     if (op.kinds[i] != ArgKind::tensor) continue;
     auto local = call.next_local(args[i].isTensor() ? args[i].toTensor() : at::Tensor());
@@ -333,6 +336,9 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
   // Other ops in the place of this one, as with lists or distances: a guide is asked about each of them.
   if (decided_already) return run_way(op, *op.way, arguments, stack);
   if (found.decision && found.decision->way) return run_own_way(op, found.decision->way, arguments, stack);
+  // Whether a plain tensor becomes distributed depends on who sees its memory, which no key of a decision has.
+  bool may_be_plain = !found.decision || !op.written.empty();
+  if (may_be_plain && C10_UNLIKELY(is_plain_call(op, arguments))) return run_plain_call(op, arguments, stack);
   if (!found.decision && op.planner && !op.is_random && is_guided()) found.decision = decided(read_call(op, arguments), found.key, true);
   if (!found.decision) {
     if (auto way = way_for(op, arguments)) {
@@ -344,19 +350,23 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
   }
   auto call = read_call(op, arguments);
   auto decision = found.decision ? found.decision : decided(call, found.key);
-  if (C10_UNLIKELY(decision->unsettled)) {
+  if (C10_UNLIKELY(decision->unsettled || (decision->scales_pending && has_reduced_target(call)))) {
     settle_written(call);  // now it is another call
     stack.insert(stack.end(), arguments.begin(), arguments.end());
     return run_unwatched(op, stack, false, {});
   }
+  auto operands = origin_of_operands(call);
+  OriginScope moves(operands);
   auto inputs = redistribute_inputs(call, *decision);
   auto results = decision->joint ? call_jointly(call, *decision, inputs) : call_on_all_slots(call, *decision, inputs);
   write_back(call, *decision, inputs);
+  auto made = noted(call, *decision, operands);
   for (auto& operand : call.operands) {
     bool written = std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
-    if (written && operand.body) operand.body->written();
+    if (written && operand.body) operand.body->written(made);
   }
   wrap_results(call, *decision, results, stack);
+  mark_results(op, stack, made);
 }
 
 }  // namespace

@@ -23,6 +23,18 @@ template <class Argument>
 concept Tensors = std::is_same_v<Argument, at::TensorList> || std::is_same_v<Argument, at::ITensorListRef>;
 
 template <class Argument>
+concept Number = std::is_same_v<Argument, at::Scalar> || std::is_same_v<Argument, double>;
+
+template <class Argument>
+struct Inner {
+  using type = void;
+};
+template <class Value>
+struct Inner<std::optional<Value>> {
+  using type = Value;
+};
+
+template <class Argument>
 bool admits(DirectCall& call, const Argument& argument) {
   if constexpr (std::is_same_v<Argument, at::Tensor>) return call.admits(argument);
   if constexpr (std::is_same_v<Argument, std::optional<at::Tensor>>) return !argument || call.admits(*argument);
@@ -51,6 +63,10 @@ auto local(DirectCall& call, const Argument& argument, int arg) {
   } else if constexpr (std::is_same_v<Argument, c10::SymInt>) {
     return call.local_size(argument, arg);
   } else {
+    if constexpr (Number<Argument>) call.add_number(argument);
+    if constexpr (Number<typename Inner<Argument>::type>) {
+      if (argument) call.add_number(*argument);
+    }
     return argument;
   }
 }

@@ -54,7 +54,8 @@ BornSharded::BornSharded(const DeviceMesh& mesh, Plan plan, int)
   scope_.emplace(birthplace_);
 }
 
-void BornSharded::finish(torch::nn::Module& module) {
+void BornSharded::finish(ModuleRef given) {
+  auto& module = *given;
   TORCH_CHECK(scope_, "[BornSharded] the scope has ended: finish was called before.");
   scope_.reset();
   random_.reset();

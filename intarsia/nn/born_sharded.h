@@ -34,11 +34,10 @@ class BornSharded {
 
   // Ends the scope, and lays out the module as the plan says. With a ParallelPlan, what the plan
   // does not name becomes plain and whole on every rank, as parallelize_module leaves it.
-  void finish(torch::nn::Module& module);
-  template <class Holder>
-    requires requires(Holder holder) { holder.get(); }
+  void finish(ModuleRef module);
+  template <ModuleOwner Holder>
   Holder finish(Holder holder) {
-    finish(static_cast<torch::nn::Module&>(*holder));
+    finish(ModuleRef(holder));
     return holder;
   }
 

@@ -49,28 +49,30 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   tensor.mutable_grad() = grad;
 }
 
-void distribute_parameter(const torch::nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+void distribute_parameter(ConstModuleRef module, const std::string& name, const DeviceMesh& mesh,
                           const Placements& placements, std::optional<int64_t> src_data_rank) {
   std::string known;
-  for (auto& tensors : {module.named_parameters(), module.named_buffers()}) {
+  for (auto& tensors : {module->named_parameters(), module->named_buffers()}) {
     for (auto& item : tensors) {
       if (item.key() == name) return distribute_parameter(item.value(), mesh, placements, src_data_rank);
       known += (known.empty() ? "" : ", ") + item.key();
     }
   }
-  TORCH_CHECK_VALUE(false, "[distribute_parameter] ", module.name(), " has no parameter or buffer \"", name,
+  TORCH_CHECK_VALUE(false, "[distribute_parameter] ", module->name(), " has no parameter or buffer \"", name,
                     "\". It has ", known.empty() ? "none" : known, ".");
 }
 
-void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+void distribute_module(ModuleRef module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
                        std::optional<int64_t> src_data_rank) {
   distribute_module(module, mesh, partition_fn, nullptr, nullptr, src_data_rank);
 }
 
-void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+void distribute_module(ModuleRef given, const DeviceMesh& mesh, const PartitionFn& partition_fn,
                        const InputFn& input_fn, const OutputFn& output_fn, std::optional<int64_t> src_data_rank) {
+  auto& module = *given;
   if (input_fn) need_hooks(module, "distribute_module", "input_fn");
   if (output_fn) need_hooks(module, "distribute_module", "output_fn");
+  check_not_sharded("distribute_module", module);
   Rollback rollback(module);
   std::set<const torch::nn::Module*> seen;
   if (partition_fn) visit("", module, mesh, partition_fn, seen);

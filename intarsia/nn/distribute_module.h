@@ -10,6 +10,7 @@
 
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
+#include "intarsia/nn/module_ref.h"
 
 namespace torch::nn {
 class Module;
@@ -24,7 +25,7 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
                           std::optional<int64_t> src_data_rank = 0);
 
 // The same for the parameter or buffer `name` of a module: "weight", or "0.weight" in a submodule.
-void distribute_parameter(const torch::nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+void distribute_parameter(ConstModuleRef module, const std::string& name, const DeviceMesh& mesh,
                           const Placements& placements, std::optional<int64_t> src_data_rank = 0);
 
 // While it lives, on this thread, distribute_parameter and what calls it (styles) may move a parameter that lies otherwise on its
@@ -55,7 +56,7 @@ using PartitionFn = std::function<void(const std::string& name, torch::nn::Modul
 //     if (name == "fc1") distribute_parameter(module, "weight", mesh, {Shard(0)});
 //   });
 // State that an optimizer has already built up (momenta) is not converted: distribute before the first step.
-void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn = nullptr,
+void distribute_module(ModuleRef module, const DeviceMesh& mesh, const PartitionFn& partition_fn = nullptr,
                        std::optional<int64_t> src_data_rank = 0);
 
 // The same for a module with hooks (see hooks.h), whose arguments and results are prepared in every forward. Both
@@ -63,7 +64,7 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const 
 class Values;
 using InputFn = std::function<void(torch::nn::Module& module, Values& inputs, const DeviceMesh& mesh)>;
 using OutputFn = std::function<void(torch::nn::Module& module, Values& outputs, const DeviceMesh& mesh)>;
-void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
+void distribute_module(ModuleRef module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
                        const InputFn& input_fn, const OutputFn& output_fn, std::optional<int64_t> src_data_rank = 0);
 
 }  // namespace intarsia

@@ -61,18 +61,36 @@ void distribute(const StyleTarget& target, const at::Tensor& parameter, const Pl
   if (parameter.defined()) distribute_parameter(parameter, target.mesh, {placement}, target.src_data_rank);
 }
 
+// Output features of a Linear, or dim `dim` of what it gives.
+Placement columns(const LinearStyleOptions& options, int64_t dim) {
+  return options.fused == 1 ? Placement(Shard(dim)) : StridedShard(dim, options.fused);
+}
+
+void check_fused(const StyleTarget& target, const ParallelStyle& style, int64_t fused) {
+  if (fused == 1) return;
+  auto* module = as<torch::nn::LinearImpl>(target);
+  TORCH_CHECK_VALUE(module && fused > 1, "[", style.name(), "] fused is ", fused, " for ", place(target), ", a ",
+                    target.module.name(), ". Give the number of projections that one torch::nn::Linear computes, ",
+                    "such as 3 for q, k and v.");
+  auto features = module->weight.size(0), parts = fused * target.mesh.size();
+  TORCH_CHECK_VALUE(features % parts == 0, "[", style.name(), "] ", place(target), " has ", features,
+                    " output features in ", fused, " blocks, which ", target.mesh.size(),
+                    " ranks cannot share evenly. Make them a multiple of ", parts, ".");
+}
+
 }  // namespace
 
 void ColwiseParallel::check(const StyleTarget& target) const {
-  check_table(target, *this, options_, Shard(0), Shard(0), Shard(1));
+  check_fused(target, *this, options_.fused);
+  check_table(target, *this, options_, columns(options_, 0), columns(options_, 0), Shard(1));
 }
 
 void ColwiseParallel::apply(const StyleTarget& target) const {
   OpStyle style{target.mesh, options_.input_layouts.value_or(Replicate()), Replicate(),
-                options_.output_layouts.value_or(Shard(-1)), options_.use_local_output};
+                options_.output_layouts.value_or(columns(options_, -1)), options_.use_local_output};
   if (auto* module = as<torch::nn::LinearImpl>(target)) {
-    distribute(target, module->weight, Shard(0));
-    distribute(target, module->bias, Shard(0));
+    distribute(target, module->weight, columns(options_, 0));
+    distribute(target, module->bias, columns(options_, 0));
     return set_op_style(module->weight, StyledOp::linear, style);
   }
   auto& table = *as<torch::nn::EmbeddingImpl>(target);
@@ -81,6 +99,8 @@ void ColwiseParallel::apply(const StyleTarget& target) const {
 }
 
 void RowwiseParallel::check(const StyleTarget& target) const {
+  TORCH_CHECK_VALUE(options_.fused == 1, "[RowwiseParallel] fused is ", options_.fused, " for ", place(target),
+                    ". Only output features are fused: use ColwiseParallel.");
   check_table(target, *this, options_, Shard(1), Replicate(), Shard(0));
 }
 

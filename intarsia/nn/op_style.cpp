@@ -80,7 +80,12 @@ void register_styled_ops() {
 }  // namespace
 
 at::Tensor OpStyle::prepare(const at::Tensor& tensor, std::optional<int64_t> features) const {
-  if (is_dtensor(tensor)) return moved(tensor, desired, "parallel style");
+  if (is_dtensor(tensor)) {
+    TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[parallel style] its input lies on ", mesh_of(tensor).text(),
+                      ", but the module was parallelized on ",
+                      mesh.text(), ". Distribute the input, and what computes it, on that mesh.");
+    return moved(tensor, desired, "parallel style");
+  }
   auto placements = normalized({input}, tensor.dim(), "parallel style");
   FromLocalOptions options;
   if (features && cut_dim(placements[0]) == tensor.dim() - 1) {  // so uneven shards need no exchange of shapes

@@ -40,8 +40,9 @@ std::vector<Found> matches(torch::nn::Module& module, const std::string& path) {
 
 }  // namespace
 
-void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+void parallelize_module(ModuleRef given, const DeviceMesh& mesh, const ParallelPlan& plan,
                         std::optional<int64_t> src_data_rank) {
+  auto& module = *given;
   TORCH_CHECK_VALUE(mesh.ndim() == 1, "[parallelize_module] ", mesh.text(), " has ", mesh.ndim(),
                     " axes. Tensor parallelism takes one: slice the mesh, as in mesh[\"", mesh.axis_name(-1), "\"].");
   TORCH_CHECK_VALUE(!src_data_rank || (0 <= *src_data_rank && *src_data_rank < mesh.size()),
@@ -63,13 +64,14 @@ void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const
       if (seen.insert(target).second) work.emplace_back(&*style, StyleTarget{*target, mesh, name, src_data_rank});
     }
   }
+  check_not_sharded("parallelize_module", module);
   for (auto& [style, target] : work) style->check(target);
   Rollback rollback(module);
   for (auto& [style, target] : work) style->apply(target);
   rollback.complete();
 }
 
-void parallelize_module(torch::nn::Module& module, const ParallelPlan& plan, std::optional<int64_t> src_data_rank) {
+void parallelize_module(ModuleRef module, const ParallelPlan& plan, std::optional<int64_t> src_data_rank) {
   parallelize_module(module, current_mesh("parallelize_module"), plan, src_data_rank);
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "intarsia/core/mesh.h"
+#include "intarsia/nn/module_ref.h"
 #include "intarsia/nn/styles.h"
 
 namespace intarsia {
@@ -50,23 +51,21 @@ class ParallelPlan {
 // Applies the plan, in place. The mesh has one axis. A path that matches nothing is warned about, as is an empty plan.
 // src_data_rank: whose weights count; none: every rank cuts its own, and nothing is sent. When anything fails, the
 // module is as it was.
-void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan = {},
+void parallelize_module(ModuleRef module, const DeviceMesh& mesh, const ParallelPlan& plan = {},
                         std::optional<int64_t> src_data_rank = 0);
 // On the mesh of the innermost MeshScope.
-void parallelize_module(torch::nn::Module& module, const ParallelPlan& plan, std::optional<int64_t> src_data_rank = 0);
+void parallelize_module(ModuleRef module, const ParallelPlan& plan, std::optional<int64_t> src_data_rank = 0);
 
 // The same for holders (torch::nn::Linear) and shared pointers, which are returned.
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
+template <ModuleOwner Holder>
 Holder parallelize_module(Holder holder, const DeviceMesh& mesh, const ParallelPlan& plan = {},
                           std::optional<int64_t> src_data_rank = 0) {
-  parallelize_module(static_cast<torch::nn::Module&>(*holder), mesh, plan, src_data_rank);
+  parallelize_module(ModuleRef(holder), mesh, plan, src_data_rank);
   return holder;
 }
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
+template <ModuleOwner Holder>
 Holder parallelize_module(Holder holder, const ParallelPlan& plan, std::optional<int64_t> src_data_rank = 0) {
-  parallelize_module(static_cast<torch::nn::Module&>(*holder), plan, src_data_rank);
+  parallelize_module(ModuleRef(holder), plan, src_data_rank);
   return holder;
 }
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "intarsia/dispatch/random_scope.h"
+#include "intarsia/random/local_random_scope.h"
 
 namespace intarsia {
 namespace {
@@ -43,6 +44,7 @@ class ReplayScope {
 struct HeldSegment final : torch::CustomClassHolder {
   explicit HeldSegment(RecomputedSegment segment) : run(std::move(segment)) {}
   RecomputedSegment run;
+  std::optional<LocalRandomScope::Parts> random = LocalRandomScope::current();
 };
 
 // The anchor needs a gradient, so that the results do, too, where only parameters need one.
@@ -70,6 +72,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       at::AutoGradMode grad_mode(true);
       ReplayScope replay(ctx->saved_data["state"].toTensor());
       auto segment = c10::static_intrusive_pointer_cast<HeldSegment>(ctx->saved_data["segment"].toCapsule());
+      LocalRandomScope random(segment->random);  // as in the first run, whatever surrounds backward
       auto results = segment->run(inputs);
       for (size_t i = 0; i < results.size(); ++i) {
         if (!results[i].requires_grad() || !gradients[i].defined()) continue;

@@ -9,6 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "intarsia/nn/module_ref.h"
+
 namespace intarsia {
 
 using RecomputedSegment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
@@ -18,9 +20,8 @@ using RecomputedSegment = std::function<std::vector<at::Tensor>(const std::vecto
 // do without it. The segment is kept until then, and so must be what it refers to. Inputs and results are plain or distributed.
 std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs);
 
-// The same for the forward of a module (a holder), which takes tensors and returns one.
-template <class Holder, class... Tensors>
-  requires requires(Holder holder) { holder.ptr(); }
+// The same for the forward of a module, given by its holder or a shared pointer, which takes tensors and returns one.
+template <ModuleOwner Holder, class... Tensors>
 at::Tensor recompute(const Holder& module, const at::Tensor& first, const Tensors&... others) {
   RecomputedSegment segment = [module = Holder(module)](const std::vector<at::Tensor>& inputs) mutable {
     return [&]<size_t... I>(std::index_sequence<I...>) {

@@ -57,8 +57,10 @@ std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, con
   return moved_to_meshes(tensors, layouts);
 }
 
-void redistribute(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementPlan& plan) {
+void redistribute(ModuleRef given, const DeviceMesh& mesh, const PlacementPlan& plan) {
+  auto& module = *given;
   at::NoGradGuard no_grad;
+  check_not_sharded("redistribute", module);
   Rollback rollback(module);
   Removal removal(mesh, plan);
   for (auto& items : {module.named_parameters(), module.named_buffers()}) {

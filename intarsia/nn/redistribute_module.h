@@ -7,6 +7,7 @@
 
 #include "intarsia/core/mesh.h"
 #include "intarsia/core/placement.h"
+#include "intarsia/nn/module_ref.h"
 #include "intarsia/nn/state_dict.h"
 
 namespace intarsia {
@@ -20,7 +21,7 @@ std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, con
 
 // Moves all distributed parameters and buffers, with their gradients, to `mesh`, in place: each keeps its handle. Plain ones
 // stay. All ranks of the old meshes and of the new one call it. When anything fails, the module is as it was.
-void redistribute(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementPlan& plan);
+void redistribute(ModuleRef module, const DeviceMesh& mesh, const PlacementPlan& plan);
 
 // The same for tensors by name, such as the state of an optimizer: returns the moved ones, plain ones as they are.
 StateDict redistribute(const StateDict& state, const DeviceMesh& mesh, const PlacementPlan& plan);

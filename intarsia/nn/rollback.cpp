@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include "intarsia/core/keys.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -13,6 +14,14 @@ std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
+void check_not_sharded(const char* where, const torch::nn::Module& module) {
+  for (auto& item : module.named_parameters()) {
+    bool sharded = item.value().defined() && item.value().key_set().has(kFirstUseKey);
+    TORCH_CHECK_VALUE(!sharded, "[", where, "] \"", item.key(), "\" of ", module.name(), " is sharded by fully_shard, ",
+                      "which says how it is laid out. Call fully_shard after ", where, ".");
+  }
+}
+
 Rollback::Rollback(torch::nn::Module& module) {
   for (auto& tensor : tensors_of(module)) {
     tensors_.push_back({tensor, tensor.variable_data(), tensor.grad(), is_dtensor(tensor) ? body_of(tensor).note : NotePtr()});
@@ -22,13 +31,21 @@ Rollback::Rollback(torch::nn::Module& module) {
   });
 }
 
-Rollback::~Rollback() {
-  for (auto& entry : tensors_) {
+// The error that has brought us here is the one to report: what cannot be restored must not hide it, or end the
+// process.
+void Rollback::restore(const Entry& entry) noexcept {
+  try {
     if (is_dtensor(entry.tensor)) attach_note(entry.tensor, NotePtr());  // else set_data would hand it on
     entry.tensor.set_data(entry.data);
     if (is_dtensor(entry.tensor)) attach_note(entry.tensor, entry.note);
     entry.tensor.mutable_grad() = entry.grad;
+  } catch (const std::exception& error) {
+    TORCH_WARN("a tensor of shape ", entry.tensor.sizes(), " could not be put back as it was: ", error.what());
   }
+}
+
+Rollback::~Rollback() {
+  for (auto& entry : tensors_) restore(entry);
   for (auto& [hooks, lists] : hooks_) *hooks->lists_ = lists;
 }
 

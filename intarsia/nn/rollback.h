@@ -13,6 +13,10 @@ namespace intarsia {
 // All defined parameters and buffers, submodules included.
 std::vector<at::Tensor> tensors_of(const torch::nn::Module& module);
 
+// An error of `where`, before anything is changed, if fully_shard has a parameter of the module: it could not be laid
+// out otherwise.
+void check_not_sharded(const char* where, const torch::nn::Module& module);
+
 // Remembers tensors, gradients, styles and hooks; restores them when it goes, unless complete() was called.
 class Rollback {
  public:
@@ -27,6 +31,7 @@ class Rollback {
     at::Tensor tensor, data, grad;
     NotePtr note;
   };
+  static void restore(const Entry& entry) noexcept;
   std::vector<Entry> tensors_;
   std::vector<std::pair<ForwardHooks*, HookLists>> hooks_;
 };

@@ -19,7 +19,8 @@ StateDict named_tensors(const torch::nn::Module& module) {
 
 }  // namespace
 
-StateDict full_state_dict(const torch::nn::Module& module) {
+StateDict full_state_dict(ConstModuleRef given) {
+  auto& module = *given;
   at::NoGradGuard no_grad;
   StateDict state;
   for (auto& item : named_tensors(module)) {
@@ -29,7 +30,8 @@ StateDict full_state_dict(const torch::nn::Module& module) {
   return state;
 }
 
-void load_full_state_dict(torch::nn::Module& module, const StateDict& state, std::optional<int64_t> src_data_rank) {
+void load_full_state_dict(ModuleRef given, const StateDict& state, std::optional<int64_t> src_data_rank) {
+  auto& module = *given;
   at::NoGradGuard no_grad;
   auto own = named_tensors(module);
   for (auto& item : state) {

@@ -10,21 +10,19 @@
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
-namespace torch::nn {
-class Module;
-}
+#include "intarsia/nn/module_ref.h"
 
 namespace intarsia {
 
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
 // All parameters and buffers by name, whole and plain, in memory of their own. All ranks of the mesh take part.
-StateDict full_state_dict(const torch::nn::Module& module);
+StateDict full_state_dict(ConstModuleRef module);
 
 // Writes whole tensors into the module's parameters and buffers, in place: each keeps its layout, its dtype and its
 // handle. src_data_rank: see distribute_tensor; by default every rank has the dict, and nothing is sent. A name that is
 // missing or unknown and a shape that differs are errors, before anything is written.
-void load_full_state_dict(torch::nn::Module& module, const StateDict& state,
+void load_full_state_dict(ModuleRef module, const StateDict& state,
                           std::optional<int64_t> src_data_rank = std::nullopt);
 
 }  // namespace intarsia

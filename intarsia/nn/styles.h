@@ -38,7 +38,14 @@ struct LinearStyleOptions {
   std::optional<Placement> input_layouts;   // how a plain input lies
   std::optional<Placement> output_layouts;  // how the output is left
   bool use_local_output = true;             // as a plain tensor: this rank's shard
+  int64_t fused = 1;                        // of ColwiseParallel; see Note [Fused projections]
 };
+
+// Note [Fused projections]
+// A Linear that computes q, k and v at once has three blocks of output features. Sharded as one, rank 0 of two holds
+// all of q and half of k, and chunk(3, -1) of its local output gives parts that do not belong together. With fused = 3
+// each block is sharded over the ranks, and a rank's output is its heads of q, then of k, then of v. The weight is laid
+// out as StridedShard(0, 3): its global order, and so that of checkpoints, is the one of the plain model.
 
 // Linear by output features, Embedding by embedding features. Wants its input replicated.
 // Defaults: input_layouts Replicate(), output_layouts Shard(-1).

@@ -72,13 +72,17 @@ void add_all_ops(RuleTable& t) {
   add_pixels(t);
   add_affine_grid(t);
 
+  add_foreach(t);
+  add_fused(t);
+  add_unscale(t);
+
   add_factories(t);
   add_fills(t);
   add_pending_fill(t);
-  add_lists(t);
   add_random_like(t);
   add_random_results(t);
   add_recurrent(t);
+  add_recurrent_layer(t);
   add_packed_sequences(t);
   add_rrelu(t);
   add_transforms(t);

@@ -77,14 +77,19 @@ void add_resamples(RuleTable& table);
 void add_pixels(RuleTable& table);
 void add_affine_grid(RuleTable& table);
 
+// lists/
+void add_foreach(RuleTable& table);
+void add_fused(RuleTable& table);
+void add_unscale(RuleTable& table);
+
 // in this folder
 void add_factories(RuleTable& table);
 void add_fills(RuleTable& table);
 void add_pending_fill(RuleTable& table);
-void add_lists(RuleTable& table);
 void add_random_like(RuleTable& table);
 void add_random_results(RuleTable& table);
 void add_recurrent(RuleTable& table);
+void add_recurrent_layer(RuleTable& table);
 void add_packed_sequences(RuleTable& table);
 void add_rrelu(RuleTable& table);
 void add_transforms(RuleTable& table);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
 
+#include "intarsia/core/foreign.h"
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
 #include "intarsia/per_rank/number.h"
@@ -147,6 +148,7 @@ class PerRankImpl final : public c10::TensorImpl {
 at::Tensor per_rank(Shards values) {
   TORCH_CHECK_VALUE(!values.empty(), "[per_rank] no tensors are given. Give one for every hosted rank.");
   for (auto& value : values) {
+    check_no_wrapper(value, "per_rank");
     TORCH_CHECK_VALUE(value.dtype() == values[0].dtype(), "[per_rank] the simulated ranks hold tensors of ", values[0].dtype(),
                       " and of ", value.dtype(), ". One tensor can stand only for tensors of one dtype.");
   }

@@ -244,7 +244,39 @@ bool is_legal(const Question& q, const Choice& choice) {
   return q.rule->legal(q.call, first, *choice.out[0]);
 }
 
-std::vector<Choice> choices(const Question& q) {
+namespace {
+
+// A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it
+// is said, not by rows. None where that is not so.
+std::optional<Choice> choose_view(const Question& q, const Placements& in, const Placements& out) {
+  auto& now = q.now[0]->placements();
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    bool stays = cut_dim(in[axis]) >= 0 ? cut_dim(out[axis]) >= 0 : in[axis] == out[axis];
+    if (!stays || !reachable(now[axis], in[axis]) ||
+        (is_partial(in[axis]) && cut_dim(now[axis]) >= 0)) return std::nullopt;
+  }
+  Choice choice;
+  choice.in.push_back(Layout::get(q.mesh, in));
+  choice.out.push_back(Layout::get(q.mesh, out));
+  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
+}
+
+bool is_view_in_order(const Question& q) {
+  return q.rule && q.rule->keeps_order && q.now.size() == 1 && q.now[0] && q.written < 0;
+}
+
+// What is chosen without comparing prices, because nothing moves: ordinary rows, or a view as it stands. None if there
+// is no such choice.
+std::optional<Choice> unpriced_choice(const Question& q) {
+  if (auto free = free_choice(q)) return free;
+  if (!is_view_in_order(q)) return std::nullopt;
+  auto& now = *q.now[0];
+  auto out = viewed_in_place(q.call, now);
+  return out ? choose_view(q, now.placements(), *out) : std::nullopt;
+}
+
+// All combinations of the best rows of each axis.
+std::vector<Choice> priced_choices(const Question& q) {
   Rows base, along = along_rows(q);
   if (q.rule) base = q.rule->rows(q.call);
   std::vector<AxisRows> rows;
@@ -277,24 +309,6 @@ std::vector<Choice> choices(const Question& q) {
   return all;
 }
 
-namespace {
-
-// A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it is said,
-// not by rows. None where that is not so.
-std::optional<Choice> choose_view(const Question& q, const Placements& in, const Placements& out) {
-  auto& now = q.now[0]->placements();
-  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
-    bool stays = cut_dim(in[axis]) >= 0 ? cut_dim(out[axis]) >= 0 : in[axis] == out[axis];
-    if (!stays || !reachable(now[axis], in[axis]) || (is_partial(in[axis]) && cut_dim(now[axis]) >= 0)) return std::nullopt;
-  }
-  Choice choice;
-  choice.in.push_back(Layout::get(q.mesh, in));
-  choice.out.push_back(Layout::get(q.mesh, out));
-  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
-}
-
-bool is_view_in_order(const Question& q) { return q.rule && q.rule->keeps_order && q.now.size() == 1 && q.now[0] && q.written < 0; }
-
 }  // namespace
 
 std::optional<Choice> choose_as_advised(const Question& q) {
@@ -323,15 +337,26 @@ std::optional<Choice> choose_as_advised(const Question& q) {
   return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
 }
 
+std::vector<Choice> choices(const Question& q) {
+  std::vector<Choice> first;
+  if (auto advised = choose_as_advised(q)) first.push_back(std::move(*advised));
+  if (auto unpriced = unpriced_choice(q)) first.push_back(std::move(*unpriced));
+  auto all = priced_choices(q);
+  for (auto choice = first.rbegin(); choice != first.rend(); ++choice) {
+    auto is_it = [&](auto& other) {
+      return other.in == choice->in && other.out == choice->out && other.along == choice->along;
+    };
+    std::erase_if(all, is_it);
+    all.insert(all.begin(), *choice);
+  }
+  return all;
+}
+
+// The first legal one of `choices`; but the dear ones are not made if a cheaper one is found before.
 std::optional<Choice> choose(const Question& q) {
   if (auto advised = choose_as_advised(q)) return advised;
-  if (auto free = free_choice(q)) return free;
-  if (is_view_in_order(q)) {
-    auto& now = *q.now[0];
-    auto out = viewed_in_place(q.call, now);
-    if (auto choice = out ? choose_view(q, now.placements(), *out) : std::nullopt) return choice;
-  }
-  for (auto& choice : choices(q)) {
+  if (auto unpriced = unpriced_choice(q)) return unpriced;
+  for (auto& choice : priced_choices(q)) {
     if (is_legal(q, choice)) return choice;
   }
   return std::nullopt;

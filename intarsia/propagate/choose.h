@@ -24,7 +24,8 @@ struct Question {
   int written = -1;                // the input that is written in place: it and output 0 keep its layout
 };
 
-// All choices that the rows allow, cheapest first; equal costs keep the order of the rows. Deterministic across ranks.
+// All choices that the rows allow, and in the order in which `choose` takes them: what a guide advises, what moves
+// nothing, the others by their costs; equal costs keep the order of the rows. Deterministic across ranks.
 std::vector<Choice> choices(const Question& question);
 
 // Whether a choice has one value and its layouts fit together, which rows for single axes cannot tell.

@@ -40,20 +40,36 @@ Shards own_memory(const Shards& shards, const Shards& given) {
   });
 }
 
+// The shards in the new layout, and those that they were made from: a pending value that has been reduced already is
+// not reduced again.
+std::pair<Shards, Shards> moved_shards(const at::Tensor& tensor, const Layout* to, const Plan& steps) {
+  auto& from = body_of(tensor);
+  bool settles = from.layout->has_partial() && !to->has_partial();
+  auto known = settles ? from.known_settled() : std::nullopt;
+  if (!known) return {run(steps, from.shards(), tensor.sizes()), from.shards()};
+  auto further = plan(known->layout, to, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
+  return {run(further, known->shards, tensor.sizes()), known->shards};
+}
+
 at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto& from = body_of(tensor);
   auto sizes = tensor.sizes();
   if (from.layout->mesh() != to->mesh()) return moved_to_meshes({tensor}, {to})[0];
-  if (from.layout == to) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
+  if (from.layout == to && !async_op) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
   auto steps = plan(from.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
   auto& shards = from.shards();
   auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
+  calls_on(to->mesh()).add(CauseScope::op(), from.layout, hash_of_form(*to, sizes), from.origin);
+  OriginScope origin(from.origin);
   if (!async_op) {
-    auto result = run(steps, shards, sizes);
-    result = own_memory(result, shards);  // the caller may write to it
-    return wrap(std::move(result), to, sizes, strides, tensor.dtype());
+    auto [result, given] = moved_shards(tensor, to, steps);
+    result = own_memory(result, given);  // the caller may write to it
+    auto moved = wrap(std::move(result), to, sizes, strides, tensor.dtype());
+    body_of(moved).origin = from.origin;
+    return moved;
   }
   auto body = c10::make_intrusive<DTensorBody>(Shards(), to);
+  body->origin = from.origin;
   auto finish = run_async(steps, shards, sizes);
   auto result = wrap(body, sizes, strides, tensor.dtype());
   body->arrive_later([finish] {
@@ -169,7 +185,9 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     if (!is_copied) std::transform(shards.begin(), shards.end(), shards.begin(), [](auto& value) { return value.alias(); });
     auto strides = stride.vec();
     fit_strides(shards, shape, strides);
-    return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), shape, strides, local.dtype());
+    auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
+    body->origin = calls_on(layout->mesh()).add_new("from_local", layout, hash_of_form(*layout, shape));
+    return wrap(std::move(body), shape, strides, local.dtype());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}};

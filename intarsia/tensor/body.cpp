@@ -19,10 +19,14 @@
 namespace intarsia {
 namespace {
 
-c10::Device device_of(const Shards& shards, const Layout& layout) {
+// A value that is on its way is not waited for.
+c10::Device device_of(DTensorBody& body) {
+  auto of_mesh = [&] { return c10::Device(body.layout->mesh().device_type()); };
+  if (body.is_late()) return of_mesh();
+  auto& shards = body.shards();
   // See Note [Tensors without data] for the second.
   bool as_the_mesh = shards.empty() || (shards[0].is_meta() && is_rehearsing());
-  return as_the_mesh ? c10::Device(layout.mesh().device_type()) : shards[0].device();
+  return as_the_mesh ? of_mesh() : shards[0].device();
 }
 
 // Code of ours that LibTorch's may be waiting for: see Note [Tensors made from nothing].
@@ -122,8 +126,12 @@ void DTensorBody::finish() {
   late_.store(false, std::memory_order_release);
 }
 
-void DTensorBody::written() {
+void DTensorBody::written() { written(calls_on(layout->mesh()).add("a write", layout, 1, origin)); }
+
+void DTensorBody::written(const Origin& by) {
   auto& owner = memory();
+  origin = by;
+  if (&owner != this) owner.origin.add(by);
   owner.count_write();
   if (owner.recipe_) owner.write_back();
 }
@@ -191,6 +199,7 @@ void DTensorBody::write_back() {
 void DTensorBody::settle_in_place() {
   OutsideLibTorch scope;
   auto& owner = memory();
+  OriginScope moves(owner.origin);
   auto* done = owner.layout->with(intarsia::settled(owner.layout->placements()));
   auto& targets = owner.shards();
   at::AutoDispatchBelowADInplaceOrView guard;
@@ -210,10 +219,31 @@ void DTensorBody::settle_in_place() {
   owner.pending_views_.clear();
 }
 
+// With the lock held.
+bool DTensorBody::has_settled(bool ask_now) {
+  auto fresh = [&] { return settled_ && settled_->version == version() && !memory().is_unwatched_; };
+  if (fresh()) return true;
+  auto value = ask_settled_ ? ask_settled_(ask_now) : std::nullopt;
+  if (!value) return false;
+  ask_settled_ = nullptr;
+  settled_ = std::make_unique<Settled>(std::move(*value));
+  return fresh();
+}
+
 DTensorBody::Settled DTensorBody::settled(const std::function<Settled()>& settle) {
   std::lock_guard lock(mutex_);
-  if (!settled_ || settled_->version != version() || memory().is_unwatched_) settled_ = std::make_unique<Settled>(settle());
+  if (!has_settled(true)) settled_ = std::make_unique<Settled>(settle());
   return *settled_;
+}
+
+std::optional<DTensorBody::Settled> DTensorBody::known_settled() {
+  std::lock_guard lock(mutex_);
+  return has_settled(false) ? std::optional(*settled_) : std::nullopt;
+}
+
+void DTensorBody::settles_with_others(AskSettled ask) {
+  std::lock_guard lock(mutex_);
+  ask_settled_ = std::move(ask);
 }
 
 c10::intrusive_ptr<DTensorBody> shared_body_of(const at::Tensor& tensor) {
@@ -225,7 +255,7 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> siz
                 caffe2::TypeMeta dtype) {
   // Autograd must replay views instead of calling as_strided, which has no meaning on a cut tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
-  auto device = device_of(body->shards(), *body->layout);
+  auto device = device_of(*body);
   auto keys = c10::DispatchKeySet(kDTensorKey) | autocast_keys(device);
   if (C10_UNLIKELY(body->note.defined())) keys = keys.add(kNoteKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, dtype, device);
@@ -253,6 +283,7 @@ void attach_note(const at::Tensor& tensor, NotePtr note) {
 
 // A slice of a local tensor is a view of it; what comes of a move has the order of the whole, too.
 static Shards moved(const at::Tensor& tensor, const Plan& plan, const Shards& shards) {
+  OriginScope origin(body_of(tensor).origin);
   auto result = run(plan, shards, tensor.sizes());
   follow_strides(result, tensor.strides());
   return result;

@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include "intarsia/comm/calls.h"
 #include "intarsia/core/keys.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
@@ -47,6 +49,7 @@ class DTensorBody final : public c10::BackendMeta {
   DTensorBody(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
 
   const Layout* layout;
+  Origin origin;  // see Note [Origins]
   NotePtr note;  // null for most; see Note [Tensors with a note]
 
   // The local tensors, finished and up to date.
@@ -64,6 +67,8 @@ class DTensorBody final : public c10::BackendMeta {
     if (late_.load(std::memory_order_acquire)) finish();
     return shards_;
   }
+  // Whether they are still on their way.
+  bool is_late() const { return late_.load(std::memory_order_acquire); }
   // Whether shards() would communicate: the tensor is a view that does, and its base has changed.
   bool is_stale();
 
@@ -74,8 +79,9 @@ class DTensorBody final : public c10::BackendMeta {
   // Another number after every write to the memory, by whomever.
   uint64_t version();
 
-  // To be called after the shards have been written to.
+  // To be called after the shards have been written to. `by`: a call that is known, see Note [Origins].
   void written();
+  void written(const Origin& by);
 
   // Does what is pending, in the memory itself, for all who see it: the value is the same, and from now on each rank holds
   // it. For ops that write to a value whose reduction is pending.
@@ -96,6 +102,11 @@ class DTensorBody final : public c10::BackendMeta {
   };
   // The settled value, made by `settle` if it is not known yet: by one thread for all.
   Settled settled(const std::function<Settled()>& settle);
+  // The same if it is known, without communication.
+  std::optional<Settled> known_settled();
+  // Somebody reduces this value together with others. `ask(now)` gives the result; unless `now`, only if it is there.
+  using AskSettled = std::function<std::optional<Settled>(bool now)>;
+  void settles_with_others(AskSettled ask);
 
  private:
   void finish();
@@ -106,6 +117,7 @@ class DTensorBody final : public c10::BackendMeta {
   std::shared_ptr<LentViews> lent();
   void refresh();
   void write_back();
+  bool has_settled(bool ask_now);
 
   void count_write() {
     if (C10_UNLIKELY(has_lent_.load(std::memory_order_acquire))) return lent_->count_write();
@@ -125,6 +137,7 @@ class DTensorBody final : public c10::BackendMeta {
   std::atomic<bool> late_{false};  // pending_ is set
   std::function<Shards()> pending_;
   std::unique_ptr<Settled> settled_;
+  AskSettled ask_settled_;
   std::mutex mutex_;  // see Note [Reading from several threads]
 };
 

@@ -8,6 +8,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/foreign.h"
 #include "intarsia/core/pending.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -179,6 +180,7 @@ at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Place
   });
   auto dtype = options.dtype();
   auto result = wrap(std::move(shards), layout, size, c10::contiguous_strides(size), dtype);
+  body_of(result).origin = calls_on(mesh).add_new(where, layout, hash_of_form(*layout, size));
   return requires_grad ? result.set_requires_grad(true) : result;
 }
 
@@ -187,6 +189,7 @@ at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Place
 at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                              std::optional<int64_t> src_data_rank) {
   TORCH_CHECK_VALUE(tensor.defined(), "[distribute_tensor] the tensor is undefined. Give it a value first.");
+  check_no_wrapper(tensor, "distribute_tensor");
   auto* layout = checked_layout(mesh, placements, tensor.dim(), "distribute_tensor");
   if (is_dtensor(tensor)) {
     TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[distribute_tensor] the tensor is already distributed, on ",
@@ -199,11 +202,17 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
   if (layout->has_partial()) {
     auto dealt = distribute_tensor(tensor.detach(), mesh, settled(layout->placements()), src_data_rank);
     auto result = wrap(shards_in(dealt, layout), layout, dealt.sizes(), dealt.strides(), dealt.dtype());
+    body_of(result).origin = body_of(dealt).origin;
     return tensor.requires_grad() ? result.set_requires_grad(true) : result;
   }
   auto data = tensor.detach();
   at::NoGradGuard no_grad;
   CauseScope cause("distribute_tensor", false);
+  // Without a source nothing is sent, and a rank may do it alone.
+  auto& calls = calls_on(mesh);
+  auto origin = src_data_rank ? calls.add_new("distribute_tensor", layout, hash_of_form(*layout, {}))
+                              : calls.add("distribute_tensor", layout, hash_of_form(*layout, tensor.sizes()), {});
+  OriginScope moves(origin);
   Shards shards;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(value_at(data, slot));
   auto strides = strides_like(value_at(data, 0));
@@ -217,12 +226,14 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
     shards = made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); });
   }
   auto result = wrap(std::move(shards), layout, data.sizes(), strides, data.dtype());
+  body_of(result).origin = origin;
   return tensor.requires_grad() ? result.set_requires_grad(true) : result;
 }
 
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                       const FromLocalOptions& options) {
   TORCH_CHECK_VALUE(local.defined(), "[from_local] the tensor is undefined. Give it a value first.");
+  check_no_wrapper(local, "from_local");
   TORCH_CHECK_TYPE(!is_dtensor(local), "[from_local] the tensor is already distributed, as ",
                    is_dtensor(local) ? str(layout_of(local)) : "", ". Use redistribute.");
   check_device(local, mesh, "from_local");

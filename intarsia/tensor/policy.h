@@ -12,7 +12,8 @@ enum class PlainTensors {
   verify,     // the same, after checking that they do
 };
 
-// Sets the policy on this thread while it lives.
+// Sets the policy on this thread while it lives, also for the backward pass of what is computed in it: see Note [Scopes
+// and graphs].
 class PlainTensorScope {
  public:
   explicit PlainTensorScope(PlainTensors policy);
@@ -24,6 +25,26 @@ class PlainTensorScope {
   PlainTensors outer_;
 };
 PlainTensors plain_tensor_policy();
+
+// Note [Scopes and graphs]
+// The backward pass of an op meets the plain tensors that the op saved, long after the scope that admitted them has
+// ended. Autograd numbers the nodes of a thread in the order in which they are made, so a scope remembers its first and
+// last number, and a formula of autograd that meets a plain tensor follows the scope in which its node was made.
+
+// The policy for the node that autograd runs on this thread: that of the scope in which it was made; error if there is
+// none.
+PlainTensors plain_tensor_policy_of_graph();
+// The node that this thread has made last belongs to the same scope as the one that autograd runs: a derivative of it.
+void pass_on_policy(PlainTensors policy);
+
+// Note [State from before]
+// An optimizer may be made, and may have made steps, before fully_shard cuts its parameters: its state is plain, and
+// the same on all ranks. When a gradient is first added to it, it becomes distributed like that gradient, once the
+// ranks have compared it. The layouts of such parameters are known here; another plain tensor that is written to is an
+// error as ever.
+class Layout;
+void let_plain_state_follow(const Layout* layout);
+bool plain_state_follows(const Layout* layout);
 
 // While it lives, an op without a rule is an error instead of running on whole tensors. The environment variable
 // INTARSIA_STRICT=1 sets this for the process.
@@ -39,8 +60,8 @@ class StrictScope {
 };
 bool is_strict();
 
-// While it lives, a wrong value in a shard (an index out of range) is an error on the rank that holds it only, and no op
-// waits for word from the others: for loops that count microseconds and whose values are known to be right.
+// While it lives, a wrong value in a shard (an index out of range) is an error on the rank that holds it only, and no
+// op waits for word from the others: for loops that count microseconds and whose values are known to be right.
 class LocalErrorScope {
  public:
   explicit LocalErrorScope(bool local = true);

@@ -3,11 +3,26 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "intarsia/core/layout.h"
 
 namespace intarsia::python {
 
 namespace py = pybind11;
+
+// A tensor as Python gives it. An object that says of itself that it is a tensor, such as a mock, is none: what LibTorch would
+// read there is not a tensor's.
+struct GivenTensor {
+  at::Tensor value;
+  operator const at::Tensor&() const { return value; }
+};
+using GivenTensors = std::vector<GivenTensor>;
+
+inline bool is_tensor(py::handle object) {
+  return PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
+}
+inline std::vector<at::Tensor> values_of_given(const GivenTensors& given) { return {given.begin(), given.end()}; }
 
 // Placements as Python gives them: a sequence of PyTorch's placement objects.
 struct GivenPlacements {
@@ -36,6 +51,16 @@ void bind_backends(py::module_& module);
 }  // namespace intarsia::python
 
 namespace pybind11::detail {
+
+template <>
+struct type_caster<intarsia::python::GivenTensor> {
+  PYBIND11_TYPE_CASTER(intarsia::python::GivenTensor, const_name("torch.Tensor"));
+  bool load(handle source, bool) {
+    if (!intarsia::python::is_tensor(source)) return false;
+    value.value = THPVariable_Unpack(source.ptr());
+    return true;
+  }
+};
 
 template <>
 struct type_caster<intarsia::python::GivenPlacements> {

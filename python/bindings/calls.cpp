@@ -10,11 +10,11 @@ c10::TypePtr without_optional(c10::TypePtr type) {
   return optional ? optional->getElementType() : type;
 }
 
-bool is_tensor(const c10::TypePtr& type) { return without_optional(type)->kind() == c10::TypeKind::TensorType; }
+bool is_tensor_type(const c10::TypePtr& type) { return without_optional(type)->kind() == c10::TypeKind::TensorType; }
 
 bool is_list_of_tensors(const c10::TypePtr& type) {
   auto list = without_optional(type)->cast<c10::ListType>();
-  return list && is_tensor(list->getElementType());
+  return list && is_tensor_type(list->getElementType());
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ py::list arguments_of(const OpCall& call) {
   };
   for (size_t i = 0; i < call.args.size(); ++i) {
     auto& type = call.schema.arguments()[i].type();
-    if (is_tensor(type)) {
+    if (is_tensor_type(type)) {
       list.append(next());
     } else if (is_list_of_tensors(type) && call.args[i].isList()) {
       py::list forms;

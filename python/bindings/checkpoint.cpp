@@ -1,8 +1,7 @@
 #include "intarsia/checkpoint/checkpoint.h"
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include "bindings.h"
+#include "intarsia/core/foreign.h"
 
 namespace intarsia::python {
 namespace {
@@ -46,8 +45,14 @@ checkpoint::StateMaker maker_from(py::handle target) {
   }};
 }
 
+at::Tensor checked(py::handle value) {
+  auto tensor = value.cast<GivenTensor>().value;
+  check_no_wrapper(tensor, "checkpoint");
+  return tensor;
+}
+
 Item item_from(py::handle value) {
-  if (THPVariable_Check(value.ptr())) return value.cast<at::Tensor>();
+  if (is_tensor(value)) return checked(value);
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
   if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
@@ -55,7 +60,7 @@ Item item_from(py::handle value) {
   if (py::hasattr(value, "want")) return maker_from(value);
   checkpoint::NamedState state;
   for (auto [name, tensor] : value.cast<py::dict>())
-    state.tensors.emplace_back(name.cast<std::string>(), tensor.cast<at::Tensor>());
+    state.tensors.emplace_back(name.cast<std::string>(), checked(tensor));
   return state;
 }
 
@@ -128,6 +133,11 @@ void export_full(const World& world, const std::string& path, const py::dict& gi
   checkpoint::export_full(path, items, options);
 }
 
+std::optional<std::string> newest_for_all(const World& world, const std::string& folder) {
+  WorldScope scope(world);
+  return checkpoint::newest_for_all(folder);
+}
+
 }  // namespace
 
 void bind_checkpoints(py::module_& module) {
@@ -142,10 +152,12 @@ void bind_checkpoints(py::module_& module) {
   module.def("checkpoint_load", &load, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("strict"), py::arg("rename"),
              py::arg("progress"), py::arg("quiet"));
   module.def("checkpoint_keep", &checkpoint::keep, py::arg("folder"), py::arg("count"), Unlocked());
-  module.def("checkpoint_convert", &checkpoint::convert, py::arg("source"), py::arg("target"), py::arg("files"), Unlocked());
+  module.def("checkpoint_convert", &checkpoint::convert, py::arg("source"), py::arg("target"), py::arg("files"), py::arg("replace"),
+             Unlocked());
   module.def("checkpoint_export", &export_full, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("file_bytes"),
              py::arg("rename"));
   module.def("checkpoint_latest", &checkpoint::latest, py::arg("folder"), Unlocked());
+  module.def("checkpoint_newest_for_all", &newest_for_all, py::arg("world"), py::arg("folder"), Unlocked());
   module.def("checkpoint_complete", &checkpoint::complete, py::arg("folder"), Unlocked());
   module.def("checkpoint_problems", &checkpoint::problems_of, py::arg("path"), Unlocked());
 }

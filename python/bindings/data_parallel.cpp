@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bindings.h"
+#include "intarsia/core/foreign.h"
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/data_parallel/joined_mesh.h"
 #include "intarsia/data_parallel/reducer.h"
@@ -13,6 +14,7 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
+using GivenNamed = std::vector<std::pair<std::string, GivenTensor>>;
 
 // A Python object that threads without Python's lock may hold and let go.
 std::shared_ptr<py::object> held(py::object object) {
@@ -20,6 +22,15 @@ std::shared_ptr<py::object> held(py::object object) {
             py::gil_scoped_acquire lock;
             delete held;
           }};
+}
+
+Named checked(const GivenNamed& given, const char* function) {
+  Named named;
+  for (auto& [name, tensor] : given) {
+    check_no_wrapper(tensor, function, '"' + name + '"');
+    named.emplace_back(name, tensor.value);
+  }
+  return named;
 }
 
 std::vector<at::Tensor> listed(const Shards& shards) { return {shards.begin(), shards.end()}; }
@@ -34,6 +45,14 @@ CommHook comm_hook_of(py::object function) {
       py::gil_scoped_acquire again;
       (*finish)();
     };
+  };
+}
+
+// A function that lists names of parameters.
+FindUnaveraged find_unaveraged_of(py::object function) {
+  return [find = held(std::move(function))] {
+    py::gil_scoped_acquire lock;
+    return (*find)().cast<std::vector<std::string>>();
   };
 }
 
@@ -70,11 +89,14 @@ std::optional<OwnCollective> own_collective_of(py::object object) {
 
 void bind_reducers(py::module_& m) {
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer", "Averages the gradients of a module in buckets.")
-      .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
+      .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const GivenNamed& parameters,
+                       const GivenNamed& buffers,
                        double first_bucket_mb, double bucket_cap_mb, bool as_view, bool find_unused, bool static_graph,
-                       bool broadcast_buffers, bool init_sync) {
-             ReducerOptions options{BucketSizes::of(first_bucket_mb, bucket_cap_mb), as_view, find_unused, static_graph, broadcast_buffers};
-             return make_reducer(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
+                       bool broadcast_buffers, bool init_sync, py::object find_unaveraged) {
+             ReducerOptions options{BucketSizes::of(first_bucket_mb, bucket_cap_mb), as_view, find_unused, static_graph,
+                                    broadcast_buffers, find_unaveraged_of(std::move(find_unaveraged))};
+             return make_reducer(reinterpret_cast<const void*>(module), name, mesh, checked(parameters, "replicate"),
+                                 checked(buffers, "replicate"), options, init_sync);
            }),
            Unlocked())
       .def("set_syncs", &Reducer::set_syncs)
@@ -96,13 +118,16 @@ ShardGroupOptions shard_options(const Named& parameters, const std::vector<std::
 
 void bind_shard_groups(py::module_& m) {
   py::class_<ShardGroup, std::shared_ptr<ShardGroup>>(m, "ShardGroup", "Parameters that are gathered and reduced together.")
-      .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const Named& parameters, const Named& buffers,
+      .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const GivenNamed& given,
+                       const GivenNamed& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
                        std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
+             auto parameters = checked(given, "fully_shard");
              auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated,
                                           on_full_mesh);
-             return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters, buffers, options, init_sync);
+             return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters,
+                                     checked(buffers, "fully_shard"), options, init_sync);
            }),
            Unlocked())
       .def_property_readonly("name", &ShardGroup::name)
@@ -139,9 +164,13 @@ void bind_data_parallel(py::module_& module) {
   bind_shard_groups(module);
   module.def("data_mesh", &data_mesh, py::arg("full"), py::arg("replicate"), py::arg("shard"),
              "The mesh of data parallelism along named axes: copies, then shards; several names are one axis.");
-  module.def("laid_out_at_rest", &laid_out_at_rest, py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
+  module.def("laid_out_at_rest",
+             [](const std::string& name, const DeviceMesh& mesh, const GivenTensor& parameter, std::optional<int64_t> dim) {
+               return laid_out_at_rest(name, mesh, parameter, dim);
+             },
+             py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
              "A distributed parameter on meta as it will lie once it has values.");
-  module.def("is_watched", [](const at::Tensor& leaf) { return watcher_of(leaf) != nullptr; },
+  module.def("is_watched", [](const GivenTensor& leaf) { return watcher_of(leaf) != nullptr; },
              "Whether the parameter is replicated or sharded already.");
 }
 

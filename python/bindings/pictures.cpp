@@ -5,9 +5,10 @@
 namespace intarsia::python {
 
 void bind_pictures(py::module_& module) {
-  module.def("visualize_sharding", py::overload_cast<const at::Tensor&, bool>(&visualize_sharding), py::arg("tensor"),
+  module.def("visualize_sharding",
+             [](const GivenTensor& tensor, bool colour) { return visualize_sharding(tensor, colour); }, py::arg("tensor"),
              py::arg("colour") = false, "Which rank holds what, as text.");
-  module.def("describe", py::overload_cast<const at::Tensor&>(&describe), py::arg("tensor"),
+  module.def("describe", [](const GivenTensor& tensor) { return describe(tensor.value); }, py::arg("tensor"),
              "Shape, dtype, layout and local shapes on one line.");
   module.def("explain",
              [](const std::string& op, const std::vector<std::string>& tensors, const DeviceMesh& mesh) {

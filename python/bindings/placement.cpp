@@ -13,9 +13,11 @@ py::handle base_class(const char* name) {
   return py::object(py::module_::import("torch._C._distributed").attr(name)).release();
 }
 
+py::object class_named(const char* name) { return py::module_::import("torch.distributed.tensor.placement_types").attr(name); }
+
 template <class... Args>
 py::object make(const char* name, Args&&... args) {
-  return py::module_::import("torch.distributed.tensor.placement_types").attr(name)(std::forward<Args>(args)...);
+  return class_named(name)(std::forward<Args>(args)...);
 }
 
 py::object norm_class() { return py::module_::import("torch.distributed.tensor._ops._math_ops").attr("_NormPartial"); }
@@ -47,12 +49,14 @@ py::object masked_to(const MaskedSum& sum) {
 // Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are sums here
 // in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
 Partial partial_from(py::handle object) {
-  auto name = py::type::of(object).attr("__name__").cast<std::string>();
-  if (name == "_NormPartial") return norm_from(object.attr("norm_type").cast<double>());
-  if (name == "_MaskPartial") return masked_from(object);
-  TORCH_CHECK_NOT_IMPLEMENTED(name == "Partial", "[placements] ", py::repr(object).cast<std::string>(), " is a ", name,
+  static auto plain = class_named("Partial").release(), masked = class_named("_MaskPartial").release();
+  auto kind = py::type::of(object);
+  if (kind.is(plain)) return Partial(object.attr("reduce_op").cast<std::string>());
+  if (kind.is(masked)) return masked_from(object);
+  TORCH_CHECK_NOT_IMPLEMENTED(kind.is(norm_class()), "[placements] ", py::repr(object).cast<std::string>(), " is a ",
+                              kind.attr("__name__").cast<std::string>(),
                               ", which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial.");
-  return Partial(object.attr("reduce_op").cast<std::string>());
+  return norm_from(object.attr("norm_type").cast<double>());
 }
 
 }  // namespace

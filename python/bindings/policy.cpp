@@ -10,9 +10,9 @@ namespace {
 
 // The scope of a function that was called with these tensors.
 struct InsideFunction {
-  explicit InsideFunction(const std::vector<at::Tensor>& tensors) : scope(given(tensors)) {}
-  static GivenTensors given(const std::vector<at::Tensor>& tensors) {
-    GivenTensors result;
+  explicit InsideFunction(const GivenTensors& tensors) : scope(given(tensors)) {}
+  static intarsia::GivenTensors given(const GivenTensors& tensors) {
+    intarsia::GivenTensors result;
     for (auto& tensor : tensors) result.see(tensor);
     return result;
   }
@@ -39,7 +39,7 @@ void bind_policies(py::module_& module) {
       .value("settle", PendingWrites::settle)
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
-  bind_scope<InsideFunction, std::vector<at::Tensor>>(
+  bind_scope<InsideFunction, GivenTensors>(
       module, "FromNothingScope", "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
   bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");

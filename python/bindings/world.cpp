@@ -1,4 +1,8 @@
+#include <stdlib.h>
+
 #include <chrono>
+#include <optional>
+#include <tuple>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,6 +16,7 @@
 #include "intarsia/comm/engines.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/simulation.h"
+#include "intarsia/core/launchers.h"
 
 namespace intarsia::python {
 namespace {
@@ -81,6 +86,13 @@ bool stops(const std::exception_ptr& error) {
 
 constexpr Interrupts kSignals{&check_signals, &repeat_signal, &stops};
 
+// (launcher, rank, size) if a launcher has started this process as one of several ranks.
+std::optional<std::tuple<std::string, int64_t, int64_t>> launched_among_several() {
+  auto launch = read_launch_of_several([](const char* name) -> const char* { return getenv(name); });
+  if (!launch) return std::nullopt;
+  return std::tuple(launch->by, launch->rank, launch->size);
+}
+
 void barrier(const World& world) {
   with_interrupts([&] { engine_of(world).barrier(); });
 }
@@ -106,6 +118,8 @@ void bind_worlds(py::module_& module) {
       .def("__repr__", &World::text);
   auto reference = py::return_value_policy::reference;
   module.def("simulated_world", &simulated_world, py::arg("n"), reference, "A world of n ranks played by this process.");
+  module.def("launched_among_several", &launched_among_several,
+             "The launcher, rank and number of ranks, if a launcher has started this process as one of several.");
   module.def("joined_world", &joined_world, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("milliseconds"), reference, Unlocked(), "The world of rank `rank` of `size` that meet in a store.");
 }

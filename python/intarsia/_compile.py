@@ -4,6 +4,8 @@ Under the drop-in that also holds where a program asks for one graph, which PyTo
 """
 
 import functools
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +18,21 @@ _NOT_TRACED = (
 )
 
 
+_met = threading.local()  # .count: how often tracing on this thread has met a distributed tensor
+
+
 def leave_tracing() -> None:
     """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
     if torch._guards.TracingContext.try_get() is not None:
         from torch._dynamo.exc import Unsupported
 
+        _met.count = _times_met() + 1
         _warn_not_traced()
         raise Unsupported(_NOT_TRACED) from None
+
+
+def _times_met() -> int:
+    return getattr(_met, "count", 0)
 
 
 @functools.cache
@@ -57,13 +67,25 @@ def _or_as_it_stands(compiled: Callable, plain: Callable) -> Callable:
         nonlocal met_us
         if met_us or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
+        before = _times_met()
         try:
             return compiled(*args, **kwargs)
-        except torch._dynamo.exc.Unsupported as error:
-            if __package__ not in str(error).lower():
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if _times_met() == before and not _stopped_in_our_code(error):
                 raise
         met_us = True
         _warn_not_traced()
         return plain(*args, **kwargs)
 
     return call
+
+
+def _stopped_in_our_code(error: Exception) -> bool:
+    """Whether what could not be traced was called by a function of this package, such as a hook of fully_shard.
+
+    An error keeps the source files of the functions that were being traced. They are compared with those of the modules of
+    this package as they are, so that a program's own functions and files may have any name.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == __package__]
+    ours = {getattr(module, "__file__", None) for module in modules}
+    return any(frame.filename in ours for frame in getattr(error, "real_stack", None) or ())

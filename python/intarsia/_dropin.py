@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import _compile, _local_tensor
+from . import _compile, _local_tensor, _pickling
 
 _TENSOR = "torch.distributed.tensor"
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "zeros")
@@ -152,6 +152,7 @@ def install(layouts: "str | None" = None) -> None:
         _rebind(module, ours_by_theirs)
     _compile.follow(_undo)
     _show_to_optimizers()
+    _pickling.follow(_undo)
     _refuse_dropout_of_pending()
     _refuse_writes_to_pending()
     _follow_first_generator()

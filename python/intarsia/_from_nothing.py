@@ -18,6 +18,8 @@ from . import _core
 def _on_their_mesh(function: Callable) -> Callable:
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():  # distributed tensors are not traced
+            return function(*args, **options)
         tensors = [_inside(x) for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
         if not any(map(_core.is_dtensor, tensors)):
             return function(*args, **options)
@@ -32,6 +34,8 @@ def _whole_loss(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(*args: Any, options: Any = None, **others: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, options=options, **others)
         if any(isinstance(x, torch.Tensor) and _core.is_dtensor(x) for x in (*args, *others.values())):
             options = None
         return function(*args, options=options, **others)

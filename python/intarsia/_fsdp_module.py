@@ -8,7 +8,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 
 from ._own_collectives import OwnAllGather, OwnReduceScatter, one_of, take_over
 from ._shard_groups import Group, Sharding
-from ._wrapped_module import WrappedModule, state_of
+from ._wrapped_module import WrappedModule, set_data_scope, state_of
 
 
 class UnshardHandle:
@@ -185,7 +185,8 @@ class FSDPModule(WrappedModule):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self.reshard()  # what is cast or moved is the shards
-        return super()._apply(*args, **kwargs)
+        with set_data_scope():
+            return super()._apply(*args, **kwargs)
 
 
 _AMBIGUOUS = "The custom comm would be ambiguous across groups with different meshes."

@@ -82,8 +82,9 @@ def _asked(op: Any, specs: list, metas: list) -> "tuple[list, list] | None":
 
 def _is_meant(error: RuntimeError) -> bool:
     """Whether the rule itself has raised it, and not something that it called and that it can not do."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return type(error) is RuntimeError and "/distributed/tensor/_ops/" in frames[-1].filename.replace("\\", "/")
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    package = innermost.f_globals.get("__package__")
+    return type(error) is RuntimeError and package == torch.distributed.tensor._ops.__name__
 
 
 def _schema(op: Any, specs: list, rules: Any) -> Any:

@@ -35,6 +35,7 @@ def current_world() -> "_core.World":
     if world is not None:
         return world
     if not dist.is_initialized():
+        _check_joined()
         return _core.simulated_world(1)
     group = dist.group.WORLD
     world = _worlds.get(group)
@@ -43,6 +44,19 @@ def current_world() -> "_core.World":
             close_ended_worlds()
         world = _worlds[group] = _join(group)
     return world
+
+
+def _check_joined() -> None:
+    """A rank that forgot to join would do the work of a whole job, as every other one, and save over theirs."""
+    launched = _core.launched_among_several()
+    if launched is None:
+        return
+    launcher, rank, size = launched
+    raise RuntimeError(
+        f"[intarsia] {launcher} started this process as rank {rank} of {size}, but there is no process group. Call "
+        "torch.distributed.init_process_group first. A process that is no rank of the job, such as a tool that a rank starts, opens "
+        "intarsia.simulate(1)."
+    )
 
 
 @atexit.register

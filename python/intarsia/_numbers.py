@@ -13,6 +13,7 @@ from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from . import _core
+from ._compile import leave_tracing
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -95,7 +96,7 @@ def _set_wrapped(self: torch.Tensor, number: Any) -> None:
     self.__dict__["_wrapped_number"] = number
     if values := numbers_of(number):
         _core.become_number(self, [torch.tensor(value, dtype=self.dtype) for value in values])
-    elif isinstance(number, torch.SymInt) and type(number.node) is torch._C._SymNode and not number.node.is_nested_int():
+    elif _is_common(number):
         with torch._C.DisableTorchFunction(), torch.no_grad():
             self.fill_(int(number))  # the same on all ranks
 
@@ -137,26 +138,24 @@ class NumbersMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if own_generators:
             return own_generators[0](func, args, kwargs, self._call)
+        before = _core.draws_apart()
         try:
             return self._call(func, args, kwargs)
-        except ValueError as error:
-            if "draw different amounts of random numbers" not in str(error) or not draws_apart:
+        except ValueError:
+            if _core.draws_apart() == before or not draws_apart:
                 raise
         return draws_apart[0](func, args, kwargs)
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         if func is torch.Tensor.new_tensor:  # of other data: the tensor tells dtype and device
             args = (value_on(args[0], 0), *args[1:])
-        ranks = _ranks_in(args) or (_ranks_in(tuple(kwargs.values())) if kwargs else 0)
-        if not ranks:
-            if func is torch.Tensor.item:
-                return _item(args[0])
-            try:
-                return func(*args, **kwargs)
-            except RuntimeError as error:
-                if "expected to contain only concrete integers" not in str(error):
-                    raise
-            return func(*_with_plain_numbers(args), **_with_plain_numbers(kwargs))
+        ranks = _ranks_in(args)
+        if ranks <= 0 and kwargs:
+            ranks = _ranks_in(tuple(kwargs.values())) or ranks
+        if ranks < 0:
+            args, kwargs = _with_plain_numbers(args), _with_plain_numbers(kwargs)
+        if ranks <= 0:
+            return _item(args[0]) if func is torch.Tensor.item else func(*args, **kwargs)
         _check_not_distributed(func, args)
         if func is torch.Tensor.new_tensor:
             return _rank_by_rank(func, ranks, args, kwargs)
@@ -234,7 +233,10 @@ def per_rank(values: Sequence[torch.Tensor]) -> torch.Tensor:
 def per_rank_int(values: Sequence[int]) -> Any:
     """One number that stands for these, one per simulated rank; an ordinary one if they are equal."""
     expect_numbers()
-    return _core.per_rank_int(list(values))
+    number = _core.per_rank_int(list(values))
+    if not isinstance(number, int):
+        leave_tracing()
+    return number
 
 
 def _item(tensor: torch.Tensor) -> Any:
@@ -253,25 +255,34 @@ def _check_not_distributed(func: Callable, args: tuple) -> None:
 
 
 def _ranks_in(items: Any) -> int:
-    """For how many ranks the numbers among arguments are; tensors do not count."""
+    """For how many ranks the numbers among arguments are; -1 if all are the same on all ranks. Tensors do not count."""
+    common = 0
     for item in items:
         kind = type(item)
         if kind in _SYMBOLIC:
-            found = len(numbers_of(item))
+            found = len(numbers_of(item)) or -_is_common(item)
         elif kind in (tuple, list, torch.Size):
             found = _ranks_in(item)
         elif kind is slice:
             found = _ranks_in((item.start, item.stop, item.step))
         else:
             continue
-        if found:
+        if found > 0:
             return found
-    return 0
+        common = found or common
+    return common
+
+
+def _is_common(number: Any) -> bool:
+    """Whether a symbolic number is a constant of the core, which not all functions take. Numbers of tracing are not."""
+    if not isinstance(number, torch.SymInt) or type(number.node) is not torch._C._SymNode:
+        return False
+    return not number.node.is_nested_int()
 
 
 def _with_plain_numbers(tree: Any) -> Any:
     """Numbers that the ranks have in common as those of Python, which all functions take."""
-    return pytree.tree_map_only(torch.SymInt, lambda number: number if number.node.is_nested_int() else int(number), tree)
+    return pytree.tree_map_only(torch.SymInt, lambda number: int(number) if _is_common(number) else number, tree)
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,21 +21,41 @@ from ._wrapped_module import (
     keep_hooks,
     note_in_registry,
     own_class,
+    set_data_scope,
     state_of,
     whole_world,
 )
 
 
 class _Replication:
-    """What replicate knows of a module."""
+    """What replicate knows of a module. The core's reducer is made at once; under the drop-in, in the first forward."""
 
     function = "replicate"
 
-    def __init__(self, reducer: "_core.Reducer", device_ids: "list | None") -> None:
-        self.reducer, self.device_ids = reducer, device_ids
+    def __init__(self, module: nn.Module, names: list[str], make: Callable, device_ids: "list | None") -> None:
+        self._module, self._names, self._make, self.device_ids = module, names, make, device_ids
+        self._made: "_core.Reducer | None" = None
+        self._settings: dict[str, tuple] = {}  # of the reducer
 
     def taken(self) -> set[int]:
-        return set()  # the core knows them
+        if self._made is not None:
+            return set()  # the core knows them
+        return {id(self._module.get_parameter(name)) for name in self._names}
+
+    def make(self, *_: Any) -> None:
+        if self._made is not None:
+            return
+        parameters = [(name, self._module.get_parameter(name)) for name in self._names]
+        keep_hooks(parameter for _, parameter in parameters)
+        self._made = self._make(parameters)
+        for setting, values in self._settings.items():
+            getattr(self._made, setting)(*values)
+
+    def set(self, setting: str, *values: Any) -> None:
+        """Calls a method of the reducer, now or when it is made."""
+        self._settings[setting] = values
+        if self._made is not None:
+            getattr(self._made, setting)(*values)
 
     def _ddp_weakref(self) -> "_Replication":  # where PyTorch keeps what has device_ids
         return self
@@ -43,14 +64,15 @@ class _Replication:
 class ReplicatedModule(WrappedModule):
     """What a module gets by :func:`replicate`."""
 
-    def _reducers(self) -> "list[_core.Reducer]":
+    def _set(self, setting: str, *values: Any) -> None:
         states = [state_of(module, _Replication) for module in self.modules()]
-        return [state.reducer for state in states if state is not None]
+        for state in states:
+            if state is not None:
+                state.set(setting, *values)
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool) -> None:
         """Whether backward passes average gradients. Without, they add up, and the next pass with it averages all."""
-        for reducer in self._reducers():
-            reducer.set_syncs(requires_gradient_sync)
+        self._set("set_syncs", requires_gradient_sync)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -61,10 +83,13 @@ class ReplicatedModule(WrappedModule):
         finally:
             self.set_requires_gradient_sync(True)
 
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        with set_data_scope():
+            return super()._apply(*args, **kwargs)
+
     def register_comm_hook(self, state: Any, hook: Callable) -> None:
         """``hook(state, bucket)`` returns a future of the averaged bucket, as DDP's."""
-        for reducer in self._reducers():
-            reducer.set_comm_hook(functools.partial(_run_comm_hook, state, hook))
+        self._set("set_comm_hook", functools.partial(_run_comm_hook, state, hook))
 
 
 class _Bucket:
@@ -121,8 +146,11 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
     """Keeps the whole model on every rank and averages gradients in backward, in buckets; in place.
 
     ``kwargs`` are DDP's: bucket_cap_mb, find_unused_parameters, gradient_as_bucket_view, static_graph, broadcast_buffers,
-    init_sync, device_mesh or process_group, device_id.
+    init_sync, device_mesh or process_group, device_id. Parameters are taken from the first rank: at once, or under the
+    drop-in, as PyTorch does it, in the first forward.
     """
+    from ._dropin import installed
+
     check_runs([module], "replicate")
     check_applied_once(module, "replicate")
     device_ids = _checked_device(kwargs)
@@ -133,24 +161,72 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
             raise NotImplementedError(f"[replicate] {name} is not there.")
     if kwargs:
         raise TypeError(f"[replicate] got unexpected arguments: {', '.join(kwargs)}.")
-    skipped = {id(tensor) for one in ignored_modules or () for tensor in (*one.parameters(), *one.buffers())}
-    parameters = free_parameters(module, skipped)
+    ignored = list(ignored_modules or ())
+    parameters = free_parameters(module, {id(parameter) for one in ignored for parameter in one.parameters()})
     if not any(parameter.requires_grad for _, parameter in parameters):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
         )
-    buffers = [(name, buffer) for name, buffer in module.named_buffers() if id(buffer) not in skipped]
-    keep_hooks(parameter for _, parameter in parameters)
-    cap = 25 if options["bucket_cap_mb"] is None else options["bucket_cap_mb"]
-    reducer = _core.Reducer(
-        id(module), type(module).__name__, core_mesh(mesh), parameters, buffers, min(1, cap), cap,
-        options["gradient_as_bucket_view"], options["find_unused_parameters"], options["static_graph"],
-        options["broadcast_buffers"], options["init_sync"],
-    )
-    module.__dict__[ATTRIBUTE] = _Replication(reducer, device_ids)
+
+    plain_name = type(module).__name__
+
+    def make(parameters: list) -> "_core.Reducer":
+        left_out = {id(buffer) for one in ignored for buffer in one.buffers()}
+        buffers = [(name, buffer) for name, buffer in module.named_buffers() if id(buffer) not in left_out]
+        cap = 25 if options["bucket_cap_mb"] is None else options["bucket_cap_mb"]
+        return _core.Reducer(
+            id(module), plain_name, core_mesh(mesh), parameters, buffers, min(1, cap), cap,
+            options["gradient_as_bucket_view"], options["find_unused_parameters"], options["static_graph"],
+            options["broadcast_buffers"], options["init_sync"], _late_parameters(module, list(ignored_modules or ())),
+        )
+
+    state = _Replication(module, [name for name, _ in parameters], make, device_ids)
+    if installed():
+        module.register_forward_pre_hook(state.make, prepend=True)
+    else:
+        state.make()
+    module.__dict__[ATTRIBUTE] = state
     note_in_registry(module, "replicate")
     own_class(module, ReplicatedModule, "DDP")
     return module
+
+
+class _Registrations:
+    """Counts parameters and modules that are registered anywhere: a model is searched only after that."""
+
+    count = 0
+    watched = False
+
+    @classmethod
+    def watch(cls) -> None:
+        if not cls.watched:
+            cls.watched = True
+            nn.modules.module.register_module_parameter_registration_hook(cls._note)
+            nn.modules.module.register_module_module_registration_hook(cls._note)
+
+    @classmethod
+    def _note(cls, *_: Any) -> None:
+        cls.count += 1
+
+
+def _late_parameters(module: nn.Module, ignored_modules: list[nn.Module]) -> Callable[[], list[str]]:
+    """A function that names parameters with a gradient that nobody averages: they were registered after replicate."""
+    _Registrations.watch()
+    root, ignored = weakref.ref(module), [weakref.ref(one) for one in ignored_modules]
+    searched = -1
+
+    def find() -> list[str]:
+        nonlocal searched
+        found = root()
+        if found is None or searched == _Registrations.count:
+            return []
+        skipped = {id(tensor) for one in ignored if one() is not None for tensor in one().parameters()}
+        late = [item for item in found.named_parameters() if id(item[1]) not in skipped and not _core.is_watched(item[1])]
+        if not late:
+            searched = _Registrations.count
+        return [name for name, parameter in late if parameter.requires_grad and parameter.grad is not None]
+
+    return find
 
 
 def _checked_device(kwargs: dict) -> "list | None":

@@ -15,6 +15,7 @@ import torch
 import torch.distributed.device_mesh as _device_mesh
 
 from . import _core
+from ._compile import leave_tracing
 from ._kinds import OTHER_NAMES, have_different_shapes, in_order, kinds_of, masked, named_as_given, without_layout
 from ._mesh import DeviceMesh, core_mesh
 
@@ -38,7 +39,7 @@ class _DTensorMeta(type(torch.Tensor)):
     """``isinstance(x, DTensor)`` asks what the tensor is made of. PyTorch's own distributed tensors count, too."""
 
     def __instancecheck__(cls, value: Any) -> bool:
-        if not isinstance(value, torch.Tensor):
+        if not issubclass(type(value), torch.Tensor):  # a mock says that it is a tensor, too
             return False
         if _is_dtensor(value):
             return True
@@ -93,6 +94,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             raise TypeError(f"[from_local] needs a tensor, but got {type(local_tensor).__name__}.")
         if (shape is None) != (stride is None):
             raise RuntimeError("[from_local] got only one of shape and stride. Please pass both shape and stride at the same time.")
+        local_tensor = _arrived(local_tensor)
         mesh = _given_mesh(device_mesh, "from_local")
         if placements is None and shape is None and have_different_shapes(local_tensor):
             return without_layout(local_tensor)
@@ -109,14 +111,36 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             local_tensor = local_tensor.to(mesh.device_type)
         shape = None if shape is None else list(shape)
         stride = None if stride is None else list(stride)
-        if grad_placements is None:
-            made = _core.from_local(local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
-        else:
-            made = _FromLocal.apply(local_tensor, core_mesh(mesh), placements, run_check, shape, stride, tuple(grad_placements))
+        given = (local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
+        try:
+            back = None if grad_placements is None else tuple(grad_placements)
+            made = _core.from_local(*given) if back is None else _FromLocal.apply(*given, back)
+        except RuntimeError:
+            leave_tracing()  # which calls this function with tensors without data
+            raise
         return named_as_given(made, placements) if kinds & OTHER_NAMES else made
 
     def __class_getitem__(cls, _: Any) -> Any:
         return cls
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a functional collective returns wraps a tensor that may be under way: the tensor, once it has come."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return _Arrived.apply(tensor) if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
+class _Arrived(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> torch.Tensor:
+        return tensor.trigger_wait().detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
 
 
 class _FromLocal(torch.autograd.Function):
@@ -234,6 +258,7 @@ def distribute_tensor(
         else:
             _check_lies_so(tensor, mesh, placements)
         return tensor
+    tensor = _arrived(tensor)
     if tensor.device.type not in (mesh.device_type, "meta"):
         tensor = tensor.to(mesh.device_type)
     source = None if tensor.is_meta else src_data_rank  # there is nothing to send

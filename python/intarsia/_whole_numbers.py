@@ -6,11 +6,13 @@ What has one answer for all ranks, such as a key of a dict, is an error that say
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ._local_tensor import enabled_local_tensor_mode as plays_local_tensors
 from ._numbers import numbers_of, per_rank_int, value_on
 
 _OF_TWO = {
@@ -73,3 +75,49 @@ def _refusal(name: str, what: str) -> None:
 
 _refusal("__hash__", "a key of a dict or a member of a set")
 _refusal("__format__", "a formatted text")
+
+
+# What an equality means for all ranks where a LocalTensorMode asks for one answer: PyTorch's own numbers answer so.
+_FOR_ALL: "dict[str, Callable[[list], bool]]" = {"__eq__": all, "__ne__": any}
+
+
+def _note_equality(name: str) -> None:
+    theirs = getattr(torch.SymInt, name)
+
+    @functools.wraps(theirs)
+    def method(self: torch.SymInt, other: Any) -> Any:
+        answer = theirs(self, other)
+        if type(answer) is torch.SymBool and numbers_of(answer):
+            answer._for_all = _FOR_ALL[name]
+        return answer
+
+    setattr(torch.SymInt, name, method)
+
+
+@functools.cache
+def _warn_of_one_answer() -> None:
+    warnings.warn(
+        "[LocalTensorMode] ranks are compared where one answer is asked for, such as `if rank == 0`. As in PyTorch, == is true "
+        "only if it is true on all ranks: no rank does what is behind it, unless all do. Use rank_map, or intarsia.simulate, "
+        "where this is an error.",
+        stacklevel=3,
+    )
+
+
+def _bool(theirs: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def method(self: torch.SymBool) -> bool:
+        for_all = self.__dict__.get("_for_all")
+        if for_all is None or not plays_local_tensors():
+            return theirs(self)
+        answers = numbers_of(self)
+        if len(set(answers)) > 1:
+            _warn_of_one_answer()
+        return for_all(answers)
+
+    return method
+
+
+for _name in _FOR_ALL:
+    _note_equality(_name)
+torch.SymBool.__bool__ = _bool(torch.SymBool.__bool__)

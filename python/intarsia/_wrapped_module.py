@@ -1,16 +1,18 @@
 """What replicate and fully_shard share: modules that get another class, and whose parameters the core watches."""
 
+import contextlib
 import functools
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
 
 from . import _core
-from ._mesh import current_world, init_device_mesh
+from ._mesh import current_world, init_device_mesh, simulated_world
 
 ATTRIBUTE = "_intarsia_data_parallel"  # of a module: what its call knows; taken() are the ids of parameters
 
@@ -21,6 +23,10 @@ def state_of(module: nn.Module, kind: type) -> Any:
 
 
 def whole_world(name: "str | None" = None) -> Any:
+    """A mesh of all ranks. As PyTorch's DeviceMesh, it makes the process group if torchrun has started us and there is none yet."""
+    launched = _core.launched_among_several()
+    if launched and launched[0] == "torchrun" and simulated_world() is None and not dist.is_initialized():
+        dist.init_process_group()
     return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,) if name else None)
 
 
@@ -65,6 +71,20 @@ def free_parameters(module: nn.Module, skipped: set[int], prefix: str = "") -> l
             skipped.add(id(parameter))
             found.append((prefix + name, parameter))
     return found
+
+
+@contextlib.contextmanager
+def set_data_scope() -> Iterator[None]:
+    """Casts of modules give parameters other data, also where a program has asked PyTorch to swap them.
+
+    Hooks hold on to our parameters, and what is held can not be swapped.
+    """
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
 class WrappedModule:

@@ -17,7 +17,7 @@ import torch
 from . import _core, _optimizer_state
 from ._mesh import current_world
 
-__all__ = ["Loaded", "complete", "convert", "export_full", "has_latest", "keep", "latest", "load", "save", "save_async", "verify"]
+__all__ = ["Loaded", "complete", "convert", "export_full", "has_latest", "keep", "latest", "load", "resume", "save", "save_async", "verify"]
 
 Path = str | os.PathLike
 Progress = Callable[[int, int], Any] | None
@@ -164,6 +164,12 @@ def load(
     return loaded
 
 
+def resume(folder: Path, items: Mapping[str, Any], **options: Any) -> Loaded | None:
+    """Loads the newest complete checkpoint of a folder, as `load` does; None if there is none. All ranks call it together."""
+    path = _core.checkpoint_newest_for_all(current_world(), os.fspath(folder))
+    return load(path, items, **options) if path else None
+
+
 def export_full(path: Path, items: Mapping[str, Any], *, file_bytes: int = 5 << 30, rename: Callable[[str], str] | None = None) -> None:
     """Writes a folder as Hugging Face lays it out. No rank holds a whole tensor for it."""
     _core.checkpoint_export(current_world(), os.fspath(path), _flat(items), file_bytes, rename)
@@ -189,11 +195,13 @@ def keep(folder: Path, count: int) -> None:
     _core.checkpoint_keep(os.fspath(folder), count)
 
 
-def convert(source: Path, target: Path, files: int = 1) -> None:
-    """Writes a checkpoint, or files of Hugging Face, once more, as a checkpoint of so many files. One process calls it."""
-    _core.checkpoint_convert(os.fspath(source), os.fspath(target), files)
+def convert(source: Path, target: Path, files: int = 1, *, replace: bool = False) -> None:
+    """Writes a checkpoint, or files of Hugging Face, once more, as a checkpoint of so many files. One process calls it.
+    A checkpoint at `target` is an error unless `replace` is set."""
+    _core.checkpoint_convert(os.fspath(source), os.fspath(target), files, replace)
 
 
 def verify(path: Path) -> list[str]:
-    """Reads everything, and returns what is wrong with it: nothing if all is as it was written."""
+    """Reads everything, and returns what is wrong with it: nothing if all is as it was written. Of files of Hugging Face, which have
+    no checksums, it checks headers, sizes and the index, and cannot see damaged values."""
     return _core.checkpoint_problems(os.fspath(path))

@@ -23,6 +23,7 @@ __all__ = [
     "implicit_replication",
     "local_errors",
     "local_map",
+    "local_random_scope",
     "random_scope",
     "rank_map",
     "register_sharding",
@@ -66,6 +67,17 @@ def random_scope(mesh: Any) -> "Iterator[_core.RandomScope]":
     scope = _core.RandomScope(core_mesh(mesh))
     with scope:
         yield scope
+
+
+@contextlib.contextmanager
+def local_random_scope(mesh: Any, placements: Sequence[Any] = ()) -> Iterator[None]:
+    """Inside, a plain tensor is this rank's part of a larger one: random ops draw that part of the numbers of one device.
+
+    One ``Shard`` or ``Replicate`` per axis of the mesh; by default rows, ``Shard(0)``. All ranks are seeded alike, and draw together.
+    ``torch.utils.checkpoint`` draws again in backward, which then belongs into the scope as well.
+    """
+    with _core.LocalRandomScope(core_mesh(mesh), list(placements)):
+        yield
 
 
 def agree_on_generator(mesh: Any, generator: "torch.Generator | None" = None) -> None:

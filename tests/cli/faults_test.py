@@ -106,6 +106,25 @@ class AStuckRankOfAHost(AStuckRank):
     hosts = {"INTARSIA_TEST_HOSTS": 2}
 
 
+class WhatOneRankCallsAlone(unittest.TestCase):
+    """The error names the call, as the program wrote it, and that all ranks must make it."""
+
+    def check(self, scene, kind, axis, call):
+        ended = play(2, scene, "--timeout", 60, INTARSIA_FLIGHT_LINES=0)
+        self.assertEqual(ended.status, 3, ended)
+        self.assertIn(f'[0] error: [{kind}] failed on rank 0 along axis "{axis}" (ranks [0, 1], over shm) for {call}: rank 1 is gone (it left the '
+                      f"line). See why it ended. All ranks must call {call}.\n", ended.err)
+
+    def test_item(self):
+        self.check("item_alone", "all_reduce(sum)", "tp", "item()")
+
+    def test_a_barrier(self):
+        self.check("barrier_alone", "barrier", "world", "barrier()")
+
+    def test_a_save(self):
+        self.check("save_alone", "all_gather", "0", "checkpoint::save")
+
+
 class AfterAFault(unittest.TestCase):
     def test_no_process_is_left(self):
         play(3, "kill")

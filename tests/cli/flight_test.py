@@ -46,7 +46,7 @@ class AFailure(Recorded):
         for engine in ENGINES:
             for rank, err in self.kill_one(INTARSIA_ENGINE=engine).items():
                 self.assertRegex(err, rf"^\[flight recorder\] rank {rank}, the last 6 of 6 collectives:\n")
-                self.assertRegex(err, rf'\n  5 on axis "tp" \[0, 1, 2\] over {engine}: all_reduce\(sum\) of 1000 floats for aten::mm: failed after ')
+                self.assertRegex(err, rf'\n  6: collective 5 on axis "tp" \[0, 1, 2\] over {engine}: all_reduce\(sum\) of 1000 floats for aten::mm: failed after ')
                 self.assertEqual(err.count("[flight recorder]"), 1)
 
     def test_is_told_in_as_many_lines_as_are_asked_for(self):
@@ -110,8 +110,8 @@ class ASignal(Recorded):
             process.send_signal(signal.SIGUSR1)
             lines = [process.stderr.readline() for _ in range(5)]
             text = "".join(sorted(lines))
-            self.assertRegex(text, r'\[0\]   1 on axis "tp" .*: under way for ')
-            self.assertRegex(text, r'\[1\]   0 on axis "tp" .*: done in ')
+            self.assertRegex(text, r'\[0\]   2: collective 1 on axis "tp" .*: under way for ')
+            self.assertRegex(text, r'\[1\]   1: collective 0 on axis "tp" .*: done in ')
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, err)
             self.assertEqual(len(self.entries(0)), 2)

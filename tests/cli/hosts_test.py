@@ -165,13 +165,14 @@ class AStranger(OnTwoHosts):
     """Someone on the network who does not know the secret."""
 
     def test_with_another_secret_or_none_is_refused(self):
-        for mine, told in (("other", "has another one"), ("", "asks for the secret of the job")):
+        for mine, told, shown in (("other", "has another one", "another secret"), ("", "asks for the secret of the job", "no secret")):
             host = self.alone(self.hosts[0], 0, timeout=10, INTARSIA_SECRET="right")
             [stranger] = self.finish([self.alone(self.hosts[1], 1, timeout=10, INTARSIA_SECRET=mine)])
             self.assertIn(told, stranger.err)
             self.assertNotEqual(stranger.status, 0)
             [ended] = self.finish([host])
-            self.assertIn("host 1 did not arrive", ended.err)
+            self.assertRegex(ended.err, rf"host 1 did not arrive. Start `intarsia run` there too. Turned away: (::ffff:)?{self.hosts[1].address} with "
+                                        rf"{shown}. Give all the same secret.")
 
     def test_cannot_write_into_the_store_while_a_job_runs(self):
         launchers = self.start_reducing()

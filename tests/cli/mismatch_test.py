@@ -49,6 +49,7 @@ SIDES = {
     "doubled in forward": (2, "all_gather of 2 floats for a direct call", "all_reduce(sum) of 18 floats for redistribute of [3, 6] from P(sum) to R"),
     "skipped backward": (None, "all_.*|.*", "all_gather of .* floats for .*"),
     "doubled backward": (None, "all_gather of .* floats for a direct call", ".*"),
+    "dtype of a replica": (None, "all_gather of 144 floats for replicate SequentialImpl", "all_gather of 144 doubles for replicate SequentialImpl"),
     "skipped sharded backward": (None, ".*", "all_gather of .* floats for a direct call"),
     "doubled sharded pass": (None, "all_gather of .* floats for a direct call", ".*"),
     "clipped in the optimizer": (None, ".*", "all_gather of .* floats for full_tensor of .*"),
@@ -84,6 +85,8 @@ def check_told(test, texts):
                 check_lines(test, rank, text)
             else:
                 check_sides(test, *SIDES[name], rank, text)
+            if (name, rank) in (("skipped backward", 0), ("doubled backward", 1)):  # this one is in a backward pass that others have not
+                test.assertIn("run the training loop in join", text)
 
 
 def check_sides(test, number, most, one, rank, text):

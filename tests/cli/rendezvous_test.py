@@ -30,7 +30,7 @@ class Launchers(unittest.TestCase):
         torchrun = os.environ.get("INTARSIA_TORCHRUN", "")
         if not pathlib.Path(torchrun).is_file():
             self.skipTest("LibTorch came without torchrun")
-        ended = Ended([torchrun, "--nproc-per-node", "2", "--no-python", PLAYER, "--play", "sum"], env=environment())
+        ended = Ended([torchrun, "--nproc-per-node", "2", "--no-python", "--", PLAYER, "--play", "sum"], env=environment())
         self.assertEqual(ended.lines, sums(2), ended)
 
     def test_variables_set_by_hand(self):

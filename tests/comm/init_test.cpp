@@ -12,6 +12,7 @@
 #include "intarsia/comm/engines.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/simulation.h"
+#include "intarsia/core/mesh.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::comm_init_test {
@@ -48,12 +49,70 @@ TEST_F(Init, WithoutALauncherItIsAWorldOfOneRank) {
   barrier();
 }
 
+// The variables of a launcher, as long as it lives.
+class Launched {
+ public:
+  explicit Launched(std::vector<std::pair<const char*, const char*>> variables) : variables_(std::move(variables)) {
+    for (auto& [name, value] : variables_) setenv(name, value, 1);
+  }
+  ~Launched() {
+    for (auto& [name, value] : variables_) unsetenv(name);
+  }
+
+ private:
+  std::vector<std::pair<const char*, const char*>> variables_;
+};
+
+constexpr auto kNotJoined = " as rank 1 of 2, but it has not joined the job, or has left it. Call init() first and finalize() last. A "
+                            "process that is no rank of the job, such as a tool that a rank starts, opens simulate(1).";
+
+TEST_F(Init, ARankThatForgetsItHasNoWorldUnderAnyLauncher) {
+  const std::pair<const char*, std::vector<std::pair<const char*, const char*>>> launchers[] = {
+      {"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}},
+      {"mpirun", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}},
+      {"srun", {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}},
+      {"mpiexec", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}},
+  };
+  for (auto& [name, variables] : launchers) {
+    Launched launched(variables);
+    auto text = [&, by = name](const char* where) { return c10::str("[", where, "] ", by, " started this process", kNotJoined); };
+    EXPECT_EQ(error_text<c10::Error>([] { rank(); }), text("rank"));
+    EXPECT_EQ(error_text<c10::Error>([] { world_size(); }), text("world_size"));
+    EXPECT_EQ(error_text<c10::Error>([] { barrier(); }), text("barrier"));
+    EXPECT_EQ(error_text<c10::Error>([] { current_world(); }), text("current_world"));
+    EXPECT_EQ(error_text<c10::Error>([] { init_device_mesh(c10::kCPU, {1}); }), text("init_device_mesh"));
+    EXPECT_EQ(error_text<c10::Error>([] { init_device_mesh(c10::kCPU, {2}); }), text("init_device_mesh"));
+    EXPECT_EQ(error_text<c10::Error>([] { DeviceMesh(c10::kCPU, {1}, {0}); }), text("DeviceMesh"));
+  }
+}
+
+TEST_F(Init, AProcessThatIsNoRankOfTheJobAroundItSaysSo) {
+  Launched launched({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  {
+    auto alone = simulate(1);
+    EXPECT_EQ(rank(), 0);
+  }
+  {
+    auto world = simulate(3);
+    EXPECT_EQ(world_size(), 3);
+  }
+  InitOptions options;
+  options.rank = 0;
+  options.world_size = 1;
+  init(options);
+  EXPECT_EQ(world_size(), 1);
+  finalize();
+  EXPECT_EQ(error_text<c10::Error>([] { rank(); }),
+            c10::str("[rank] torchrun started this process", kNotJoined));
+}
+
 TEST_F(Init, InASimulationThereIsNoOneRank) {
   auto world = simulate(4);
   EXPECT_EQ(world_size(), 4);
   EXPECT_EQ(error_text<c10::Error>([] { rank(); }),
-            "[rank] the world is a simulation of 4 ranks, and this process plays 4 ranks. Loop over "
-            "current_world().hosted() or the mesh's slots().");
+            "[rank] the world is a simulation of 4 ranks, and this process plays 4 ranks. Ask is_first_rank() to do "
+            "something once, or "
+            "loop over current_world().hosted() or the mesh's slots().");
 }
 
 TEST_F(Init, ARankThatDoesNotArriveIsNamed) {
@@ -163,6 +222,20 @@ TEST_F(Init, TheWorldTellsWhatCarriesIt) {
   EXPECT_EQ(text("shm"), "a job of 2 ranks over shm");
   EXPECT_EQ(text("auto"), "a job of 2 ranks over shm and gloo");
   EXPECT_EQ(init_from_group(group_of_two()).text(), "a job of 2 ranks over silent");
+}
+
+TEST_F(Init, AWorldThatWasClosedIsNamed) {
+  auto& engine = engine_of(init_from_group(group_of_two()));
+  finalize();
+  EXPECT_EQ(error_text<c10::Error>([&] { engine.barrier(); }),
+            "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over silent) for barrier(): [finalize] the world was closed, but a mesh of it is still in use. Call finalize() last.");
+}
+
+TEST_F(Init, RanksThatNoGroupConnectsAreNamed) {
+  auto engine = choose_engine("gloo")({0, 2, nullptr, "", milliseconds(20)});
+  EXPECT_EQ(error_text<c10::Error>([&] { engine->barrier(); }),
+            "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over gloo) for barrier(): [mesh] no process group connects the ranks [0, 1], and without a store none can be made. Call init_from with a store, or pass a "
+            "group of these ranks to mesh_from_group.");
 }
 
 TEST_F(Init, ASimulationHasNoGroupsToAdopt) {

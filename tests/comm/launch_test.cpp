@@ -93,6 +93,37 @@ TEST(Launch, ReadsWhatEachLauncherSets) {
   EXPECT_EQ(launch_text({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_NNODES", "2"}}), "srun 1/2 local 0");
 }
 
+// What makes a process without init() an error: that it really is one of several ranks.
+TEST(Launch, ARankOfSeveralIsToldFromAProcessThatOnlyInheritsVariables) {
+  auto several = [](const Variables& variables) {
+    auto launch = read_launch_of_several(environment_of(variables));
+    return launch ? c10::str(launch->by, " ", launch->rank, "/", launch->size) : "none";
+  };
+  struct Row {
+    Variables variables;
+    const char* found;
+  };
+  const Variables in_allocation = {{"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}, {"SLURM_NNODES", "1"}};
+  const Row rows[] = {
+      {{}, "none"},
+      {kTorchrun, "torchrun 0/4"},
+      {kMpirun, "mpirun 3/4"},
+      {kSrun, "srun 1/2"},
+      {kMpiexec, "mpiexec 1/3"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "1"}}, "none"},
+      {with(kSrun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "none"},
+      {{{"RANK", "1"}}, "none"},
+      {{{"RANK", "captain"}, {"WORLD_SIZE", "4"}}, "none"},
+      {with(kMpirun, {{"RANK", "captain"}}), "mpirun 3/4"},
+      {in_allocation, "none"},                                                                       // salloc
+      {with(in_allocation, {{"SLURM_PROCID", "0"}}), "none"},                                        // the script of sbatch
+      {with(in_allocation, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967290"}}), "none"},       // the shell of salloc, as a step
+      {with(in_allocation, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}}), "srun 0/4"},
+      {with(kSrun, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}), "none"},                 // srun -n 1 in a larger allocation
+  };
+  for (size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(several(rows[i].variables), rows[i].found) << "row " << i;
+}
+
 TEST(Launch, TheInnermostLauncherCounts) {
   EXPECT_EQ(launch_text(with(with(kSrun, kMpirun), kTorchrun)), "torchrun 0/4 local 0");
   EXPECT_EQ(launch_text(with(kSrun, kMpirun)), "mpirun 3/4 local 1");

@@ -251,6 +251,15 @@ TEST(MeshErrors, SizesThatDoNotFitTheWorld) {
             "[DeviceMesh] the shape [0] has an axis of size 0. Every axis needs at least one rank.");
 }
 
+TEST(MeshErrors, AWorldThatNobodyHasMadeIsNamedAsTheCause) {
+  EXPECT_EQ(error_text<c10::ValueError>([] { init_device_mesh(kCPU, {2, 3}); }),
+            "[init_device_mesh] a mesh of shape [2, 3] has 6 ranks, but neither init() nor simulate() has been called, so the world is "
+            "one rank. Call init() first and start the program by a launcher (intarsia run -n 6), or open simulate(6).");
+  EXPECT_EQ(error_text<c10::ValueError>([] { DeviceMesh(kCPU, {2}, {0, 1}); }),
+            "[DeviceMesh] the ranks [0, 1] do not all exist: neither init() nor simulate() has been called, so the world is one rank. "
+            "Call one of them first.");
+}
+
 TEST(MeshErrors, RanksThatDoNotFitTheShapeOrTheWorld) {
   auto world = simulate(4);
   auto text = [](Ints shape, Ints ranks) {

@@ -37,6 +37,39 @@ TEST(Replicate2d, AveragesShardsOfTensorParallelModules) {
   });
 }
 
+TEST(Replicate2d, FollowsAModuleThatBecomesTensorParallelLater) {
+  for (bool views : {false, true}) {
+    in_every_world([views] {
+      auto mesh = grid();
+      auto model = mlp(), plain = mlp();
+      ReplicateOptions options;
+      options.gradient_as_bucket_view = views;
+      replicate(*model, mesh["dp"], options);
+      for (int64_t step = 0; step < 4; ++step) {
+        if (step == 1) parallelize_module(*model, mesh["tp"], tensor_parallel());
+        auto batch = inputs(step, {24, 5});
+        auto part = to_local(distribute_tensor(batch, mesh, {Shard(0), Replicate()}, std::nullopt)).detach();
+        square_mean(plain, batch).backward();  // gradients add up
+        square_mean(model, part).backward();
+        for (size_t i = 0; i < 6; ++i) {
+          EXPECT_TRUE(torch::allclose(whole(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+        }
+      }
+    });
+  }
+}
+
+TEST(Replicate2d, RefusesAModuleThatIsCutAlongItsAxisLater) {
+  auto world = simulate(2);
+  auto mesh = all_ranks();
+  auto model = mlp();
+  replicate(*model, mesh);
+  parallelize_module(*model, mesh, tensor_parallel());
+  EXPECT_EQ(error_text<c10::ValueError>([&] { square_mean(model, inputs(0, {24, 5})).backward(); }),
+            "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
+            "ignored_parameters, or use fully_shard.");
+}
+
 TEST(Replicate2d, SumsWhatIsPendingAlongTheAxisInOneMessage) {
   in_every_world([] {
     auto mesh = grid();

@@ -78,9 +78,7 @@ inline std::function<void(Trainee&)> sharded(FullyShardOptions options = {}, boo
     auto n = current_world().size();
     auto mesh = copies ? init_device_mesh(at::kCPU, {n % 2 ? n : 2, n % 2 ? 1 : n / 2}, {"copies", "shards"}) : all_ranks();
     for (auto* layer : trainee.layers) fully_shard(*layer, mesh, options);
-    auto own = trainee.module->parameters().size();
-    for (auto* layer : trainee.layers) own -= layer->parameters().size();
-    if (own) fully_shard(*trainee.module, mesh, options);
+    fully_shard(*trainee.module, mesh, options);
   };
 }
 

@@ -81,14 +81,17 @@ TEST(FromNothing, APlainNumberAddsUpDistributedLosses) {
   });
 }
 
-// Whoever else sees the number would miss the write.
-TEST(FromNothing, ANumberThatOthersSeeIsNotWritten) {
+// It stays plain, so that who else sees its memory sees the write. A graph would be lost there.
+TEST(FromNothing, ANumberThatOthersSeeIsWrittenWhereItIs) {
   for_each_world({2}, [](int64_t n) {
-    auto loss = lay_out(waves({5, 3}), init_device_mesh(at::kCPU, {n}), {Shard(0)}).sum();
+    auto whole = waves({5, 3});
+    auto loss = lay_out(whole, init_device_mesh(at::kCPU, {n}), {Shard(0)}).requires_grad_().sum();
     auto totals = torch::zeros({2}, at::kDouble), total = totals[0];
     auto text = error_text<c10::Error>([&] { total += loss; });
     EXPECT_EQ(text.find("[aten::add_.Tensor] argument \"self\" is a plain tensor of shape []"), 0) << text;
     EXPECT_EQ(totals.sum().item<double>(), 0);
+    total += loss.detach();
+    EXPECT_NEAR(totals.sum().item<double>(), whole.sum().item<double>(), 1e-12);
   });
 }
 

@@ -5,6 +5,8 @@
 
 #include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/nn/parallelize_module.h"
+#include "intarsia/nn/styles.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
@@ -49,6 +51,37 @@ double step(Mlp& model, torch::optim::Optimizer& optimizer, const at::Tensor& x,
   loss.backward();
   optimizer.step();
   return loss.item<double>();
+}
+
+TEST(DistributeModule, AfterParallelizeModuleDistributesWhatThatLeftPlain) {
+  Job job;
+  Mlp plain;
+  auto given = copies(*job.model);
+  for (size_t i = 0; i < given.size(); ++i) plain->parameters()[i].set_data(given[i]);
+  parallelize_module(*job.model, job.mesh, {{"fc1", ColwiseParallel({.use_local_output = false})}});
+  distribute_module(*job.model, job.mesh);
+  EXPECT_EQ(str(placements_of(job.model->fc1->weight)), "[S(0)]");
+  EXPECT_EQ(str(placements_of(job.model->fc2->weight)), "[R]");
+  auto x = at::arange(12, at::kFloat).reshape({4, 3});
+  auto out = job.model(distribute_tensor(x, job.mesh, {Replicate()})), expected = plain->forward(x);
+  EXPECT_TRUE(at::allclose(full_tensor(out), expected, 1e-4, 1e-4));
+  out.sum().backward(), expected.sum().backward();
+  for (size_t i = 0; i < plain->parameters().size(); ++i) {
+    EXPECT_TRUE(at::allclose(full_tensor(job.model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-4,
+                             1e-4)) << i;
+  }
+}
+
+TEST(DistributeModule, OnAnotherMeshThanParallelizeModuleIsAnErrorWhereTheTwoMeet) {
+  Simulation world(4);
+  auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+  Mlp model;
+  parallelize_module(*model, mesh["tp"], {{"fc1", ColwiseParallel()}});
+  distribute_module(*model, mesh);
+  auto x = distribute_tensor(at::ones({4, 3}), mesh, {Shard(0), Replicate()});
+  EXPECT_EQ(error_text<c10::ValueError>([&] { model(x); }),
+            "[parallel style] its input lies on DeviceMesh(cpu, dp=2, tp=2), but the module was parallelized on " +
+            mesh["tp"].text() + ". Distribute the input, and what computes it, on that mesh.");
 }
 
 TEST(DistributeModule, WhatThePartitionLeavesPlainIsReplicated) {

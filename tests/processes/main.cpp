@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   listeners.Append(new SameSeed);
   if (intarsia::rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
+    delete listeners.Release(listeners.default_xml_generator());
     listeners.Append(new OnlyFailures);
   }
   int failed = RUN_ALL_TESTS();

@@ -49,6 +49,12 @@ void train_replicated(int backwards) {
   gather_some(Axis::of(line(), 0));
 }
 
+void train_as(at::ScalarType dtype) {
+  auto model = replicated();
+  model->to(dtype);
+  model->forward(torch::ones({2, 8}, dtype)).square().mean().backward();
+}
+
 void train_sharded(int passes, bool backward = true) {
   auto model = sharded();
   for (int i = 0; i < passes; ++i) {
@@ -114,6 +120,7 @@ std::vector<Mismatch> mismatches_of_models() {
       {"doubled in forward", [](auto& a) { forward(3), gather_some(a); }, [](auto& a) { forward(3), forward(3), gather_some(a); }},
       {"skipped backward", [](auto&) { train_replicated(1); }, [](auto&) { train_replicated(0); }},
       {"doubled backward", [](auto&) { train_replicated(1); }, [](auto&) { train_replicated(2); }},
+      {"dtype of a replica", [](auto&) { train_as(at::kFloat); }, [](auto&) { train_as(at::kDouble); }},
       {"skipped sharded backward", [](auto&) { train_sharded(1); }, [](auto&) { train_sharded(1, false); }},
       {"doubled sharded pass", [](auto&) { train_sharded(1); }, [](auto&) { train_sharded(2); }},
       {"clipped in the optimizer", [](auto&) { step(1); }, [](auto&) { step(0); }},

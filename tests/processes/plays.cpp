@@ -17,12 +17,15 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "intarsia/checkpoint/save.h"
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/c10d/from_group.h"
 #include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/tensor/dtensor.h"
 #include "tests/processes/checkpoint_plays.h"
+#include "tests/processes/divergences.h"
 #include "tests/processes/flight_plays.h"
 #include "tests/processes/mismatches.h"
 #include "tests/processes/optimizer_plays.h"
@@ -39,6 +42,9 @@ void sum_of_ranks() {
   std::printf("rank %d of %d, local %d: the sum is %g\n", int(rank()), int(world_size()), int(local_rank()),
               sum[0].item<double>());
 }
+
+// What a program does that forgot init().
+void forget_to_join() { std::printf("a mesh of %d\n", int(init_device_mesh(at::kCPU, {world_size()}, {"tp"}).size())); }
 
 // Works until `strike` happens to rank 1 in the middle of it, of which rank 0 may take note late.
 void reduce_until(const std::function<void()>& strike, int64_t numel, std::chrono::seconds late = {}) {
@@ -127,6 +133,15 @@ void kill_then_wait() {
   wait();
 }
 
+// What all ranks must call, called by rank 0 alone. The others end well.
+void alone(const std::function<void(const at::Tensor&)>& call) {
+  init();
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  auto pending = from_local(at::ones({}), mesh, {Partial()});
+  full_tensor(pending);
+  if (rank() == 0) call(pending * 2);
+}
+
 void rank_one_uses_other_code() {
   init();
   if (rank() != 1) whole_axis().all_reduce({at::ones({4})}, ReduceOp::sum);
@@ -156,7 +171,7 @@ void twice() {
     auto& before = current_world();
     if (&init() != &before) std::printf("another world\n");
     finalize();
-    if (world_size() != 1) std::printf("not left\n");
+    if (process_world()) std::printf("not left\n");
   }
 }
 
@@ -208,6 +223,7 @@ void name_the_carrier() {
 const std::map<std::string, std::function<void()>> kPlays = {
     {"carrier", name_the_carrier},
     {"sum", sum_of_ranks},
+    {"forget_to_join", forget_to_join},
     {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
     {"kill_large", [] { reduce_until([] { raise(SIGKILL); }, 3000000); }},
     {"kill_unseen", [] { reduce_until([] { raise(SIGKILL); }, 1000, std::chrono::seconds(1)); }},
@@ -222,8 +238,13 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"work_on", work_on},
     {"connect_on", connect_on},
     {"other_code", rank_one_uses_other_code},
+    {"item_alone", [] { alone([](auto& x) { x.template item<double>(); }); }},
+    {"barrier_alone", [] { alone([](auto&) { barrier(); }); }},
+    {"save_alone", [] { alone([](auto& x) { checkpoint::save(c10::str("/tmp/intarsia-alone-", getppid()), {{"x", x}}); }); }},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},
+    {"divergences", play_divergences},
+    {"allowed_differences", play_allowed_differences},
     {"flights", play_flights},
     {"one_mismatch", play_one_mismatch},
     {"one_waits", play_one_waits},

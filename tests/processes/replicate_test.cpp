@@ -117,6 +117,21 @@ TEST(ReplicateProcesses, RanksAtDifferentModulesAreTold) {
   EXPECT_TRUE(agree(*first, mesh));
 }
 
+TEST(ReplicateProcesses, AParameterRegisteredOnOneRankIsNamedOnAll) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  replicate(*model, mesh);
+  if (me() == last()) {
+    torch::nn::Linear more(3, 2);
+    more->to(at::kDouble);
+    model->push_back(more);
+  }
+  EXPECT_EQ(error_text<c10::Error>([&] { squares(model, part_of(0, mesh)).backward(); }),
+            "[replicate] 5.weight, 5.bias of SequentialImpl got a gradient on rank " + std::to_string(last()) + " that is not averaged: "
+            "the parameter was registered after replicate was called. Register all parameters first, or call replicate again, which takes "
+            "those that it does not have yet.");
+}
+
 TEST(ReplicateProcesses, RanksThatRunOutOfBatchesKeepTheOthersCompany) {
   auto mesh = all_ranks();
   auto model = mlp(), plain = mlp();

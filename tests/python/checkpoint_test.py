@@ -129,11 +129,22 @@ class ACheckpoint(unittest.TestCase):
         checkpoint.load(self.path("b"), {"x": x}, progress=lambda done, total: told.append((done, total)))
         self.assertEqual(told, [(i << 20, 3 << 20) for i in (1, 2, 3)] * 3)
 
+    def test_is_resumed_from_if_there_is_one(self):
+        y = torch.zeros(2)
+        self.assertIsNone(checkpoint.resume(self.folder, {"x": y}))
+        for step in (1, 2):
+            checkpoint.save(self.path(f"step-{step}"), {"x": torch.full((2,), float(step)), "step": step})
+        self.assertEqual(checkpoint.resume(self.folder, {"x": y})["step"], 2)
+        self.assertEqual(y.tolist(), [2, 2])
+
     def test_is_converted_and_the_oldest_go(self):
         self.assertFalse(checkpoint.has_latest(self.folder))
         for name in "abc":
             checkpoint.save(self.path(name), {"x": torch.arange(6.0)})
-        checkpoint.convert(self.path("c"), self.path("d"), files=3)
+        checkpoint.convert(self.path("c"), self.path("d"))
+        with self.assertRaisesRegex(ValueError, "there is a checkpoint at .* already"):
+            checkpoint.convert(self.path("c"), self.path("d"), files=3)
+        checkpoint.convert(self.path("c"), self.path("d"), files=3, replace=True)
         self.assertTrue(checkpoint.has_latest(self.folder))
         checkpoint.keep(self.folder, 2)
         self.assertEqual(checkpoint.complete(self.folder), [self.path("c"), self.path("d")])

@@ -121,6 +121,7 @@ def the_whole_is_what_was_given() -> None:
     mesh, dims = grid()
     model = fully_shard(spread(layers(7), mesh), mesh=mesh, dp_mesh_dims=dims)
     out = model(rows(data()[0], mesh, dims))
+    model.unshard()
     assert model[0].weight.placements == (Replicate(), Shard(0)) and model[2].weight.placements == (Replicate(), Shard(1))
     assert out.placements[0] == Shard(0) and out.device_mesh == mesh
     torch.testing.assert_close(out.full_tensor(), layers(7)(data()[0]), rtol=1e-12, atol=1e-12)

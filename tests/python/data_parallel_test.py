@@ -131,6 +131,44 @@ def handles_gather_and_free() -> None:
     assert type(replicate(net())).__name__ == "DDPSequential"
 
 
+def a_parameter_is_its_shards_after_an_evaluation() -> None:
+    x, _ = data()
+    for prepare in (shard_blocks, lambda model: fully_shard(model, mesh=line())):
+        model, expected = net(), net()
+        prepare(model)
+        for value in (0.5, 0.25):
+            with torch.no_grad():
+                model(mine(x))
+                for name, parameter in model.named_parameters():
+                    assert isinstance(parameter, DTensor) and isinstance(parameter.data, DTensor), name
+                    parameter.to_local().fill_(value)
+                    expected.get_parameter(name).fill_(value)
+                out = distributed(model(mine(x)))
+            torch.testing.assert_close(out.full_tensor(), expected(x).detach())
+            same_parameters(model, expected)
+
+
+def state_of_optimizers_from_before_moves() -> None:
+    x, y = data()
+    for foreach in (False, True):
+        model, expected = net(), net()
+        own, goal = (torch.optim.AdamW(one.parameters(), 1e-2, foreach=foreach) for one in (model, expected))
+        for one, optimizer in ((model, own), (expected, goal)):
+            nn.functional.mse_loss(one(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        fully_shard(model, mesh=line())
+        nn.functional.mse_loss(model(mine(x)), mine(y)).backward()
+        nn.functional.mse_loss(expected(x), y).backward()
+        own.step()
+        goal.step()
+        same_parameters(model, expected)
+
+
+def distributed(rows: torch.Tensor) -> DTensor:
+    return DTensor.from_local(rows, line(), [Shard(0)])
+
+
 def other_methods_gather_too() -> None:
     model, x = net()[0], data()[0]
     expected = model.down(x @ model.down.weight).detach()
@@ -225,7 +263,18 @@ def wrong_calls_raise() -> None:
     raises(RuntimeError, "requires a gradient", replicate, net().requires_grad_(False))
 
 
+def a_late_parameter_is_named() -> None:
+    x, _ = data()
+    model = nn.Sequential(net(), nn.Linear(3, 2).double())
+    replicate(model[0])
+    replicate(model[1])
+    model[1].register_parameter("late", nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+    loss = lambda: (model(mine(x)) * model[1].late).sum()  # noqa: E731
+    raises(RuntimeError, "late of Linear got a gradient on rank", lambda: loss().backward())
+
+
 EVERYWHERE = [
+    a_late_parameter_is_named,
     replicated_models_train_as_one,
     sharded_models_train_as_one,
     named_prefetches_change_no_number,
@@ -234,6 +283,8 @@ EVERYWHERE = [
     accumulation_reduces_the_sum,
     state_dicts_go_through_the_whole,
     handles_gather_and_free,
+    a_parameter_is_its_shards_after_an_evaluation,
+    state_of_optimizers_from_before_moves,
     other_methods_gather_too,
     mixed_precision_is_that_of_casts,
     communication_hooks_replace_the_average,

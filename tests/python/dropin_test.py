@@ -20,7 +20,7 @@ CHILD = """
         x = distribute_tensor(torch.arange(5.0), init_device_mesh("cpu", (2,)), [Shard(0)])
         assert type(x) is torch.Tensor and isinstance(x, DTensor)
         assert torch.equal((x + x).full_tensor(), torch.arange(5.0) * 2)
-        print("rank", rank, DTensor.__module__, flush=True)
+        print("rank", rank, type(DTensor).__module__, flush=True)
         dist.destroy_process_group()
 
     if __name__ == "__main__":
@@ -103,7 +103,7 @@ class DropIn(unittest.TestCase):
             self.assertEqual((code, output.count("intarsia")), (0, 2), output)
 
     def test_a_module_runs_by_name(self):
-        path = self.script("import sys, torch.distributed.tensor as t; print(t.DTensor.__module__, sys.argv[1:])")
+        path = self.script("import sys, torch.distributed.tensor as t; print(type(t.DTensor).__module__, sys.argv[1:])")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(path), os.environ.get("PYTHONPATH", "")])}
         code, output = run("-m", "intarsia", "-m", "program", "a", env=env)
         self.assertEqual((code, output), (0, "intarsia._tensor ['a']\n"))
@@ -115,7 +115,7 @@ class DropIn(unittest.TestCase):
             from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
             x = distribute_tensor(torch.arange(5.0), init_device_mesh("cpu", (2,)), [Shard(0)])
             assert torch.equal(x.full_tensor(), torch.arange(5.0)) and type(x) is torch.Tensor
-            print(f"on {DTensor.__module__}")
+            print(f"on {type(DTensor).__module__}")
             dist.destroy_process_group()
             """
         )

@@ -9,6 +9,9 @@ import textwrap
 import time
 import unittest
 
+# A job in the background of a shell ignores Ctrl-C, and so would every program that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The last rank never comes to the scene, so the others wait.
 RANK = """
     import datetime, os, signal, sys, time

@@ -291,6 +291,17 @@ class Kinds(unittest.TestCase):
         self.assertIsInstance(x, DTensor)
         self.assertEqual((x.shape, x.placements, x.to_local().tolist()), ((6,), (Shard(0),), [0, 1, 2]))
 
+    def test_a_kind_of_a_program_is_known_by_its_class_and_not_by_its_name(self):
+        def __init__(self):
+            Partial.__init__(self, "sum")
+
+        for name in ("Partial", "_NormPartial", "_MaskPartial"):
+            own = type(name, (Partial,), {"__init__": __init__, "__repr__": lambda self: "own"})
+            with intarsia.simulate(4), self.assertRaises(NotImplementedError) as caught:
+                DTensor.from_local(torch.ones(2), line(), [own()])
+            text = f"[placements] own is a {name}, which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial."
+            self.assertEqual(str(caught.exception).splitlines()[0], text)
+
     def test_norms_of_our_own_choice_are_settled(self):
         intarsia.uninstall()
         self.addCleanup(intarsia.install)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import intarsia
 from intarsia import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh, simulate
 from intarsia.data_parallel import fully_shard
-from intarsia.experimental import BornSharded, agree_on_generator, random_scope, set_generators
+from intarsia.experimental import BornSharded, agree_on_generator, local_random_scope, random_scope, set_generators
 from intarsia.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 from support import run_ranks
 
@@ -138,6 +138,19 @@ def other_seeds_are_named_or_followed():
         assert torch.equal(torch.rand_like(x).full_tensor(), expected)
 
 
+def local_tensors_draw_their_part(size=None):
+    mesh = init_device_mesh("cpu", (size or dist.get_world_size(),))
+    x = torch.ones(24, 3)
+    torch.manual_seed(4)
+    expected = [nn.functional.dropout(x, 0.5), torch.rand(24, 3)]
+    torch.manual_seed(4)
+    local = distribute_tensor(x, mesh, [Shard(0)]).to_local()
+    with local_random_scope(mesh):
+        drawn = [nn.functional.dropout(local, 0.5), torch.rand_like(local)]
+    for one, whole in zip(drawn, expected):
+        assert torch.equal(DTensor.from_local(one, mesh, [Shard(0)]).full_tensor(), whole)
+
+
 def the_drop_in_follows_the_first_rank():
     intarsia.install()
     from torch.distributed.tensor import rand
@@ -164,6 +177,7 @@ class Processes(unittest.TestCase):
         functions = [
             unseeded_ranks_draw_the_same,
             other_seeds_are_named_or_followed,
+            local_tensors_draw_their_part,
             the_drop_in_follows_the_first_rank,
             models_are_born_on_processes,
         ]
@@ -176,6 +190,9 @@ class Random(unittest.TestCase):
         warnings.simplefilter("ignore")
         self.enterContext(simulate(4))
         self.mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+    def test_local_tensors_draw_their_part(self):
+        local_tensors_draw_their_part(4)
 
     def expect_equal(self, model, plain):
         made = dict(plain.named_parameters())

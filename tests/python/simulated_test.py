@@ -2,8 +2,10 @@
 
 import copy
 import io
+import os
 import pickle
 import unittest
+import unittest.mock
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import intarsia
+import intarsia.checkpoint
 from intarsia import DTensor, Partial, Replicate, Shard, distribute_tensor
 from intarsia.debug import CommDebugMode, describe, picture
 from intarsia.experimental import implicit_replication, local_errors, local_map, register_sharding, strict_rules
@@ -34,6 +37,28 @@ class Distributed(Simulated):
 
     def tp_mlp(self):
         return parallelize_module(mlp(), self.mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+class ARankThatHasNotJoined(unittest.TestCase):
+    def setUp(self):
+        variables = unittest.mock.patch.dict(os.environ, RANK="1", WORLD_SIZE="2")
+        variables.start()
+        self.addCleanup(variables.stop)
+
+    def test_has_no_world(self):
+        with self.assertRaises(RuntimeError) as caught:
+            intarsia.checkpoint.load("/not/there", {"x": torch.ones(1)})
+        self.assertEqual(
+            str(caught.exception),
+            "[intarsia] torchrun started this process as rank 1 of 2, but there is no process group. Call "
+            "torch.distributed.init_process_group first. A process that is no rank of the job, such as a tool that a rank starts, "
+            "opens intarsia.simulate(1).",
+        )
+
+    def test_may_say_that_it_is_none(self):
+        with intarsia.simulate(1) as world:
+            self.assertEqual(world.size, 1)
+            self.assertIs(intarsia._mesh.current_world(), world)
 
 
 class Tensors(Distributed):

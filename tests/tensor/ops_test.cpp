@@ -101,8 +101,8 @@ TEST(Ops, PlainTensorsFollowThePolicyOfTheScope) {
   auto x = ramp({4, 3});
   EXPECT_EQ(error_text<c10::Error>([&] { cut(x) + x; }),
             "[aten::add.Tensor] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [4, 3], "
-            "while others lie on DeviceMesh(cpu, tp=2). Distribute it with distribute_tensor or from_local, or open a "
-            "PlainTensorScope(PlainTensors::replicate).");
+            "while others lie on DeviceMesh(cpu, tp=2). Distribute it with distribute_tensor or from_local, the parameters of a "
+            "module with distribute_module, or open a PlainTensorScope(PlainTensors::replicate).");
   for (auto policy : {PlainTensors::replicate, PlainTensors::verify}) {
     PlainTensorScope scope(policy);
     EXPECT_EQ(difference(full_tensor(cut(x) + x), x + x), "");

@@ -73,6 +73,16 @@ TEST(UnderWay, ASimulationShowsWhoWritesTooEarly) {
   }
 }
 
+TEST(UnderWay, AMoveToTheSameLayoutIsACopyToo) {
+  at_every_arrival([] {
+    auto x = lay_out(ramp(), line(), {Shard(0)});
+    auto moved = redistribute(x, {Shard(0)}, /*async_op=*/true);
+    x.add_(1);
+    EXPECT_EQ(difference(full_tensor(moved), ramp()), "");
+    EXPECT_FALSE(is_alias_of(moved, x));
+  });
+}
+
 TEST(UnderWay, AWaitThatIsDroppedLeavesTheOthersRight) {
   at_every_arrival([] {
     auto x = lay_out(ramp(), line(), {Shard(0)});

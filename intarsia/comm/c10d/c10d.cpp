@@ -17,6 +17,7 @@
 #include "intarsia/comm/c10d/own_backend.h"
 #include "intarsia/comm/c10d/proof.h"
 #include "intarsia/comm/c10d/two_level_group.h"
+#include "intarsia/comm/carry.h"
 #include "intarsia/comm/impatient_store.h"
 #include "intarsia/comm/launch/rendezvous.h"
 #include "intarsia/comm/launch/secret.h"
@@ -24,6 +25,7 @@
 #include "intarsia/comm/shared_store.h"
 #include "intarsia/comm/shm/hosts.h"
 #include "intarsia/comm/shm/shm_group.h"
+#include "intarsia/comm/trace.h"
 
 namespace intarsia {
 namespace {
@@ -141,15 +143,16 @@ Wait C10dEngine::broadcast(const Line& line, const Shards& buffers, int64_t sour
 
 void C10dEngine::barrier() const {
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
-  Line everyone{"barrier", size(), {count_up<int64_t>(size())}, {hosted()[0]}};
-  if (auto wait = all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)})) wait();
+  Line everyone{"world", size(), {count_up<int64_t>(size())}, {hosted()[0]}};
+  CauseScope cause("barrier()", false);
+  carry_unrecorded(*this, everyone, "barrier", [&] { return all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)}); });
 }
 
 std::shared_ptr<const Group> C10dEngine::group_of(const std::vector<int64_t>& ranks) const {
   std::shared_ptr<Entry> entry;
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(!closed_, "[finalize] the world was closed, but a mesh of it is still in use. Collective finalize() last.");
+    TORCH_CHECK(!closed_, "[finalize] the world was closed, but a mesh of it is still in use. Call finalize() last.");
     auto& known = groups_[ranks];
     if (!known) known = std::make_shared<Entry>();
     entry = known;
@@ -298,7 +301,7 @@ std::shared_ptr<const Group> C10dEngine::group_inside_adopted(const std::vector<
     if (entry->adopted && peers.size() == ranks.size()) return group_over(entry->adopted, ranks, peers);
   }
   TORCH_CHECK(false, "[mesh] no process group connects the ranks ", c10::ArrayRef<int64_t>(ranks),
-              ", and without a store none can be made. Collective init_from with a store, or pass a group of these ranks to "
+              ", and without a store none can be made. Call init_from with a store, or pass a group of these ranks to "
               "mesh_from_group.");
 }
 

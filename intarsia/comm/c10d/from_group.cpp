@@ -23,7 +23,7 @@ std::vector<int64_t> ranks_of(const BackendPtr& group, int64_t rank, c10::Device
 
 DeviceMesh adopt_all(const std::vector<BackendPtr>& groups, c10::DeviceType device, std::vector<int64_t> shape,
                      std::vector<int64_t> ranks, std::vector<std::string> names) {
-  auto& engine = engine_with_groups("mesh_from_groups", current_world());
+  auto& engine = engine_with_groups("mesh_from_groups", current_world("mesh_from_groups"));
   DeviceMesh mesh(device, std::move(shape), std::move(ranks), std::move(names));
   TORCH_CHECK_VALUE(static_cast<int64_t>(groups.size()) == mesh.ndim(), "[mesh_from_groups] ", groups.size(),
                     " groups were given for ", mesh.text(), ", which has ", mesh.ndim(),
@@ -43,7 +43,7 @@ DeviceMesh adopt_all(const std::vector<BackendPtr>& groups, c10::DeviceType devi
 }
 
 DeviceMesh adopt_one(const BackendPtr& group, c10::DeviceType device, const std::string& name) {
-  auto& engine = engine_with_groups("mesh_from_group", current_world());
+  auto& engine = engine_with_groups("mesh_from_group", current_world("mesh_from_group"));
   auto ranks = ranks_of(group, engine.hosted()[0], device);
   engine.adopt(ranks, group);
   auto size = static_cast<int64_t>(ranks.size());

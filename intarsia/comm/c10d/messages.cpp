@@ -184,7 +184,7 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Note
     if (Clock::now() < deadline) gone(message.peer, error);
     auto late = missing();
     if (line_->levels && members().notes) late = members().notes->behind(late, call_.number);
-    auto text = late_text(late, members().timeout, members().notes ? members().notes->last_seen(late) : "");
+    auto text = late_text(late, members().timeout, members().notes ? members().notes->last_seen(late) : "") + call_.advice();
     if (members().alarm) members().alarm->tell_why(members().ranks[members().position], text);
     line_->fail(call_, text);
   }

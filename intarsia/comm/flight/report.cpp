@@ -47,7 +47,7 @@ std::string seconds_text(int64_t ns) {
 std::string line_of(const Flight& flight, const TickScale& scale, uint64_t now) {
   auto begun = scale.ns(flight.begun), end = scale.ns(flight.ended ? flight.ended : now);
   auto* state = flight.state == Flight::landed ? "done in " : flight.state == Flight::failed ? "failed after " : "under way for ";
-  return c10::str("  ", flight.number, " on axis \"", flight.axis, "\" ", c10::ArrayRef<int64_t>(flight.line->ranks), " over ",
+  return c10::str("  ", flight.id, ": collective ", flight.number, " on axis \"", flight.axis, "\" ", c10::ArrayRef<int64_t>(flight.line->ranks), " over ",
                   flight.line->carrier, ": ", flight.text(), ": ", state, seconds_text(end - begun), ", begun ",
                   seconds_text(scale.ns(now) - begun), " ago\n");
 }

@@ -6,10 +6,14 @@
 #include <atomic>
 #include <cerrno>
 #include <functional>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include "intarsia/comm/launch/relay.h"
 #include "intarsia/comm/launch/secret.h"
@@ -33,13 +37,32 @@ std::string proof_of_host(const std::string& secret, const std::string& host_non
   return hmac_sha256(secret, "host" + guest_nonce + host_nonce);
 }
 
+// Those who were not let in. A stranger can come as often as it likes, so only some are kept.
+struct TurnedAway {
+  static constexpr size_t kMost = 8;
+  std::mutex mutex;
+  std::set<std::string> who;
+
+  void add(const std::string& address, const char* why) {
+    std::lock_guard lock(mutex);
+    if (who.size() < kMost) who.insert(address + " with " + why);
+  }
+};
+TurnedAway& turned_away() {
+  static auto* all = new TurnedAway;
+  return *all;
+}
+
 bool admit(int fd, const std::string& secret) {
   auto deadline = Clock::now() + kHandshake;
+  auto address = peer_of(fd);  // while it is connected
   auto nonce = random_bytes(kNonce);
   std::string theirs(kNonce + kProof, '\0');
-  if (!send_all(fd, kHello + nonce, deadline) || !receive_all(fd, theirs, deadline)) return false;
+  if (!send_all(fd, kHello + nonce, deadline)) return false;
+  if (!receive_all(fd, theirs, deadline)) return turned_away().add(address, "no secret"), false;
   auto guest_nonce = theirs.substr(0, kNonce);
-  if (!equal_in_constant_time(theirs.substr(kNonce), proof_of_guest(secret, nonce, guest_nonce))) return false;
+  bool knows = equal_in_constant_time(theirs.substr(kNonce), proof_of_guest(secret, nonce, guest_nonce));
+  if (!knows) return turned_away().add(address, "another secret"), false;
   return send_all(fd, proof_of_host(secret, nonce, guest_nonce), deadline);
 }
 
@@ -82,6 +105,13 @@ void serve_guests(int listening, const std::function<int(int fd)>& welcome) {
 }
 
 }  // namespace
+
+std::string turned_away_text() {
+  std::lock_guard lock(turned_away().mutex);
+  auto& who = turned_away().who;
+  if (who.empty()) return "";
+  return " Turned away: " + c10::Join(", ", std::vector<std::string>(who.begin(), who.end())) + ". Give all the same secret.";
+}
 
 void open_front(int listening, uint16_t port, const std::string& secret) {
   quiet_thread([=] {

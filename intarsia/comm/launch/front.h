@@ -16,6 +16,10 @@ namespace intarsia {
 // Lets those in at `listening`, a socket, who know the secret, to the store at `port` of loopback. Until the process ends.
 void open_front(int listening, uint16_t port, const std::string& secret);
 
+// Who came to our front and was not let in, as a sentence for the error of a rank that waits for others: " Turned away: 10.0.0.2 with
+// another secret. ..." Empty: nobody.
+std::string turned_away_text();
+
 // A port of loopback that leads to the front at host:port. Until the process ends.
 uint16_t open_door(const std::string& host, uint16_t port, const std::string& secret);
 

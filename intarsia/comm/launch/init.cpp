@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -133,6 +134,13 @@ void leave_at_exit(int status, void*) {
   end_mpi();
 }
 
+// LibTorch lists some 30 frames behind every error. With many ranks nobody finds the message between them.
+void leave_out_frames() {
+  auto* wanted = environment("INTARSIA_BACKTRACE");
+  if (wanted && std::string(wanted) == "1") return;
+  c10::SetStackTraceFetcher([] { return std::string("  (INTARSIA_BACKTRACE=1 shows the frames)\n"); });
+}
+
 void leave_when_the_process_ends() {
   static int registered = on_exit(leave_at_exit, nullptr);
   (void)registered;
@@ -180,6 +188,7 @@ const World& init(const InitOptions& options) {
     set_process_world(&world_of_one());
     return world_of_one();
   }
+  leave_out_frames();
   if (over_mpi && !knows_meeting(environment, launch, options.rendezvous)) {
     return join_over_mpi(engine, open_mpi_world(), launch.job, options);
   }
@@ -243,19 +252,20 @@ void finalize() {
 }
 
 int64_t rank() {
-  auto& world = current_world();
+  auto& world = current_world("rank");
   TORCH_CHECK(world.hosted().size() == 1, "[rank] the world is ", world.text(), ", and this process plays ",
-              world.hosted().size(), " ranks. Loop over current_world().hosted() or the mesh's slots().");
+              world.hosted().size(), " ranks. Ask is_first_rank() to do something once, or loop over ",
+              "current_world().hosted() or the mesh's slots().");
   return world.hosted()[0];
 }
 
-int64_t world_size() { return current_world().size(); }
+int64_t world_size() { return current_world("world_size").size(); }
 
 int64_t local_rank() {
   auto launch = read_launch(environment);
   return launch ? launch->local_rank : 0;
 }
 
-void barrier() { engine_of(current_world()).barrier(); }
+void barrier() { engine_of(current_world("barrier")).barrier(); }
 
 }  // namespace intarsia

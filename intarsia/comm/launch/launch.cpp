@@ -1,7 +1,5 @@
 #include "intarsia/comm/launch/launch.h"
 
-#include <charconv>
-#include <cstring>
 #include <initializer_list>
 
 #include <c10/util/Exception.h>
@@ -9,37 +7,9 @@
 namespace intarsia {
 namespace {
 
-// The variables of a launcher. Of two sizes the first that is set counts; two jobs name the job together. Some have one only.
-struct Launcher {
-  const char* name;
-  const char* rank;
-  const char* size[2];
-  const char* local_rank;
-  const char* job[2];
-};
-
-const Launcher kLaunchers[] = {
-    {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_RANK", {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}, "OMPI_COMM_WORLD_LOCAL_RANK",
-     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"srun", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_LOCALID",
-     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"mpiexec", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", {"PMI_JOBID"}},
-};
-
 std::string text_of(const Environment& environment, const char* name) {
   auto* value = environment(name);
   return value ? value : "";
-}
-
-bool on_one_host(const Environment& environment, const Launch& launch) {
-  if (launch.by == "mpirun") return read_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") == launch.size;
-  if (launch.by == "srun") {
-    auto nodes = read_number(environment, "SLURM_STEP_NUM_NODES");
-    return (nodes ? nodes : read_number(environment, "SLURM_NNODES")) == 1;
-  }
-  if (launch.by == "mpiexec") return read_number(environment, "MPI_LOCALNRANKS") == launch.size;
-  return read_number(environment, "LOCAL_WORLD_SIZE") == launch.size;
 }
 
 // Below the ports that Linux hands out by itself (32768 and up), so that nothing else is likely to sit there.
@@ -56,38 +26,6 @@ bool launcher_serves(const Environment& environment, const Launch& launch) {
 }
 
 }  // namespace
-
-std::optional<int64_t> read_number(const Environment& environment, const char* name) {
-  auto* text = environment(name);
-  if (!text) return std::nullopt;
-  int64_t number = 0;
-  auto* end = text + std::strlen(text);
-  auto read = std::from_chars(text, end, number);
-  TORCH_CHECK_VALUE(read.ec == std::errc() && read.ptr == end && end != text && number >= 0, "[init] ", name, " is \"",
-                    text, "\", which is not a whole number. Correct or unset it.");
-  return number;
-}
-
-std::optional<Launch> read_launch(const Environment& environment) {
-  for (auto& launcher : kLaunchers) {
-    auto rank = read_number(environment, launcher.rank);
-    auto size = read_number(environment, launcher.size[0]);
-    if (!size && launcher.size[1]) size = read_number(environment, launcher.size[1]);
-    if (!rank && (!size || launcher.size[1])) continue;  // a SLURM_NTASKS alone only says what was asked for
-    TORCH_CHECK_VALUE(rank && size, "[init] of ", launcher.rank, " and ", launcher.size[0], " only ",
-                      rank ? launcher.rank : launcher.size[0], " is set. Set both or neither.");
-    TORCH_CHECK_VALUE(*rank < *size, "[init] ", launcher.rank, " is ", *rank, ", but ", launcher.size[0], " is ", *size,
-                      ". Ranks count from 0 to ", *size - 1, ".");
-    Launch launch{launcher.name, *rank, *size};
-    launch.local_rank = read_number(environment, launcher.local_rank).value_or(0);
-    launch.one_host = on_one_host(environment, launch);
-    for (auto* name : launcher.job) {
-      if (auto* value = name ? environment(name) : nullptr) launch.job += (launch.job.empty() ? "" : "-") + std::string(value);
-    }
-    return launch;
-  }
-  return std::nullopt;
-}
 
 Meeting read_meeting(const Environment& environment, const Launch& launch, const std::string& given) {
   if (!given.empty()) return parse_meeting(given, "InitOptions::rendezvous");

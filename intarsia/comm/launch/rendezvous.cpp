@@ -122,7 +122,7 @@ void arrive_with(const std::string& word, const char* where, c10d::Store& store,
   TORCH_CHECK_WITH(DistStoreError, false, "[", where, "] rank ", rank, " waited ", seconds(timeout), " s for ",
                    ranks.size(), " ranks: ", late.size() == 1 ? "rank " : "ranks ", names,
                    " did not arrive. See whether they were started and what they print; INTARSIA_TIMEOUT sets the "
-                   "wait in seconds.");
+                   "wait in seconds.", turned_away_text());
 }
 
 }  // namespace

@@ -97,6 +97,15 @@ BriefLookups::BriefLookups() {
 
 BriefLookups::~BriefLookups() { _res.retrans = seconds_, _res.retry = attempts_; }
 
+std::string peer_of(int fd) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  char text[NI_MAXHOST] = "an unknown address";
+  auto* address = reinterpret_cast<sockaddr*>(&peer);
+  if (getpeername(fd, address, &length) == 0) getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 uint16_t port_of(int fd) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;

@@ -48,11 +48,11 @@ void MpiTraffic::look_around(MpiTask& task, Watch& watch, Lock& lock) {
   look_for_gone(side, missing, lock);
   for (auto j : missing) {
     if (!due || !side.notes || !side.notes->has_left(j) || move_all()) continue;
-    fail(side, gone_text({side.ranks[j]}, "it left the line"));
+    fail(side, gone_text({side.ranks[j]}, "it left the line") + task.call.advice());
   }
   watch.next_look = Clock::now() + Watch::kPause;
   if (Clock::now() < watch.begin + side.timeout || missing.empty()) return;
-  auto text = late_text(ranks_of(side, missing), side.timeout);
+  auto text = late_text(ranks_of(side, missing), side.timeout) + task.call.advice();
   {
     Unlocked unlocked(lock);  // the store may take its time
     if (side.alarm) side.alarm->tell_why(side.rank(), text);

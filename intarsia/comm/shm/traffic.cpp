@@ -206,7 +206,7 @@ void Traffic::look_around(Lock& lock, Clock::time_point deadline) {
   if (line_.larger) late = line_.larger->behind(late, call);
   auto seen = line_.larger ? line_.larger->last_seen(late) : line_.notes ? line_.notes->last_seen(late) : "";
   lock.lock();
-  fail(late_text(late, line_.timeout, seen));
+  fail(late_text(late, line_.timeout, seen) + call.advice());
 }
 
 // Ranks for whom we wait: those who wait for someone on another host themselves are not to blame.
@@ -252,6 +252,7 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     auto& why = line_.segment->member(j).why;
     if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
+    auto advice = under_way_.front()->call.advice();
     lock.unlock();  // the store may take its time
     auto first = line_.alarm ? line_.alarm->first_gone(rank) : rank;
     lock.lock();
@@ -259,7 +260,7 @@ void Traffic::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
     if (first == me) first = rank;
     auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
     auto* how = state == MemberRecord::left ? "it left the line" : ended ? "its process ended" : "it failed";
-    fail(gone_text({first}, others + how));
+    fail(gone_text({first}, others + how) + (state == MemberRecord::left ? advice : ""));
   }
 }
 

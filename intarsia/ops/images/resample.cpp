@@ -308,16 +308,16 @@ Rule resample_rule(int64_t image_dims, bool weighted, std::function<void(JointCa
 
 void add_resamples(RuleTable& t) {
   auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr,
-                 bool keeps_format = false) {
+                 bool keeps_format = false, std::vector<std::string> size_args = {}) {
     auto rule = resample_rule(n, weighted, [=](JointCall& run) { (backward ? resample_backward : resample)(run, make, n); });
-    if (backward && op.find("upsample") != std::string::npos) rule.local.size_args = {"input_size"};
+    rule.local.size_args = std::move(size_args);
     rule.form.whole = forms;
     rule.form.keeps_format = keeps_format;
     t.add(op, std::move(rule));
   };
   auto both = [&](const std::string& op, size_t n, const MakeTaps& make, bool weighted = true) {
     add(op, n, make, false, weighted, resized_form(n, false), n > 1);
-    add(op + "_backward", n, make, true, weighted, resized_form(n, true), n > 1);
+    add(op + "_backward", n, make, true, weighted, resized_form(n, true), n > 1, {"input_size"});
   };
   for (size_t n : {1, 2, 3}) {
     auto d = std::to_string(n) + "d";

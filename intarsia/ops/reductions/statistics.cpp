@@ -9,9 +9,13 @@
 
 #include "intarsia/core/more_reductions.h"
 #include "intarsia/ops/along/layouts.h"
+#include "intarsia/ops/along/recut.h"
+#include "intarsia/ops/along/settle_together.h"
+#include "intarsia/ops/reductions/waiting_norms.h"
 #include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
@@ -121,11 +125,19 @@ Way vector_norm_along(const CutCall& c) {
   auto& self = c.input(0);
   auto dims = c.call.dims_arg("dim", self.dim());
   auto type = dtype_of(c.call.arg("dtype")).value_or(self.dtype);
-  if (!c.cuts(0, dims) || self.numel() == 0 || !has_fractions(type)) return {};
   bool keep = c.call.bool_arg("keepdim", false);
+  bool total = !keep && static_cast<int64_t>(dims.size()) == self.dim() && at::isFloatingType(type);
+  bool cut = c.cuts(0, dims);
+  bool sums = total && c.has_partial(0) && settle_by_sums(*c.now[0]);
+  if (!(cut || sums) || self.numel() == 0 || !has_fractions(type)) return {};
   return [=](Stack& stack) {
-    auto lengths = at::abs(settle(stack[0].toTensor()).to(sum_type(type)));
-    stack = {norm_of(lengths, stack[1].toScalar().toDouble(), dims, keep).to(at::toRealValueType(type))};
+    auto ord = stack[1].toScalar().toDouble();
+    auto x = stack[0].toTensor();
+    if (total && norm_waits(layout_of(x), x.sizes(), ord, type)) return void(stack = {waiting_norm(x, ord, type)});
+    x = brought_to(x, layout_of(x).with(settled(placements_of(x))));  // which remembers what is reduced
+    if (!cut) return void(stack = {at::linalg_vector_norm(x, ord, at::IntArrayRef(dims), keep, type)});
+    auto lengths = at::abs(x.to(sum_type(type)));
+    stack = {norm_of(lengths, ord, dims, keep).to(at::toRealValueType(type))};
   };
 }
 

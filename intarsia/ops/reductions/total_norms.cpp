@@ -1,166 +1,215 @@
-// Norms of whole tensors that are cut. clip_grad_norm_ asks for the norm of one gradient after the other and only then
-// looks at them: so a norm waits until somebody reads it, and all that wait on a mesh are summed in one all-reduce.
+// Norms of whole tensors that are cut, and stacks of numbers of several meshes: what clip_grad_norm_ is made of.
+
+#include "intarsia/ops/reductions/total_norms.h"
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <unordered_map>
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/dispatch/numbers.h"
+#include "intarsia/ops/along/joint_mesh.h"
 #include "intarsia/ops/along/layouts.h"
+#include "intarsia/ops/reductions/waiting_norms.h"
+#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
 namespace {
 
-// The sums of powers on one mesh that are still to be added up over its ranks.
-class WaitingSums {
- public:
-  explicit WaitingSums(const DeviceMesh& mesh) : mesh_(mesh) {}
+constexpr const char* kStack = "aten::stack";
 
-  bool open() const { return totals_.empty(); }
+// norm(self, ord), norm(self, ord, dtype): what is no sum of powers, by its order or by its layout, is a vector's norm.
+void total_norm(Stack& stack) {
+  auto self = stack[0].toTensor();
+  auto given = ord_of(stack[1]);
+  auto dtype = stack.size() > 2 ? dtype_of(stack[2]) : std::nullopt;
+  stack = {at::linalg_vector_norm(self, given, std::nullopt, false, dtype)};
+}
 
-  size_t add(Shards sums) {
-    waiting_.push_back(std::move(sums));
-    return waiting_.size() - 1;
-  }
+// Note [Plain numbers among distributed ones]
+// Under tensor parallelism some gradients are plain: those of layers that every rank computes alike. Their norms are
+// numbers of their own on each rank, and what is computed from them and from numbers that ranks share must not differ
+// between ranks. So they travel with the norms that wait on the mesh, all ranks go on with their mean, and if they
+// differ by more than rounding it is an error on all ranks. Numbers of a mesh of fewer ranks ("dp" among numbers of
+// ("dp", "tp")) are treated alike. Among maxima that are pending (a maximum norm) they travel as such, with their
+// negatives, which tell the least of them.
 
-  // The total of sum `i` on each slot. The first to ask reduces all that wait.
-  Shards total(size_t i) {
-    if (mesh_.slots().empty()) return {};
-    if (open()) reduce();
-    Shards mine;
-    for (auto& slot : totals_) mine.push_back(slot[static_cast<int64_t>(i)]);
-    return mine;
-  }
+constexpr double kSpread = 1e-3;  // relative; what is less is rounding
 
- private:
-  void reduce() {
-    CauseScope cause("aten::norm", true);  // it runs when a norm is read, long after the op
-    for (size_t slot = 0; slot < mesh_.slots().size(); ++slot) {
-      std::vector<at::Tensor> column;
-      for (auto& sums : waiting_) column.push_back(sums[slot]);
-      totals_.push_back(at::stack(column));
-    }
-    totals_ = Axis::whole(mesh_).all_reduce(totals_, ReduceOp::sum);
-    waiting_.clear();
-  }
-
-  DeviceMesh mesh_;
-  std::vector<Shards> waiting_;
-  Shards totals_;  // per slot: one number per sum
+// Numbers, plain and distributed, and what the ranks of `mesh` have of them.
+struct Stacked {
+  DeviceMesh mesh;                  // of the result
+  std::vector<at::Tensor> numbers;
+  std::vector<Shards> values;       // per number, on the slots of that mesh; empty while it is not known
 };
 
-std::shared_ptr<WaitingSums> waiting_on(const DeviceMesh& mesh) {
-  static thread_local std::unordered_map<DeviceMesh, std::weak_ptr<WaitingSums>> open;
-  auto sums = open[mesh].lock();
-  if (!sums || !sums->open()) open[mesh] = sums = std::make_shared<WaitingSums>(mesh);
-  return sums;
+size_t slot_of(const DeviceMesh& mesh, int64_t rank) {
+  auto& slots = mesh.slots();
+  return std::find_if(slots.begin(), slots.end(), [&](auto& slot) { return slot.rank == rank; }) - slots.begin();
 }
 
-// Of the ranks that hold the same part, the first one counts.
-bool counts(const Layout& layout, const Slot& slot) {
-  for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
-    if (is_replicate(layout.placements()[axis]) && slot.coordinate[axis] != 0) return false;
+at::Tensor as_list(const std::vector<at::Tensor>& numbers, const Layout& layout) {
+  Shards lists;
+  auto type = numbers[0].scalar_type();
+  for (auto& number : numbers) type = c10::promoteTypes(type, number.scalar_type());
+  for (size_t slot = 0; slot < layout.mesh().slots().size(); ++slot) {
+    std::vector<at::Tensor> mine;
+    for (auto& number : numbers) mine.push_back(body_of(number).shards()[slot].reshape({}).to(type));
+    lists.push_back(at::stack(mine));
   }
-  return true;
+  std::vector<int64_t> sizes = {static_cast<int64_t>(numbers.size())};
+  return wrap(std::move(lists), &layout, sizes, c10::contiguous_strides(sizes), c10::scalarTypeToTypeMeta(type));
 }
 
-Shards sums_of_powers(const at::Tensor& self, double ord, at::ScalarType type) {
-  Shards sums;
-  auto& slots = mesh_of(self).slots();
-  auto& shards = body_of(self).shards();
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (!counts(layout_of(self), slots[slot])) {
-      sums.push_back(at::zeros({}, shards[slot].options().dtype(at::kDouble)));
-      continue;
-    }
-    auto norm = at::linalg_vector_norm(shards[slot].to(type), ord, std::nullopt, false, sum_type(type)).to(at::kDouble);
-    sums.push_back(ord == 1 ? norm : at::pow(norm, ord));
+// The values of all numbers of one mesh, on the slots of the result's; undefined on ranks that have none. What is
+// pending alike is reduced together.
+void read_mesh(const DeviceMesh& mesh, Stacked& stacked) {
+  auto& numbers = stacked.numbers;
+  std::vector<const Layout*> layouts;
+  for (auto& number : numbers) {
+    auto* layout = is_dtensor(number) ? &layout_of(number) : nullptr;
+    bool known = std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
+    if (layout && layout->mesh() == mesh && !known) layouts.push_back(layout);
   }
-  return sums;
-}
-
-// A number on every rank that is added up when it is first read.
-at::Tensor waiting_norm(const at::Tensor& self, double ord, at::ScalarType type) {
-  auto& mesh = mesh_of(self);
-  auto batch = waiting_on(mesh);
-  auto place = batch->add(sums_of_powers(self, ord, type));
-  auto body = c10::make_intrusive<DTensorBody>(Shards(), Layout::replicated(mesh));
-  auto result = wrap(body, {}, {}, c10::scalarTypeToTypeMeta(type));
-  body->arrive_later([batch, place, ord, type] {
-    auto norms = batch->total(place);
-    for (auto& norm : norms) norm = at::pow(norm, 1 / ord).to(type);
-    return norms;
-  });
-  return result;
-}
-
-// norm(self, ord), norm(self, ord, dtype): what is no sum of powers, by its order or by how it lies, is a vector's norm.
-Way total_norm(const CutCall& c) {
-  auto& self = c.input(0);
-  auto dtype = c.call.arg_index("dtype") < 0 ? std::nullopt : dtype_of(c.call.arg("dtype"));
-  auto type = dtype.value_or(self.dtype);
-  bool cut = c.cuts(0, wrapped_dims({}, self.dim())) && !c.has_partial(0);
-  bool sums = cut && self.numel() > 0 && at::isFloatingType(type);
-  return [=](Stack& stack) {
-    auto self = stack[0].toTensor();
-    auto given = ord_of(stack[1]);
-    auto ord = given.toDouble();
-    bool waits = sums && ord > 0 && std::isfinite(ord);
-    stack = {waits ? waiting_norm(self, ord, type) : at::linalg_vector_norm(self, given, std::nullopt, false, dtype)};
-  };
-}
-
-// The numbers, which lie on several meshes, in one tensor on the first one. Those of each mesh are settled together.
-at::Tensor stacked(const std::vector<at::Tensor>& numbers, const std::vector<DeviceMesh>& meshes) {
-  Shards results;
-  auto total = static_cast<int64_t>(numbers.size());
-  auto type = at::result_type(numbers[0], numbers[1]);
-  for (auto& mesh : meshes) {
+  for (auto* layout : layouts) {
     std::vector<at::Tensor> here;
-    std::vector<int64_t> places;
-    for (int64_t i = 0; i < total; ++i) {
-      if (mesh_of(numbers[i]) == mesh) here.push_back(numbers[i]), places.push_back(i);
+    std::vector<size_t> places;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (is_dtensor(numbers[i]) && &layout_of(numbers[i]) == layout) here.push_back(numbers[i]), places.push_back(i);
     }
-    auto values = shards_in(at::stack(here), Layout::replicated(mesh));
-    for (size_t slot = 0; slot < values.size(); ++slot) {
-      if (results.size() <= slot) results.push_back(at::empty({total}, values[slot].options().dtype(type)));
-      results[slot].index_copy_(0, at::tensor(places, at::kLong), values[slot].to(type));
+    auto values = shards_in(as_list(here, *layout), Layout::replicated(mesh));
+    for (size_t i = 0; i < places.size(); ++i) {
+      for (auto& slot : stacked.mesh.slots()) {
+        auto mine = slot_of(mesh, slot.rank);
+        bool has = mine < values.size();
+        stacked.values[places[i]].push_back(has ? values[mine][static_cast<int64_t>(i)] : at::Tensor());
+      }
     }
   }
-  std::vector<int64_t> sizes = {total};
-  return wrap(std::move(results), Layout::replicated(meshes[0]), sizes, c10::contiguous_strides(sizes),
+}
+
+// Ranks of the result's mesh go on with one value for each of these numbers.
+void agree_on(const std::vector<size_t>& places, Stacked& stacked) {
+  std::vector<Shards> numbers;
+  for (auto i : places) numbers.push_back(stacked.values[i]);
+  if (numbers.empty()) return;
+  auto agreed = agreed_numbers(stacked.mesh, numbers, kStack);
+  for (size_t i = 0; i < places.size(); ++i) stacked.values[places[i]] = agreed[i];
+}
+
+bool is_pending_maximum(const at::Tensor& number) {
+  if (!is_dtensor(number)) return false;
+  auto& placements = placements_of(number);
+  return std::any_of(placements.begin(), placements.end(), [](auto& p) { return pending_op(p) == ReduceOp::max; });
+}
+
+// The numbers of the ranks as terms of a maximum, and their negatives behind all others.
+void become_maxima(const std::vector<size_t>& plain, Stacked& stacked) {
+  auto* layout = Layout::get(stacked.mesh, Placements(stacked.mesh.ndim(), Partial(ReduceOp::max)));
+  for (auto i : plain) {
+    Shards negatives;
+    for (auto& value : stacked.values[i]) negatives.push_back(-value);
+    auto dtype = stacked.numbers[i].dtype();
+    stacked.numbers.push_back(wrap(std::move(negatives), layout, {}, {}, dtype));
+    stacked.values.emplace_back();
+    stacked.numbers[i] = wrap(std::move(stacked.values[i]), layout, {}, {}, dtype);
+    stacked.values[i] = {};
+  }
+}
+
+// The negatives again, which were known as long as the numbers have to agree.
+void check_maxima(const std::vector<size_t>& plain, size_t count, Stacked& stacked) {
+  for (size_t i = 0; i < plain.size() && stacked.values.size() > count; ++i) {
+    for (size_t slot = 0; slot < stacked.mesh.slots().size(); ++slot) {
+      auto& largest = stacked.values[plain[i]][slot];
+      if (largest.is_meta()) continue;
+      auto most = largest.item<double>(), least = -stacked.values[count + i][slot].item<double>();
+      auto spread = kSpread * std::max(std::abs(most), std::abs(least));
+      bool same = !std::isfinite(most) || !std::isfinite(least) || most - least <= spread;
+      TORCH_CHECK_VALUE(same, "[", kStack,
+                        "] a number that comes from plain tensors is to be joined with numbers of all ranks of ",
+                        stacked.mesh.text(), ", but differs between them: it is between ", least, " and ", most,
+                        ". Plain tensors must be equal on all ranks there: average their gradients, ",
+                        "or distribute them.");
+    }
+  }
+  stacked.numbers.resize(count);
+  stacked.values.resize(count);
+}
+
+at::Tensor result_of(const Stacked& stacked) {
+  auto type = stacked.numbers[0].scalar_type();
+  for (auto& number : stacked.numbers) type = c10::promoteTypes(type, number.scalar_type());
+  Shards shards;
+  for (size_t slot = 0; slot < stacked.mesh.slots().size(); ++slot) {
+    std::vector<at::Tensor> mine;
+    for (auto& values : stacked.values) mine.push_back(values[slot].reshape({}).to(type));
+    shards.push_back(at::stack(mine));
+  }
+  std::vector<int64_t> sizes = {static_cast<int64_t>(stacked.numbers.size())};
+  return wrap(std::move(shards), Layout::replicated(stacked.mesh), sizes, c10::contiguous_strides(sizes),
               c10::scalarTypeToTypeMeta(type));
 }
 
-// stack(numbers, dim) of norms on several meshes of the same ranks.
-Way stack_over_meshes(const CutCall& c) {
-  std::vector<DeviceMesh> meshes;
-  for (size_t i = 0; i < c.now.size(); ++i) {
-    if (!c.is_distributed(i) || c.input(i).dim() != 0) return {};
-    auto& mesh = c.now[i]->mesh();
-    if (mesh.group_count() != 1 || mesh.slots().empty()) return {};
-    if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
-  }
-  auto dim = c.call.int_arg("dim", 0);
-  if (meshes.size() < 2 || (dim != 0 && dim != -1)) return {};
+// The numbers, plain or on several meshes, in one tensor on a mesh of all ranks that have one.
+at::Tensor stacked(const std::vector<at::Tensor>& numbers, const std::vector<DeviceMesh>& meshes) {
+  Stacked result{joint_mesh(meshes, kStack), numbers, std::vector<Shards>(numbers.size())};
+  std::vector<size_t> apart, plain;
   for (auto& mesh : meshes) {
-    if (mesh.slots().size() != meshes[0].slots().size()) return {};
+    if (mesh != result.mesh) read_mesh(mesh, result);
   }
-  return [meshes](Stack& stack) { stack = {stacked(stack[0].toTensorVector(), meshes)}; };
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (is_dtensor(numbers[i])) {
+      if (!is_number_of(mesh_of(numbers[i]), result.mesh)) apart.push_back(i);
+      continue;
+    }
+    plain.push_back(i);
+    auto slots = result.mesh.slots().size();
+    for (size_t slot = 0; slot < slots; ++slot) result.values[i].push_back(value_at(numbers[i], slot));
+  }
+  bool message_is_due = !apart.empty() || has_waiting_norms(result.mesh);
+  if (message_is_due) {
+    if (!plain.empty()) check_all_have_numbers(result.mesh, kStack);
+    apart.insert(apart.end(), plain.begin(), plain.end());
+  } else if (std::any_of(numbers.begin(), numbers.end(), is_pending_maximum)) {
+    become_maxima(plain, result);
+  }
+  agree_on(apart, result);
+  read_mesh(result.mesh, result);
+  check_maxima(plain, numbers.size(), result);
+  return result_of(result);
+}
+
+bool is_cut(const Layout& layout) {
+  auto& placements = layout.placements();
+  return std::any_of(placements.begin(), placements.end(), [](auto& placement) { return cut_dim(placement) >= 0; });
 }
 
 }  // namespace
 
+Way join_numbers(const CutCall& c, int64_t ndim) {
+  std::vector<DeviceMesh> meshes;
+  bool plain = false;
+  for (size_t i = 0; i < c.now.size(); ++i) {
+    if (c.input(i).dim() != ndim || c.input(i).numel() != 1) return {};
+    plain = plain || !c.is_distributed(i);
+    if (!c.is_distributed(i)) continue;
+    if (is_cut(*c.now[i])) return {};
+    auto& mesh = c.now[i]->mesh();
+    if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
+  }
+  auto dim = c.call.int_arg("dim", 0);
+  if (meshes.empty() || (meshes.size() < 2 && !plain) || (dim != 0 && dim != -1)) return {};
+  return [meshes](Stack& stack) { stack = {stacked(stack[0].toTensorVector(), meshes)}; };
+}
+
 void add_total_norms(RuleTable& t) {
-  t.along("aten::norm.Scalar", total_norm);
-  t.along("aten::norm.ScalarOpt_dtype", total_norm);
-  t.along("aten::stack", stack_over_meshes);
+  t.always("aten::norm.Scalar", total_norm);
+  t.always("aten::norm.ScalarOpt_dtype", total_norm);
+  t.along(kStack, [](const CutCall& c) { return join_numbers(c, 0); });
 }
 
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 #include <ATen/native/TypeProperties.h>
 
 #include "intarsia/ops/along/recut.h"
+#include "intarsia/ops/reductions/total_norms.h"
 #include "intarsia/ops/structure/lined_up.h"
 #include "intarsia/ops/structure/parts.h"
 #include "intarsia/rules/table.h"
@@ -70,6 +71,7 @@ void cat_some(Stack& stack) {
 
 Way cat_along(const CutCall& c) {
   auto& forms = c.call.inputs;
+  if (auto numbers = join_numbers(c, 1)) return numbers;
   auto first = std::find_if_not(forms.begin(), forms.end(), is_nothing);
   bool all_something = std::none_of(forms.begin(), forms.end(), is_nothing);
   if (!all_something && first != forms.end() && c.is_distributed(first - forms.begin())) return cat_some;

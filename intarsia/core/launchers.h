@@ -1,0 +1,32 @@
+#pragma once
+// What a launcher says about the place of this process in its job, read from the environment.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace intarsia {
+
+using Environment = std::function<const char*(const char* name)>;  // as getenv
+
+struct Launch {
+  std::string by;  // torchrun, mpirun, srun, mpiexec; "init" if the program itself said
+  int64_t rank = 0;
+  int64_t size = 1;
+  int64_t local_rank = 0;  // among the ranks on this host
+  bool one_host = false;   // all ranks are known to be on this host
+  std::string job;         // differs between jobs, also between restarts of one; empty if unknown
+};
+
+// No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are set wins.
+std::optional<Launch> read_launch(const Environment& environment);
+
+// The same if the launcher has really started several ranks, of which this process is one. Variables that are incomplete or no
+// numbers are those of another program, and those of a Slurm allocation (sbatch, salloc) say how many ranks srun would start.
+std::optional<Launch> read_launch_of_several(const Environment& environment);
+
+// A whole number, or an error that names the variable.
+std::optional<int64_t> read_number(const Environment& environment, const char* name);
+
+}  // namespace intarsia

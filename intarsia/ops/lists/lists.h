@@ -1,0 +1,90 @@
+#pragma once
+// What ops on lists of tensors are made of: foreach, fused optimizer steps, the check of a gradient scaler.
+//
+// Note [Elements of lists]
+// Element i of a result depends on the elements i of the lists alone, and on numbers. So a list may mix plain tensors
+// with tensors of any meshes and layouts: elements of one mesh are served by one call per rank on the lists of local
+// shards, plain ones by the plain op. An op checks all elements before it writes to the first.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include "intarsia/core/layout.h"
+#include "intarsia/rules/along.h"
+
+namespace intarsia {
+
+using Lists = std::vector<std::vector<at::Tensor>>;  // per argument; empty where it is none
+constexpr size_t kLeaders = 0, kGradients = 1;       // the arguments that the others follow, and that may lie elsewhere
+
+// What a tensor's part in a step depends on.
+struct ListItem {
+  bool defined;
+  at::IntArrayRef sizes;
+  const Layout* layout;  // null if it is plain
+  at::ScalarType dtype;
+};
+ListItem item_of(const at::Tensor& tensor);
+
+// A number that is the same on all ranks of each group of the mesh; of an undefined mesh: that each rank has. So it
+// serves any layout there.
+bool serves(const ListItem& item, const DeviceMesh& mesh);
+// Of one form and on one mesh, or both plain.
+bool is_partner(const ListItem& item, const ListItem& leader);
+
+// The elements that share a mesh, one group per mesh in the order in which they come; plain ones are a group of their
+// own.
+struct ListPart {
+  DeviceMesh mesh;  // undefined: plain
+  std::vector<size_t> elements;
+};
+template <class ItemAt>
+std::vector<ListPart> parts_of(size_t count, ItemAt item) {
+  std::vector<ListPart> parts;
+  for (size_t i = 0; i < count; ++i) {
+    auto* layout = item(kLeaders, i).layout;
+    auto mesh = layout ? layout->mesh() : DeviceMesh();
+    auto known = std::find_if(parts.begin(), parts.end(), [&](auto& part) { return part.mesh == mesh; });
+    if (known == parts.end()) known = parts.insert(parts.end(), ListPart{mesh, {}});
+    known->elements.push_back(i);
+  }
+  return parts;
+}
+
+// Whether every rank can do its part of these elements alone, in one call: the leaders are all plain or lie on the
+// part's mesh, and every other element lies as its leader, or is a number that serves. With `may_move`, gradients count
+// as if they had been brought to where their leaders are. item(arg, i) is element i of the list at arg.
+template <class ItemAt>
+bool lie_alike(const ListPart& part, const std::vector<size_t>& lengths, bool may_move, ItemAt item) {
+  if (part.mesh.defined() && part.mesh.slots().empty()) return false;
+  for (auto i : part.elements) {
+    auto leader = item(kLeaders, i);
+    if (!leader.defined || (leader.layout && leader.layout->has_partial())) return false;
+    for (size_t arg = kLeaders + 1; arg < lengths.size(); ++arg) {
+      if (lengths[arg] == 0) continue;
+      auto own = item(arg, i);
+      if (!is_partner(own, leader)) {
+        if (leader.sizes.empty() || !serves(own, part.mesh)) return false;
+      } else if (own.layout != leader.layout && !(may_move && arg == kGradients)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+Lists lists_of(const Stack& stack);
+
+// The shard of a rank; of a number on another mesh, the rank's copy. Plain tensors are what they are, or what the rank
+// has of them.
+at::Tensor at_slot(const at::Tensor& tensor, const DeviceMesh& mesh, size_t slot);
+
+// Runs the op on elements that lie alike, or are all plain, and gives the results, one per element; none if the op
+// returns nothing.
+std::vector<at::Tensor> run_on_part(const c10::OperatorHandle& op, const Stack& stack, const ListPart& part);
+
+}  // namespace intarsia
