@@ -21,14 +21,14 @@ void along_dim(Builder& b, const std::vector<AlongDim>& all, size_t i) {
   auto d = b.dim_of(i);
   auto& [name, call] = all[b.below(all.size())];
   b.emit(std::string(name) + "(" + v(i) + ", " + std::to_string(d) + ")",
-         [i, d, call = call](const Values& r) { return Values{call(r[i], d)}; });
+         [i, d, call = call](const ProgramValues& r) { return ProgramValues{call(r[i], d)}; });
 }
 
 // A value without two equal elements: which of equals counts is nobody's business.
 std::optional<size_t> distinct(Builder& b) {
   auto i = b.any();
   auto j = b.leaf(b.at(i).sizes().vec(), at::kDouble);
-  if (!b.emit(v(i) + " + " + v(j), [=](const Values& r) { return Values{r[i] + r[j]}; })) return std::nullopt;
+  if (!b.emit(v(i) + " + " + v(j), [=](const ProgramValues& r) { return ProgramValues{r[i] + r[j]}; })) return std::nullopt;
   return j + 1;
 }
 
@@ -134,7 +134,7 @@ std::optional<size_t> places(Builder& b, const std::vector<int64_t>& shape, int6
   if (n == 0) return std::nullopt;
   auto j = b.leaf(shape, at::kLong);
   if (!b.emit("remainder(" + v(j) + ", " + std::to_string(n) + ")",
-              [=](const Values& r) { return Values{at::remainder(r[j], n)}; })) {
+              [=](const ProgramValues& r) { return ProgramValues{at::remainder(r[j], n)}; })) {
     return std::nullopt;
   }
   return j + 1;
@@ -155,22 +155,22 @@ void indexing(Builder& b) {
     auto p = *k;
     if (kind == 0) {
       b.emit("index_select(" + v(i) + ", " + dim + ", " + v(p) + ")",
-             [=](const Values& r) { return Values{at::index_select(r[i], d, r[p])}; });
+             [=](const ProgramValues& r) { return ProgramValues{at::index_select(r[i], d, r[p])}; });
     } else if (kind == 1) {
-      b.emit(v(i) + "[" + v(p) + " in dim " + dim + "]", [=](const Values& r) {
+      b.emit(v(i) + "[" + v(p) + " in dim " + dim + "]", [=](const ProgramValues& r) {
         c10::List<std::optional<Tensor>> list;
         for (int64_t e = 0; e < d; ++e) list.push_back(std::nullopt);
         list.push_back(r[p]);
-        return Values{at::index(r[i], list)};
+        return ProgramValues{at::index(r[i], list)};
       });
     } else if (kind == 2) {
       shape[d] = count;
       auto s = b.leaf(shape, b.at(i).scalar_type());
       b.emit("index_add(" + v(i) + ", " + dim + ", " + v(p) + ", " + v(s) + ")",
-             [=](const Values& r) { return Values{at::index_add(r[i], d, r[p], r[s])}; });
+             [=](const ProgramValues& r) { return ProgramValues{at::index_add(r[i], d, r[p], r[s])}; });
     } else {
       b.emit("index_fill(" + v(i) + ", " + dim + ", " + v(p) + ")",
-             [=](const Values& r) { return Values{at::index_fill(r[i], d, r[p], 0.5)}; });
+             [=](const ProgramValues& r) { return ProgramValues{at::index_fill(r[i], d, r[p], 0.5)}; });
     }
     return;
   }
@@ -178,7 +178,7 @@ void indexing(Builder& b) {
     auto words = places(b, {2, 3}, b.at(i).size(0));
     if (!words || ndim != 2) return;
     auto p = *words;
-    b.emit("embedding(" + v(i) + ", " + v(p) + ")", [=](const Values& r) { return Values{at::embedding(r[i], r[p])}; });
+    b.emit("embedding(" + v(i) + ", " + v(p) + ")", [=](const ProgramValues& r) { return ProgramValues{at::embedding(r[i], r[p])}; });
     return;
   }
   shape[d] = count;
@@ -186,15 +186,15 @@ void indexing(Builder& b) {
   if (!k) return;
   auto p = *k;
   if (kind < 6) {
-    b.emit("gather(" + v(i) + ", " + dim + ", " + v(p) + ")", [=](const Values& r) { return Values{at::gather(r[i], d, r[p])}; });
+    b.emit("gather(" + v(i) + ", " + dim + ", " + v(p) + ")", [=](const ProgramValues& r) { return ProgramValues{at::gather(r[i], d, r[p])}; });
   } else {
     auto s = b.leaf(shape, b.at(i).scalar_type());
     if (kind == 6) {
       b.emit("scatter_add(" + v(i) + ", " + dim + ", " + v(p) + ", " + v(s) + ")",
-             [=](const Values& r) { return Values{at::scatter_add(r[i], d, r[p], r[s])}; });
+             [=](const ProgramValues& r) { return ProgramValues{at::scatter_add(r[i], d, r[p], r[s])}; });
     } else {
       b.emit("scatter with a number(" + v(i) + ", " + dim + ", " + v(p) + ")",
-             [=](const Values& r) { return Values{at::scatter(r[i], d, r[p], 0.25)}; });
+             [=](const ProgramValues& r) { return ProgramValues{at::scatter(r[i], d, r[p], 0.25)}; });
     }
   }
 }
@@ -207,20 +207,20 @@ void products(Builder& b) {
   auto kind = b.below(7);
   if (x.dim() == 1) {
     auto w = b.leaf({3}, dtype);
-    emit("outer", [=](const Values& r) { return Values{at::outer(r[i], r[w])}; });
+    emit("outer", [=](const ProgramValues& r) { return ProgramValues{at::outer(r[i], r[w])}; });
   } else if (x.dim() == 2) {
     auto w = b.leaf({3, x.size(1)}, dtype);
-    if (kind < 2) return emit("cdist", [=](const Values& r) { return Values{at::cdist(r[i], r[w], 1.5)}; });
-    if (kind < 4) return emit("einsum ik,jk->ij", [=](const Values& r) { return Values{at::einsum("ik,jk->ij", {r[i], r[w]})}; });
-    emit("einsum ik,jk->k", [=](const Values& r) { return Values{at::einsum("ik,jk->k", {r[i], r[w]})}; });
+    if (kind < 2) return emit("cdist", [=](const ProgramValues& r) { return ProgramValues{at::cdist(r[i], r[w], 1.5)}; });
+    if (kind < 4) return emit("einsum ik,jk->ij", [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->ij", {r[i], r[w]})}; });
+    emit("einsum ik,jk->k", [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->k", {r[i], r[w]})}; });
   } else if (x.dim() == 3) {
     auto w = b.leaf({x.size(0), x.size(2), 2}, dtype), c = b.leaf({x.size(0), x.size(1), 2}, dtype);
-    if (kind < 2) return emit("baddbmm", [=](const Values& r) { return Values{at::baddbmm(r[c], r[i], r[w], 0.5, 2)}; });
-    if (kind < 4) return emit("einsum bij,bjk->bik", [=](const Values& r) { return Values{at::einsum("bij,bjk->bik", {r[i], r[w]})}; });
-    emit("einsum bij,bjk->ik", [=](const Values& r) { return Values{at::einsum("bij,bjk->ik", {r[i], r[w]})}; });
+    if (kind < 2) return emit("baddbmm", [=](const ProgramValues& r) { return ProgramValues{at::baddbmm(r[c], r[i], r[w], 0.5, 2)}; });
+    if (kind < 4) return emit("einsum bij,bjk->bik", [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->bik", {r[i], r[w]})}; });
+    emit("einsum bij,bjk->ik", [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->ik", {r[i], r[w]})}; });
   } else if (x.dim() == 4 && x.numel() > 0) {
     auto k = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype), w = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype);
-    emit("attention", [=](const Values& r) { return Values{at::scaled_dot_product_attention(r[i], r[k], r[w])}; });
+    emit("attention", [=](const ProgramValues& r) { return ProgramValues{at::scaled_dot_product_attention(r[i], r[k], r[w])}; });
   }
 }
 
@@ -245,7 +245,7 @@ void losses(Builder& b) {
   auto reduction = b.below(3);
   auto& [name, f] = all[b.below(all.size())];
   b.emit(std::string(name) + "(" + v(i) + ", " + v(j) + ", reduction " + std::to_string(reduction) + ")",
-         [=, f = f](const Values& r) { return Values{f(r[i], r[j], reduction)}; });
+         [=, f = f](const ProgramValues& r) { return ProgramValues{f(r[i], r[j], reduction)}; });
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ at::Tensor random_values(at::IntArrayRef shape, at::ScalarType dtype, uint64_t s
 }
 
 // A fixed weight per element, so that every element's gradient counts.
-at::Tensor loss_of(const Program& program, const Values& values) {
+at::Tensor loss_of(const Program& program, const ProgramValues& values) {
   at::Tensor loss;
   for (auto i : program.losses) {
     auto value = is_dtensor(values[i]) ? full_tensor(values[i]) : values[i];
@@ -44,16 +44,16 @@ at::Tensor loss_of(const Program& program, const Values& values) {
   return loss;
 }
 
-Values gradients(const Program& program, const Values& values) {
+ProgramValues gradients(const Program& program, const ProgramValues& values) {
   auto loss = loss_of(program, values);
-  Values leaves;
+  ProgramValues leaves;
   for (auto i : program.leaves) leaves.push_back(values[i]);
-  if (!loss.defined() || !loss.requires_grad() || leaves.empty()) return Values(leaves.size());
+  if (!loss.defined() || !loss.requires_grad() || leaves.empty()) return ProgramValues(leaves.size());
   return torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
 }
 
-std::string compare_gradients(const Program& program, const Values& values) {
-  Values expected;
+std::string compare_gradients(const Program& program, const ProgramValues& values) {
+  ProgramValues expected;
   try {
     expected = gradients(program, program.values);
   } catch (const std::exception&) {
@@ -71,7 +71,7 @@ std::string compare_gradients(const Program& program, const Values& values) {
   return "";
 }
 
-std::string compare_values(const Program& program, const Values& values) {
+std::string compare_values(const Program& program, const ProgramValues& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!is_dtensor(values[i])) return name(i) + " is a plain tensor";
     auto found = full_tensor(values[i].detach()), goal = program.values[i].detach();
@@ -163,7 +163,7 @@ size_t Builder::partner(size_t i) {
   return leaf(shape, dtype);
 }
 
-bool Builder::emit(std::string text, std::function<Values(const Values&)> run) {
+bool Builder::emit(std::string text, std::function<ProgramValues(const ProgramValues&)> run) {
   try {
     auto fresh = run(program_.values);
     std::string names;
@@ -184,11 +184,11 @@ bool Builder::emit(std::string text, std::function<Values(const Values&)> run) {
 void Builder::write_locally(size_t i) {
   if (!at(i).is_non_overlapping_and_dense() || !at(i).is_floating_point()) return;
   writes_locally_ = true;
-  emit("to_local(" + name(i) + ").mul_(2)", [i](const Values& values) {
+  emit("to_local(" + name(i) + ").mul_(2)", [i](const ProgramValues& values) {
     at::NoGradGuard no_grad;
     auto target = values[i].detach();
     (is_dtensor(target) && scales(placements_of(target)) ? to_local(target) : target).mul_(2);
-    return Values();
+    return ProgramValues();
   });
 }
 
@@ -259,7 +259,7 @@ std::string str(const Program& program) {
 }
 
 static std::string compare_on(const DeviceMesh& mesh, const Program& program, bool* refused) {
-  Values values;
+  ProgramValues values;
   seed_dealer(program.seed);
   const ProgramStep* now = nullptr;
   try {

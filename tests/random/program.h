@@ -14,11 +14,11 @@
 
 namespace intarsia {
 
-using Values = std::vector<at::Tensor>;
+using ProgramValues = std::vector<at::Tensor>;
 
 struct ProgramStep {
   std::string text;
-  std::function<Values(const Values&)> run;   // new values; an in-place step has none
+  std::function<ProgramValues(const ProgramValues&)> run;   // new values; an in-place step has none
   at::Tensor leaf;                            // defined: this step is an input
   std::optional<Placements> placements;       // of the input, or what to redistribute to
   size_t source = 0;                          // of a redistribution
@@ -30,7 +30,7 @@ struct Program {
   uint64_t seed;
   std::vector<int64_t> mesh_shape;
   std::vector<ProgramStep> steps;
-  Values values;                 // of the plain run
+  ProgramValues values;                 // of the plain run
   std::vector<size_t> losses;    // values whose weighted sum is differentiated
   std::vector<size_t> leaves;    // values that are inputs and require grad
   double tolerance = 1e-8;
@@ -63,7 +63,7 @@ class Builder {
   size_t partner(size_t i);                                // a value that broadcasts with value i
   int64_t dim_of(size_t i) { return below(at(i).dim()) - (chance(0.3) && at(i).dim() ? at(i).dim() : 0); }
 
-  bool emit(std::string text, std::function<Values(const Values&)> run);
+  bool emit(std::string text, std::function<ProgramValues(const ProgramValues&)> run);
   void redistribute(size_t source);
   void write_locally(size_t i);                            // to the local tensors of value i
   Placements placements(int64_t ndim, at::ScalarType dtype, bool pending);

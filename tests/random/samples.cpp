@@ -34,8 +34,8 @@ size_t touched(Builder& b, const at::Tensor& input, bool may_be_jumbled) {
   auto own = b.leaf(without_ties(b, input), may_be_jumbled);
   if (!fits || input.scalar_type() != at::kDouble || input.numel() == 0 || !b.chance(0.5)) return own;
   auto sizes = input.sizes().vec();
-  b.emit("v" + std::to_string(own) + " + a little of v" + std::to_string(i), [=](const Values& v) {
-    return Values{v[own] + at::tanh(fitted(v[i], sizes)) * 1e-3};
+  b.emit("v" + std::to_string(own) + " + a little of v" + std::to_string(i), [=](const ProgramValues& v) {
+    return ProgramValues{v[own] + at::tanh(fitted(v[i], sizes)) * 1e-3};
   });
   return own + 1;
 }
@@ -66,8 +66,8 @@ void draw_sample(Builder& b) {
     text += " v" + std::to_string(places.back());
   }
   bool differentiable = sample.gradient;
-  b.emit(text, [=](const Values& v) {
-    Values inputs, results;
+  b.emit(text, [=](const ProgramValues& v) {
+    ProgramValues inputs, results;
     for (auto place : places) {
       inputs.push_back(place < 0 ? at::Tensor() : differentiable ? v[place] : v[place].detach());
     }
