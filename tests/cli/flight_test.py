@@ -108,12 +108,10 @@ class ASignal(Recorded):
         for engine in ENGINES:
             process = self.start("one_waits", "--engine", engine, INTARSIA_FLIGHT_FOLDER=self.folder)
             process.send_signal(signal.SIGUSR1)
-            lines = [process.stderr.readline() for _ in range(5)]
-            text = "".join(sorted(lines))
-            self.assertRegex(text, r'\[0\]   2: collective 1 on axis "tp" .*: under way for ')
-            self.assertRegex(text, r'\[1\]   1: collective 0 on axis "tp" .*: done in ')
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, err)
+            self.assertRegex(err, r'\[0\]   2: collective 1 on axis "tp" .*: under way for ')
+            self.assertRegex(err, r'\[(0,)?1\]   1: collective 0 on axis "tp" .*: done in ')  # lines that are equal are shown once
             self.assertEqual(len(self.entries(0)), 2)
 
     def test_is_left_alone_where_the_program_has_a_handler_or_says_so(self):
