@@ -13,8 +13,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
-#include "intarsia/core/interposed.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/interposition.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/set_data.h"
 #include "intarsia/dispatch/fan_out.h"

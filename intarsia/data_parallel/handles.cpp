@@ -3,7 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"

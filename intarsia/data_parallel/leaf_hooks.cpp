@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 
 namespace intarsia {
 namespace {

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/calls.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/data_parallel/set_data.h"
 #include "intarsia/per_rank/per_rank.h"

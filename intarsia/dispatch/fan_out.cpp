@@ -5,7 +5,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include "intarsia/core/twins.h"
-#include "intarsia/core/version_counter.h"
+#include "intarsia/libtorch/version_counter.h"
 #include "intarsia/dispatch/fan_out_draw.h"
 #include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"

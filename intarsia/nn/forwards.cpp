@@ -1,7 +1,5 @@
 #include "intarsia/nn/forwards.h"
 
-#include <dlfcn.h>
-
 #include <ATen/ATen.h>
 #include <torch/nn/functional/linear.h>
 #include <torch/nn/init.h>
@@ -10,18 +8,11 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
-
-// LibTorch's own definition, which comes after ours.
-template <class Function>
-Function theirs(const char* name) {
-  auto* found = dlsym(RTLD_NEXT, name);
-  TORCH_INTERNAL_ASSERT(found, "LibTorch does not export ", name);
-  return reinterpret_cast<Function>(found);
-}
 
 GivenTensors given(std::initializer_list<at::Tensor> tensors) {
   GivenTensors result;
@@ -32,12 +23,7 @@ GivenTensors given(std::initializer_list<at::Tensor> tensors) {
 }  // namespace
 
 bool linear_is_ours() {
-  static const bool ours = [] {
-    Dl_info here, forward;
-    auto* known = reinterpret_cast<void*>(&linear_is_ours);
-    auto* first = dlsym(RTLD_DEFAULT, "_ZN5torch2nn10LinearImpl7forwardERKN2at6TensorE");
-    return dladdr(known, &here) && first && dladdr(first, &forward) && here.dli_fbase == forward.dli_fbase;
-  }();
+  static const bool ours = is_first_definition(symbols::kLinear);
   return ours;
 }
 
@@ -55,7 +41,7 @@ at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
                               "does not take distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
                               "as it is meant to.");
   using Forward = at::Tensor (*)(CrossMapLRN2dImpl*, const at::Tensor&);
-  static const auto next = intarsia::theirs<Forward>("_ZN5torch2nn17CrossMapLRN2dImpl7forwardERKN2at6TensorE");
+  static const auto next = intarsia::next_definition<Forward>(intarsia::symbols::kCrossMapLRN2d);
   return next(this, input);
 }
 
@@ -66,7 +52,7 @@ std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
   using Forward = std::tuple<at::Tensor, at::Tensor> (*)(MultiheadAttentionImpl*, const at::Tensor&, const at::Tensor&,
                                                          const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool);
   static const auto next =
-      intarsia::theirs<Forward>("_ZN5torch2nn22MultiheadAttentionImpl7forwardERKN2at6TensorES5_S5_S5_bS5_b");
+      intarsia::next_definition<Forward>(intarsia::symbols::kMultiheadAttention);
   auto given = intarsia::given({query, key, value, key_padding_mask, attn_mask});
   for (auto& parameter : parameters()) given.see(parameter);
   intarsia::FromNothingScope scope(given);
@@ -75,14 +61,14 @@ std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
 
 // Draws a matrix and takes it apart.
 at::Tensor torch::nn::init::orthogonal_(at::Tensor tensor, double gain) {
-  static const auto next = intarsia::theirs<decltype(&orthogonal_)>("_ZN5torch2nn4init11orthogonal_EN2at6TensorEd");
+  static const auto next = intarsia::next_definition<decltype(&orthogonal_)>(intarsia::symbols::kOrthogonal);
   intarsia::FromNothingScope scope(intarsia::given({tensor}));
   return next(tensor, gain);
 }
 
 // Draws the places of its zeros.
 at::Tensor torch::nn::init::sparse_(at::Tensor tensor, double sparsity, double std) {
-  static const auto next = intarsia::theirs<decltype(&sparse_)>("_ZN5torch2nn4init7sparse_EN2at6TensorEdd");
+  static const auto next = intarsia::next_definition<decltype(&sparse_)>(intarsia::symbols::kSparse);
   intarsia::FromNothingScope scope(intarsia::given({tensor}));
   return next(tensor, sparsity, std);
 }

@@ -2,7 +2,7 @@
 
 #include <torch/nn/module.h>
 
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {

@@ -1,7 +1,5 @@
 #include "intarsia/nn/sync_batchnorm.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -13,12 +11,11 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
-
-constexpr const char* kBatchNorm = "_ZN2at4_ops10batch_norm4callERKNS_6TensorERKSt8optionalIS2_ES8_S8_S8_bddb";
 
 using OptionalTensor = std::optional<at::Tensor>;
 
@@ -94,13 +91,6 @@ at::Tensor synced_batch_norm(const at::Tensor& input, const OptionalTensor& weig
   return result.to(dtype).movedim(-1, 1);
 }
 
-bool batch_norm_is_ours() {
-  Dl_info here, found;
-  auto* known = reinterpret_cast<void*>(&convert_sync_batchnorm);
-  auto* first = dlsym(RTLD_DEFAULT, kBatchNorm);
-  return dladdr(known, &here) && first && dladdr(first, &found) && here.dli_fbase == found.dli_fbase;
-}
-
 template <class Norm>
 bool convert(torch::nn::Module& module, const DeviceMesh& mesh) {
   auto* norm = dynamic_cast<Norm*>(&module);
@@ -119,7 +109,7 @@ bool convert(torch::nn::Module& module, const DeviceMesh& mesh) {
 int64_t convert_sync_batchnorm(ModuleRef module, const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[convert_sync_batchnorm] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
-  TORCH_CHECK(batch_norm_is_ours(), "[convert_sync_batchnorm] this program searches LibTorch for functions before this ",
+  TORCH_CHECK(is_first_definition(symbols::kBatchNorm), "[convert_sync_batchnorm] this program searches LibTorch for functions before this ",
               "library, so that batch norms cannot be reached. Link this library before LibTorch; in Python use ",
               "torch.nn.SyncBatchNorm.");
   int64_t converted = 0;
@@ -142,7 +132,6 @@ at::Tensor at::_ops::batch_norm::call(const at::Tensor& input, const ::std::opti
   if (mesh && mesh->size() > 1) {
     return synced_batch_norm(input, weight, bias, running_mean, running_var, momentum, eps, *mesh);
   }
-  static const auto theirs = reinterpret_cast<at::_ops::batch_norm::ptr_schema>(dlsym(RTLD_NEXT, kBatchNorm));
-  TORCH_INTERNAL_ASSERT(theirs, "LibTorch does not export ", kBatchNorm);
+  static const auto theirs = next_definition<at::_ops::batch_norm::ptr_schema>(symbols::kBatchNorm);
   return theirs(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }

@@ -4,6 +4,7 @@
 
 #include "intarsia/dispatch/fan_out_register.h"
 #include "intarsia/dispatch/register.h"
+#include "intarsia/libtorch/ledger.h"
 #include "intarsia/random/draw.h"
 #include "intarsia/start.h"
 
@@ -95,6 +96,7 @@ void add_all_ops(RuleTable& t) {
 void start() {
   static std::once_flag once;
   std::call_once(once, [] {
+    check_ledger(ledger());  // before our kernels are there
     register_dispatch();
     register_per_rank();
   });

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -75,7 +76,7 @@ class WithZeros final : public c10::OperatorKernel {
 
 torch::CppFunction with_zeros(const c10::OperatorName& name) {
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());
-  auto kernel = std::make_unique<WithZeros>(op.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradVE));
+  auto kernel = std::make_unique<WithZeros>(op.getComputedKernelForDispatchKey(kGeneralAutogradKey));
   return torch::CppFunction::makeFromBoxedFunctor(std::move(kernel));
 }
 

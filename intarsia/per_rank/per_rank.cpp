@@ -4,8 +4,8 @@
 #include <c10/core/AutogradState.h>
 
 #include "intarsia/core/foreign.h"
-#include "intarsia/core/interposed.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/interposition.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/number.h"
 #include "intarsia/start.h"
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/shards.h"
 
 namespace intarsia {

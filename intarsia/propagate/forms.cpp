@@ -7,7 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "intarsia/comm/interrupts.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 
 namespace intarsia {
 namespace {

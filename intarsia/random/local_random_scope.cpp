@@ -15,15 +15,14 @@
 #include "intarsia/comm/words.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
 
-// On in the scope only; off by default on every thread. It is on no tensor, LibTorch has no kernel on it, and other ops
-// fall through.
-constexpr auto kLocalRandomKey = c10::DispatchKey::AutocastHPU;
+// Ops that draw nothing fall through kLocalRandomKey.
 constexpr c10::DispatchKeySet kAfterLocalRandom(c10::DispatchKeySet::FULL_AFTER, kLocalRandomKey);
 constexpr int64_t kMaxDims = 8;
 thread_local const LocalRandomScope* innermost_ = nullptr;

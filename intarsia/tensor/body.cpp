@@ -8,10 +8,10 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "intarsia/core/interposed.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/interposition.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/twins.h"
-#include "intarsia/core/version_counter.h"
+#include "intarsia/libtorch/version_counter.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/rehearsal.h"
 #include "intarsia/tensor/strides.h"

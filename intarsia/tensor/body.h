@@ -13,7 +13,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "intarsia/comm/calls.h"
-#include "intarsia/core/keys.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
 #include "intarsia/redistribute/plan.h"

@@ -1,38 +1,18 @@
 #include "intarsia/tensor/interpose.h"
 
-#include <dlfcn.h>
-
 #include <ostream>
 
 #include <ATen/core/Formatting.h>
 #include <ATen/core/Tensor.h>
 
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/printing.h"
 
-// Note [Interposed functions]
-// operator<< for tensors is inline in LibTorch's headers and calls at::print, which reads the data pointer; and the
-// functions behind the errors of data_ptr() and storage() are not virtual. All three are exported, and the dynamic
-// linker takes the first definition that it meets: ours, since a program or library names LibTorch after us. Each
-// serves our tensors and hands all others to LibTorch's own, which is the next definition of the name. This costs
-// nothing per tensor, unlike an error text stored in each.
-
 namespace intarsia {
 namespace {
-
-constexpr auto kPrint = "_ZN2at5printERSoRKNS_6TensorEl";
-constexpr auto kDataPtrError = "_ZNK3c1010TensorImpl27throw_data_ptr_access_errorEv";
-constexpr auto kStorageError = "_ZNK3c1010TensorImpl26throw_storage_access_errorEv";
-
-// LibTorch's own definition.
-template <class Function>
-Function next(const char* name) {
-  auto* found = dlsym(RTLD_NEXT, name);
-  TORCH_INTERNAL_ASSERT(found, "LibTorch does not export ", name);
-  return reinterpret_cast<Function>(found);
-}
 
 bool is_ours(const c10::TensorImpl& impl) {
   return impl.key_set().has(kDTensorKey) || impl.key_set().has(kPerRankKey);
@@ -60,18 +40,18 @@ void take_along_interposed() {}
 std::ostream& at::print(std::ostream& stream, const at::Tensor& tensor, int64_t linesize) {
   if (tensor.defined() && intarsia::is_ours(*tensor.unsafeGetTensorImpl())) return stream << intarsia::str(tensor);
   using Print = std::ostream& (*)(std::ostream&, const at::Tensor&, int64_t);
-  static const auto theirs = intarsia::next<Print>(intarsia::kPrint);
+  static const auto theirs = intarsia::next_definition<Print>(intarsia::symbols::kPrint);
   return theirs(stream, tensor, linesize);
 }
 
 void c10::TensorImpl::throw_data_ptr_access_error() const {
   TORCH_CHECK(!intarsia::is_ours(*this), "[data_ptr] ", intarsia::advice(*this));
-  intarsia::next<void (*)(const c10::TensorImpl*)>(intarsia::kDataPtrError)(this);
+  intarsia::next_definition<void (*)(const c10::TensorImpl*)>(intarsia::symbols::kDataPtrError)(this);
   TORCH_INTERNAL_ASSERT(false);  // the declaration says that it does not return
 }
 
 void c10::TensorImpl::throw_storage_access_error() const {
   TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_ours(*this), "[storage] ", intarsia::advice(*this));
-  intarsia::next<void (*)(const c10::TensorImpl*)>(intarsia::kStorageError)(this);
+  intarsia::next_definition<void (*)(const c10::TensorImpl*)>(intarsia::symbols::kStorageError)(this);
   TORCH_INTERNAL_ASSERT(false);
 }

@@ -7,7 +7,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/printing.h"
-#include "intarsia/core/interposed.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/tensor/policy.h"
 #include "tests/support/error_text.h"
 

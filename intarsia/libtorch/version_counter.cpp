@@ -1,4 +1,4 @@
-#include "intarsia/core/version_counter.h"
+#include "intarsia/libtorch/version_counter.h"
 
 namespace intarsia {
 
