@@ -7,10 +7,10 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "intarsia/comm/agreement_scope.h"
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/comm/words.h"
 #include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
@@ -35,7 +35,7 @@ uint64_t word_of(const at::Generator& generator) {
 }
 
 std::vector<uint64_t> gather_words(const Axis& axis, uint64_t mine) {
-  WordScope word;
+  AgreementScope word;
   auto all = at::empty({axis.size()}, at::kLong);
   axis.all_gather({at::full({1}, static_cast<int64_t>(mine), at::kLong)}, {all}, {std::vector<int64_t>(axis.size(), 1)});
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};

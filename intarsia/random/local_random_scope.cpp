@@ -11,8 +11,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "intarsia/comm/agreement_scope.h"
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/words.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -42,7 +42,7 @@ std::vector<Shape> shapes_of_all(const at::Tensor& local, const DeviceMesh& mesh
     }
     return shapes;
   }
-  WordScope word;
+  AgreementScope word;
   auto& everyone = Axis::whole(mesh);
   auto mine = at::zeros({1 + kMaxDims}, at::kLong), all = at::empty({everyone.size() * (1 + kMaxDims)}, at::kLong);
   mine[0] = local.dim();

@@ -110,8 +110,8 @@ std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, c
   auto strides = strides_like(tensors[0]);
   if (everyone.size() == 1) return strides;
   auto number = static_cast<int64_t>(std::hash<std::string>()(mine + c10::str(strides)) >> 1);
-  bool unlike = number != everyone.highest(number);
-  if (!everyone.highest(unlike)) return strides;
+  bool unlike = number != everyone.all_reduce_max(number);
+  if (!everyone.all_reduce_max(unlike)) return strides;
   check_same_forms(all_forms(mine, everyone), mesh);
   auto agreed = at::tensor(strides, at::kLong);
   everyone.broadcast({agreed}, place);

@@ -8,7 +8,7 @@
 
 #include <ATen/Context.h>
 
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 #include "tests/processes/plays.h"
 
 namespace {

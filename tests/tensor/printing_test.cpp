@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
-#include "intarsia/debug/comm_debug_mode.h"
-#include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/printing.h"
 #include "intarsia/core/interposed.h"
+#include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/simulation/simulation.h"
+#include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/printing.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::tensor_printing_test {
