@@ -1,16 +1,44 @@
 #include "intarsia/watch/flight_files.h"
 
 #include <cstdio>
+#include <initializer_list>
 #include <map>
+#include <utility>
 
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/StringUtil.h>
-
-#include "intarsia/watch/pickle.h"
+#include <torch/csrc/jit/serialization/pickler.h>
 
 namespace intarsia {
 namespace {
 
+using Value = c10::IValue;
+
 constexpr auto kFormat = "2.10";  // of PyTorch's dumps
+
+Value dict(std::initializer_list<std::pair<const char*, Value>> items) {
+  c10::impl::GenericDict made(c10::AnyType::get(), c10::AnyType::get());
+  for (auto& [key, value] : items) made.insert(key, value);
+  return made;
+}
+
+Value list(const std::vector<Value>& values) {
+  c10::impl::GenericList made(c10::AnyType::get());
+  for (auto& value : values) made.push_back(value);
+  return made;
+}
+
+// What Python's pickle.load reads: without the tags by which TorchScript knows the types of lists and dicts.
+std::string pickled(const Value& value) {
+  std::string bytes;
+  torch::jit::Pickler pickler([&](const char* data, size_t size) { bytes.append(data, size); }, nullptr, nullptr, nullptr, nullptr, false);
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  return bytes;
+}
 
 // Names are cut off somewhere, maybe inside a letter of several bytes.
 std::string plain_letters(const std::string& text) {
@@ -47,45 +75,44 @@ Sizes sizes_of(const FlightEntry& flight) {
   return {"all_reduce", 0, 0};
 }
 
-Pickle entry_of(const FlightEntry& flight, const TickScale& scale) {
+Value entry_of(const FlightEntry& flight, const TickScale& scale) {
   auto sizes = sizes_of(flight);
-  auto list_of = [](const Pickle& one) { return Pickle::list({one}); };
-  auto type = list_of(Pickle::text(c10::toString(static_cast<c10::ScalarType>(flight.type))));
+  auto type = list({c10::toString(static_cast<c10::ScalarType>(flight.type))});
   auto begun = scale.ns(flight.begun), ended = flight.ended ? scale.ns(flight.ended) : 0;
-  auto frame = Pickle::dict({{"name", Pickle::text(plain_letters(flight.text()))}, {"filename", Pickle::text("")},
-                             {"line", Pickle::number(0)}});
-  return Pickle::dict({
-      {"record_id", Pickle::number(static_cast<int64_t>(flight.id) - 1)},
-      {"pg_id", Pickle::number(0)},
-      {"process_group", Pickle::pair(Pickle::text(group_name(flight)), Pickle::text(plain_letters(flight.axis)))},
-      {"collective_seq_id", Pickle::number(static_cast<int64_t>(flight.number))},
-      {"p2p_seq_id", Pickle::number(0)},
-      {"op_id", Pickle::number(static_cast<int64_t>(flight.id) - 1)},
-      {"is_p2p", Pickle::truth(false)},
+  auto frame = dict({{"name", plain_letters(flight.text())}, {"filename", ""},
+                             {"line", int64_t{0}}});
+  return dict({
+      {"record_id", static_cast<int64_t>(flight.id) - 1},
+      {"pg_id", int64_t{0}},
+      {"process_group", c10::ivalue::Tuple::create(group_name(flight), plain_letters(flight.axis))},
+      {"collective_seq_id", static_cast<int64_t>(flight.number)},
+      {"p2p_seq_id", int64_t{0}},
+      {"op_id", static_cast<int64_t>(flight.id) - 1},
+      {"is_p2p", false},
       // The tool knows gloo, not shm; "engine" has the truth.
-      {"profiling_name", Pickle::text(c10::str("gloo:", sizes.name))},
-      {"engine", Pickle::text(flight.line->carrier)},
-      {"time_created_ns", Pickle::number(begun)},
-      {"time_discovered_started_ns", Pickle::number(begun)},
-      {"time_discovered_completed_ns", Pickle::number(flight.state == FlightEntry::completed ? ended : 0)},
-      {"input_sizes", list_of(Pickle::sizes({sizes.in}))},
-      {"output_sizes", list_of(Pickle::sizes({sizes.out}))},
+      {"profiling_name", c10::str("gloo:", sizes.name)},
+      {"engine", flight.line->carrier},
+      {"time_created_ns", begun},
+      {"time_discovered_started_ns", begun},
+      {"time_discovered_completed_ns", flight.state == FlightEntry::completed ? ended : int64_t{0}},
+      {"input_sizes", list({list({sizes.in})})},
+      {"output_sizes", list({list({sizes.out})})},
       {"input_dtypes", type},
       {"output_dtypes", type},
-      {"state", Pickle::text(flight.state == FlightEntry::completed ? "completed" : "started")},
-      {"retired", Pickle::truth(flight.state != FlightEntry::under_way)},
-      {"frames", list_of(frame)},
+      {"state", flight.state == FlightEntry::completed ? "completed" : "started"},
+      {"retired", flight.state != FlightEntry::under_way},
+      {"frames", list({frame})},
   });
 }
 
-Pickle groups_of(const std::vector<FlightEntry>& flights) {
-  std::map<std::string, Pickle> groups;
-  for (auto& flight : flights) {
-    auto name = group_name(flight);
-    groups.emplace(name, Pickle::dict({{"name", Pickle::text(name)}, {"desc", Pickle::text(plain_letters(flight.axis))},
-                                       {"ranks", Pickle::text(c10::str(c10::ArrayRef<int64_t>(flight.line->ranks)))}}));
+Value groups_of(const std::vector<FlightEntry>& flights) {
+  std::map<std::string, const FlightEntry*> groups;
+  for (auto& flight : flights) groups.emplace(group_name(flight), &flight);
+  c10::impl::GenericDict made(c10::AnyType::get(), c10::AnyType::get());
+  for (auto& [name, flight] : groups) {
+    made.insert(name, dict({{"name", name}, {"desc", plain_letters(flight->axis)}, {"ranks", c10::str(c10::ArrayRef<int64_t>(flight->line->ranks))}}));
   }
-  return Pickle::dict({groups.begin(), groups.end()});
+  return made;
 }
 
 std::string quoted(const std::string& text) {
@@ -128,10 +155,9 @@ std::string events_of(const FlightEntry& flight, const TickScale& scale, int64_t
 }  // namespace
 
 std::string flights_as_pickle(const std::vector<FlightEntry>& flights, const TickScale& scale) {
-  std::vector<Pickle> entries;
+  std::vector<Value> entries;
   for (auto& flight : flights) entries.push_back(entry_of(flight, scale));
-  return Pickle::dict({{"version", Pickle::text(kFormat)}, {"pg_config", groups_of(flights)}, {"entries", Pickle::list(entries)}})
-      .pickled();
+  return pickled(dict({{"version", kFormat}, {"pg_config", groups_of(flights)}, {"entries", list(entries)}}));
 }
 
 std::string flights_as_timeline(const std::vector<FlightEntry>& flights, const TickScale& scale) {

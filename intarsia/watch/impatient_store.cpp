@@ -13,7 +13,7 @@
 namespace intarsia {
 struct ImpatientStore::Asker {
   struct Job {
-    Question question;
+    Call question;
     std::exception_ptr error;
     bool over = false;
   };
@@ -56,7 +56,7 @@ ImpatientStore::~ImpatientStore() {
   asker_->changed.notify_all();
 }
 
-void ImpatientStore::ask(const Question& question) {
+void ImpatientStore::forward(const Call& question) const {
   auto job = std::make_shared<Asker::Job>();
   job->question = question;
   std::unique_lock lock(asker_->mutex);
@@ -73,54 +73,9 @@ void ImpatientStore::ask(const Question& question) {
   if (job->error) std::rethrow_exception(job->error);
 }
 
-// What the call returns outlives us if we do not wait for it.
-template <class Answer, class Call>
-Answer ImpatientStore::answer_of(Call call) {
-  auto answer = std::make_shared<Answer>();
-  ask([answer, call](c10d::Store& store) { *answer = call(store); });
-  return std::move(*answer);
-}
-
 c10::intrusive_ptr<c10d::Store> ImpatientStore::clone() {
-  auto inner = answer_of<c10::intrusive_ptr<c10d::Store>>([](c10d::Store& store) { return store.clone(); });
+  auto inner = answer_of([](c10d::Store& store) { return store.clone(); });
   return c10::make_intrusive<ImpatientStore>(std::move(inner), patience_);
-}
-
-void ImpatientStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  ask([key, value](c10d::Store& store) { store.set(key, value); });
-}
-
-std::vector<uint8_t> ImpatientStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
-                                                const std::vector<uint8_t>& wanted) {
-  return answer_of<std::vector<uint8_t>>([=](c10d::Store& store) { return store.compareSet(key, expected, wanted); });
-}
-
-std::vector<uint8_t> ImpatientStore::get(const std::string& key) {
-  return answer_of<std::vector<uint8_t>>([key](c10d::Store& store) { return store.get(key); });
-}
-
-int64_t ImpatientStore::add(const std::string& key, int64_t value) {
-  return answer_of<int64_t>([=](c10d::Store& store) { return store.add(key, value); });
-}
-
-bool ImpatientStore::deleteKey(const std::string& key) {
-  return answer_of<bool>([key](c10d::Store& store) { return store.deleteKey(key); });
-}
-
-bool ImpatientStore::check(const std::vector<std::string>& keys) {
-  return answer_of<bool>([keys](c10d::Store& store) { return store.check(keys); });
-}
-
-int64_t ImpatientStore::getNumKeys() {
-  return answer_of<int64_t>([](c10d::Store& store) { return store.getNumKeys(); });
-}
-
-void ImpatientStore::wait(const std::vector<std::string>& keys) {
-  ask([keys](c10d::Store& store) { store.wait(keys); });
-}
-
-void ImpatientStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  ask([keys, timeout](c10d::Store& store) { store.wait(keys, timeout); });
 }
 
 }  // namespace intarsia

@@ -8,7 +8,6 @@
 #include "intarsia/watch/flight_files.h"
 #include "intarsia/watch/flight_recorder.h"
 #include "intarsia/watch/flight_report.h"
-#include "intarsia/watch/pickle.h"
 
 namespace intarsia::watch_flight_recorder_test {
 namespace {
@@ -107,14 +106,6 @@ TEST(Flights, AFolderThatCannotBeWrittenIsNamed) {
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what()).find("[write_flights] cannot write /proc/nowhere/flight_1"), std::string::npos) << error.what();
   }
-}
-
-TEST(Pickles, AreBytesThatPythonReads) {
-  auto value = Pickle::dict({{"a", Pickle::sizes({-1, 300})}, {"b", Pickle::pair(Pickle::text("x"), Pickle::truth(true))}});
-  auto minus_one = std::string("\x8a\x08") + std::string(8, '\xff');
-  auto three_hundred = std::string("\x8a\x08\x2c\x01", 4) + std::string(6, '\0');
-  auto letter = [](const char* text) { return std::string("X\1\0\0\0", 5) + text; };
-  EXPECT_EQ(value.pickled(), "\x80\x02}(" + letter("a") + "](" + minus_one + three_hundred + "e" + letter("b") + letter("x") + "\x88\x86u.");
 }
 
 }  // namespace

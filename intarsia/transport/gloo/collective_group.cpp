@@ -68,14 +68,6 @@ class CollectiveGroup final : public Group {
 
   const char* carrier() const override { return carrier_.c_str(); }
 
-  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
-    auto n = members_.size();
-    auto parts = at::empty({n * result.numel()}, send.options());
-    auto op = *call.op;
-    return then(all_to_all(std::move(call), send, counts, parts, MemberCounts(n, result.numel())),
-                [parts, n, result, op] { reduce_parts(parts, n, result, op); });
-  }
-
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     begin(call);
     return flown(std::move(call), backend_broadcast(members_, buffer, source));

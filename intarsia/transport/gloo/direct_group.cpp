@@ -148,14 +148,6 @@ class DirectGroup final : public Group {
     return [messages] { messages->wait_all(); };
   }
 
-  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
-    auto n = members().size();
-    auto parts = at::empty({n * result.numel()}, send.options());
-    auto op = *call.op;
-    return then(all_to_all(std::move(call), send, counts, parts, MemberCounts(n, result.numel())),
-                [parts, n, result, op] { reduce_parts(parts, n, result, op); });
-  }
-
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     check(buffer);
     line_->number(call);
