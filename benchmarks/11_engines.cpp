@@ -23,10 +23,10 @@
 #include <sstream>
 
 #include "benchmarks/processes.h"
-#include "intarsia/comm/engines.h"
-#include "intarsia/comm/flight/flight.h"
 #include "intarsia/comm/message_header.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/engines.h"
+#include "intarsia/watch/flight_recorder.h"
 
 using namespace intarsia;
 
@@ -185,15 +185,15 @@ std::vector<std::string> names_in(const std::string& list) {
 // What a collective does to know what it is and to be remembered, beside the smallest collective and a call that needs one.
 void time_recorder(const Engine& shm) {
   Case one(8);
-  auto* flights = flight_line(rank(), one.line.ranks[0], "shm");
+  auto* flights = recorded_line(rank(), one.line.ranks[0], "shm");
   History history;
   MessageHeader header;
   auto record = bench::time_us([&] {
     auto call = collective_of(Collective::all_reduce, one.line, one.whole, ReduceOp::sum);
-    begin_flight(flights, call, true);
+    begin_entry(flights, call, true);
     history.add(call);
     header.describe(call);
-    end_flight(call);
+    end_entry(call);
   });
   auto collective = 1e30;
   for (int round = 0; round < 100; ++round) collective = std::min(collective, round_us(shm, shm, one, "all_reduce"));

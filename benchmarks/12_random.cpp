@@ -19,7 +19,7 @@ namespace {
 
 DeviceMesh mesh;
 
-double slowest(double microseconds) { return static_cast<double>(Axis::whole(mesh).highest(static_cast<int64_t>(microseconds))); }
+double slowest(double microseconds) { return static_cast<double>(Axis::whole(mesh).all_reduce_max(static_cast<int64_t>(microseconds))); }
 
 template <class F>
 double best_us(F call) {
@@ -59,7 +59,7 @@ void births() {
   llama::Model model(options);
   scope.finish(model);
   auto ours = slowest(bench::cpu_us() - start);
-  auto peak = static_cast<double>(Axis::whole(mesh).highest(most_memory() - before));
+  auto peak = static_cast<double>(Axis::whole(mesh).all_reduce_max(most_memory() - before));
   double share = 0, count = 0;
   for (auto& parameter : model->parameters()) {
     share += static_cast<double>(shards_of(parameter)[0].nbytes());

@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "benchmarks/processes.h"
-#include "intarsia/comm/c10d/gloo.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/transport/gloo/gloo_process_groups.h"
 
 using namespace intarsia;
 

@@ -16,10 +16,10 @@
 #include "benchmarks/ddp.h"
 #include "benchmarks/memory.h"
 #include "benchmarks/processes.h"
-#include "intarsia/comm/engines.h"
 #include "intarsia/data_parallel/fully_shard.h"
 #include "intarsia/data_parallel/replicate.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/engines.h"
 
 using namespace intarsia;
 

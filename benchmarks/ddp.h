@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "intarsia/comm/c10d/gloo.h"
+#include "intarsia/transport/gloo/gloo_process_groups.h"
 
 namespace bench {
 

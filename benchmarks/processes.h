@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "benchmarks/timing.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 
 namespace bench {
 

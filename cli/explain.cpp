@@ -5,8 +5,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/explain.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia::cli {
 namespace {

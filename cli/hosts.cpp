@@ -16,10 +16,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "intarsia/comm/interrupts.h"
-#include "intarsia/comm/launch/front.h"
-#include "intarsia/comm/launch/rendezvous.h"
-#include "intarsia/comm/launch/secret.h"
-#include "intarsia/comm/launch/sockets.h"
+#include "intarsia/launch/rendezvous.h"
+#include "intarsia/launch/secret.h"
+#include "intarsia/launch/sockets.h"
+#include "intarsia/launch/store_gateway.h"
 
 namespace intarsia::cli {
 namespace {

@@ -14,7 +14,11 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # The layers, from the lowest. A folder may use what comes before it.
-ORDER = ["libtorch", "core", "comm", "redistribute", "rules", "propagate", "per_rank", "tensor", "dispatch", "random", "ops", "nn", "data_parallel", "checkpoint", "debug"]
+ORDER = ["libtorch", "core", "comm", "simulation", "watch", "launch", "transport", "job", "c10d_backend", "redistribute", "rules", "propagate", "per_rank", "tensor",
+         "dispatch", "random", "ops", "nn", "data_parallel", "checkpoint", "debug"]
+# Each transport is a folder that only the table of transports includes, and one of these others.
+TABLE = "job/engines.cpp"
+TRANSPORTS_IN_TRANSPORTS = {"transport/two_level": ["transport/gloo", "transport/shm"]}
 EXEMPT = ["intarsia.h", "pch.h", "start.h"]  # directly in intarsia/
 # The only calls that go up; see start.h.
 SEAMS = ["intarsia::start()", "intarsia::add_all_ops(intarsia::RuleTable&)"]
@@ -49,6 +53,7 @@ def complaints(library):
             yield from pairing_complaints(path, name, lines)
         if str(name) not in EXEMPT:
             yield from include_complaints(name, lines)
+            yield from transport_complaints(name, lines)
         yield from placement_complaints(name, lines)
 
 
@@ -77,6 +82,51 @@ def include_complaints(name, lines):
             continue
         if match[1].split("/")[0] not in [folder, *below(folder)]:
             yield f"intarsia/{name}:{number}: includes {match[1]}. {folder} may include {', '.join([*below(folder), folder])}."
+
+
+def transport_complaints(name, lines):
+    """A transport is reached through the interface that it implements."""
+    folder = name.parent.as_posix()
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        home = pathlib.PurePosixPath(match[1]).parent.as_posix() if match else ""
+        if not home.startswith("transport/") or str(name) == TABLE:
+            continue
+        transport = "/".join(home.split("/")[:2])
+        if not (folder + "/").startswith(transport + "/") and transport not in TRANSPORTS_IN_TRANSPORTS.get(folder, []):
+            yield f"intarsia/{name}:{number}: includes {match[1]}. Only {TABLE} names a transport."
+
+
+def includes_between_folders(library):
+    """{folder: {folder: an include that leads there}}, sub-folders each for itself."""
+    found = {}
+    for path in sorted(library.rglob("*")):
+        name = path.relative_to(library)
+        if path.suffix not in (".h", ".cpp") or "gloo_compat" in path.parts or str(name) in EXEMPT:
+            continue
+        for line in path.read_text().splitlines():
+            match = INCLUDE.match(line)
+            to = pathlib.PurePosixPath(match[1]).parent.as_posix() if match and match[1] not in EXEMPT else name.parent.as_posix()
+            if to != name.parent.as_posix():
+                found.setdefault(name.parent.as_posix(), {}).setdefault(to, f"{name} includes {match[1]}")
+    return found
+
+
+def circle_complaints(library):
+    """Folders that include each other in a circle, one line per circle that a search finds."""
+    graph, over = includes_between_folders(library), set()
+
+    def search(folder, way):
+        if folder in way:
+            circle = way[way.index(folder):] + [folder]
+            yield "a circle of includes: " + ", ".join(graph[a][b] for a, b in zip(circle, circle[1:])) + "."
+        elif folder not in over:
+            for to in sorted(graph.get(folder, {})):
+                yield from search(to, [*way, folder])
+            over.add(folder)
+
+    for folder in sorted(graph):
+        yield from search(folder, [])
 
 
 KIND = re.compile(r"(?:get_if|get|holds_alternative)<(?:Replicate|Shard|StridedShard|Partial)>")
@@ -157,6 +207,10 @@ class Layers(unittest.TestCase):
         found = list(complaints(ROOT / "intarsia"))
         self.assertFalse(found, "\n" + "\n".join(found))
 
+    def test_no_folders_include_each_other_in_a_circle(self):
+        found = list(circle_complaints(ROOT / "intarsia"))
+        self.assertFalse(found, "\n" + "\n".join(found))
+
     def test_every_type_has_a_name_of_its_own(self):
         found = list(twin_complaints(ROOT / "intarsia"))
         self.assertFalse(found, "\n" + "\n".join(found))
@@ -187,7 +241,8 @@ class Complaints(unittest.TestCase):
         for project in ("/home/me/intarsia", "/home/core/intarsia/ops", "/srv/work"):
             objects = pathlib.Path(project) / "build/CMakeFiles/intarsia.dir"
             self.assertEqual(folder_of(objects / "intarsia/dispatch/run.cpp.o"), "dispatch")
-            self.assertEqual(folder_of(objects / "Unity/unity_comm-shm-1_cxx.cxx.o"), "comm")
+            self.assertEqual(folder_of(objects / "Unity/unity_transport-shm-1_cxx.cxx.o"), "transport")
+            self.assertEqual(folder_of(objects / "Unity/unity_c10d_backend-1_cxx.cxx.o"), "c10d_backend")
             self.assertIsNone(folder_of(objects / "intarsia/start.cpp.o"))
 
     def test_two_types_of_one_name_are_named(self):
@@ -201,6 +256,25 @@ class Complaints(unittest.TestCase):
     def test_downward_includes_and_those_within_a_folder_pass(self):
         text = '#pragma once\n#include "intarsia/comm/a.h"\n#include <intarsia/core/b.h>\n'
         self.assertEqual(self.complaints_of("comm/c.h", text), [])
+
+    def test_a_transport_that_another_file_than_the_table_includes_is_named(self):
+        text = '#pragma once\n#include "intarsia/transport/shm/shm_group.h"\n'
+        complaint = "includes transport/shm/shm_group.h. Only job/engines.cpp names a transport."
+        for name in ("job/init.h", "transport/gloo/a.h", "transport/table.h"):
+            self.assertIn(f"intarsia/{name}:2: {complaint}", self.complaints_of(name, text))
+        for name in ("job/engines.cpp", "transport/shm/a.h", "transport/two_level/a.h"):
+            self.assertEqual(self.complaints_of(name, text), [])
+
+    def test_a_circle_of_sub_folders_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = pathlib.Path(folder)
+            for name, included in (("ops/a/x.h", "ops/b/y.h"), ("ops/b/y.h", "core/z.h"), ("ops/b/w.cpp", "ops/a/v.h"), ("core/z.h", "core/u.h")):
+                (library / name).parent.mkdir(parents=True, exist_ok=True)
+                (library / name).write_text(f'#pragma once\n#include "intarsia/{included}"\n')
+            self.assertEqual(list(circle_complaints(library)),
+                             ["a circle of includes: ops/a/x.h includes ops/b/y.h, ops/b/w.cpp includes ops/a/v.h."])
+            (library / "ops/b/w.cpp").unlink()
+            self.assertEqual(list(circle_complaints(library)), [])
 
     def test_the_umbrella_may_include_everything(self):
         self.assertEqual(self.complaints_of("intarsia.h", '#pragma once\n#include "intarsia/nn/styles.h"\n'), [])

@@ -6,8 +6,8 @@
 //   rank 3 holds nothing
 #include <iostream>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/layout.h"
+#include "intarsia/simulation/simulation.h"
 
 int main() {
   auto world = intarsia::simulate(4);

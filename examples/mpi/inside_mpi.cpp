@@ -10,8 +10,8 @@
 
 #include <torch/torch.h>
 
-#include "intarsia/comm/mpi/init_from_mpi.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/init_from_mpi.h"
 
 namespace {
 

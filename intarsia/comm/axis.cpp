@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "intarsia/comm/carry.h"
 #include "intarsia/comm/reduce.h"
+#include "intarsia/comm/run_collective.h"
 #include "intarsia/core/twins.h"
 
 namespace intarsia {
@@ -86,7 +86,7 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   Shards mine = made_once(tensors, [](auto& t) { return t.contiguous(); }), result;
   for (auto& t : mine) add_room(result, t.sizes(), t.options(), slot_count());
   auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
-  carry(*engine_, line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
+  run_collective(*engine_, line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
     return averaged(engine_->all_reduce(line_, mine, result, carried(op), wait != nullptr), result, op, size());
   });
   return result;
@@ -96,7 +96,7 @@ void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& count
   if (mine.empty()) return;
   if (size() == 1) return copy_to_self(mine, all);
   auto received = bytes_with_others(line_, counts, mine[0].element_size());
-  carry(*engine_, line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
+  run_collective(*engine_, line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
         [&] { return engine_->all_gather(line_, mine, all, counts); });
 }
 
@@ -105,7 +105,7 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
   if (send.empty()) return;
   if (size() == 1) return copy_to_self(send, receive);
   auto element = send[0].element_size();
-  carry(*engine_, line_, kind, bytes_with_others(line_, send_counts, element),
+  run_collective(*engine_, line_, kind, bytes_with_others(line_, send_counts, element),
         bytes_with_others(line_, receive_counts, element), wait,
         [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
 }
@@ -125,7 +125,7 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
     return result;
   }
   auto element = send[0].element_size();
-  carry(*engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
+  run_collective(*engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
         bytes_with_others(line_, received, element), wait, [&] {
           return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size());
         });
@@ -135,13 +135,13 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
 void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
-  carry(*engine_, line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
+  run_collective(*engine_, line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
 }
 
-int64_t Axis::highest(int64_t number) const {
+int64_t Axis::all_reduce_max(int64_t number) const {
   TORCH_INTERNAL_ASSERT(slot_count() == 1);
   auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
-  carry_unrecorded(*engine_, line_, "agreement", [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
+  run_collective_unrecorded(*engine_, line_, "agreement", [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
   return most.item<int64_t>();
 }
 

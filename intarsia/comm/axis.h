@@ -43,7 +43,7 @@ class Axis {
 
   // The highest of the numbers that the members of our line give: a word among ranks, traced as an agreement. For real
   // processes, which host one slot.
-  int64_t highest(int64_t number) const;
+  int64_t all_reduce_max(int64_t number) const;
 
  private:
   Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes);

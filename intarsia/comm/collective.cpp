@@ -41,7 +41,7 @@ MoveScope::~MoveScope() { move_ = outer_; }
 
 uint64_t hash_of(const std::vector<int64_t>& counts) {
   uint64_t hash = counts.size();
-  for (auto count : counts) hash = mixed(hash, count);
+  for (auto count : counts) hash = mix_hash(hash, count);
   return hash;
 }
 
@@ -50,16 +50,16 @@ const char* Collective::name(Kind kind) { return kKinds[kind]; }
 Collective Collective::step(uint64_t which) const {
   auto part = *this;
   part.whole = number;
-  part.counts = mixed(mixed(counts, number), which);
-  part.flight = 0;
+  part.counts = mix_hash(mix_hash(counts, number), which);
+  part.entry = 0;
   return part;
 }
 
 uint64_t Collective::fingerprint() const {
-  auto hash = mixed(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
-  hash = mixed(mixed(mixed(hash, counts), source + 1), move);
-  hash = mixed(mixed(hash, origin), calls_hash);
-  for (auto size : shape) hash = mixed(hash, size + 1);
+  auto hash = mix_hash(kind + 1, (op ? static_cast<uint64_t>(*op) + 1 : 0) << 16 | static_cast<uint64_t>(type));
+  hash = mix_hash(mix_hash(mix_hash(hash, counts), source + 1), move);
+  hash = mix_hash(mix_hash(hash, origin), calls_hash);
+  for (auto size : shape) hash = mix_hash(hash, size + 1);
   return hash_text(hash, cause);
 }
 
@@ -85,7 +85,7 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
   if (!move_) return call;
   call.move = 1;
   for (auto axis : move_->axes_) {
-    call.move = mixed(mixed(call.move, hash_value(move_->from_[axis])), hash_value(move_->to_[axis]));
+    call.move = mix_hash(mix_hash(call.move, hash_value(move_->from_[axis])), hash_value(move_->to_[axis]));
   }
   call.from = move_->from_[move_->axes_[0]];
   call.to = move_->to_[move_->axes_[0]];

@@ -10,9 +10,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include "intarsia/comm/calls.h"
+#include "intarsia/comm/call_log.h"
 #include "intarsia/comm/engine.h"
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 
 namespace intarsia {
 
@@ -37,7 +37,7 @@ struct Collective {
   Placement from, to;           // the same, of the first axis
   std::string axis;
   uint64_t number = 0;          // on its line, from 0; given by the group
-  uint64_t flight = 0;          // see Note [Flights]; 0: not recorded
+  uint64_t entry = 0;           // see Note [Flight recorder]; 0: not recorded
   std::optional<uint64_t> whole;  // of a step inside a host: the number of the collective on the larger line
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
   uint64_t origin = 0;            // of what is moved, see Note [Origins]

@@ -3,26 +3,40 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
-#include "intarsia/comm/reduce.h"
-#include "intarsia/comm/simulation.h"
-
 namespace intarsia {
-Wait Engine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
-                            ReduceOp op) const {
-  Shards parts;
-  Counts part_counts;
-  for (size_t slot = 0; slot < send.size(); ++slot) {
-    auto mine = counts[slot][line.position[slot]];
-    parts.push_back(at::empty({mine * line.size}, send[slot].options()));
-    part_counts.emplace_back(line.size, mine);
+namespace {
+
+// One rank, which exchanges with itself alone.
+class LocalEngine final : public Engine {
+ public:
+  LocalEngine() : Engine(1, {0}) {}
+  bool simulated() const override { return true; }
+  std::string text() const override { return "one rank"; }
+  std::string carrier(const Line&) const override { return "local"; }
+  void barrier() const override {}
+
+  Wait all_reduce(const Line&, const Shards& mine, const Shards& result, ReduceOp, bool) const override { return copy(mine, result); }
+  Wait all_gather(const Line&, const Shards& mine, const Shards& all, const Counts&) const override { return copy(mine, all); }
+  Wait all_to_all(const Line&, const Shards& send, const Counts&, const Shards& receive, const Counts&) const override {
+    return copy(send, receive);
   }
-  return then(all_to_all(line, send, counts, parts, part_counts), [parts, result, op, n = line.size] {
-    for (size_t slot = 0; slot < parts.size(); ++slot) reduce_parts(parts[slot], n, result[slot], op);
-  });
-}
+  Wait reduce_scatter(const Line&, const Shards& send, const Counts&, const Shards& result, ReduceOp) const override {
+    return copy(send, result);
+  }
+  Wait broadcast(const Line&, const Shards&, int64_t) const override { return {}; }
+
+ private:
+  static Wait copy(const Shards& from, const Shards& to) {
+    to[0].view(-1).copy_(from[0].view(-1));
+    return {};
+  }
+};
+
+}  // namespace
 
 const Engine& engine_of(const World& world) {
-  if (&world == &world_of_one()) return simulation_of(1);
+  static auto* local = new LocalEngine;
+  if (&world == &world_of_one()) return *local;
   auto* engine = dynamic_cast<const Engine*>(&world);
   TORCH_INTERNAL_ASSERT(engine, "no engine serves ", world.text());
   return *engine;

@@ -45,10 +45,9 @@ class Engine : public World {
                           const Counts& receive_counts) const = 0;
 
   // `result` becomes the member's own part of the elementwise reduction of the `send` of a line; counts[slot][member]
-  // elements are the part of that member. Not avg. Unless an engine has a way of its own: an all_to_all, and what came
-  // is reduced, when it is waited for, in the order of the line: the same bits from every engine and on every run.
+  // elements are the part of that member. Not avg. Reduced in the order of the line: the same bits from every engine and on every run.
   virtual Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
-                              ReduceOp op) const;
+                              ReduceOp op) const = 0;
 
   // Every buffer becomes that of the member at `source`.
   virtual Wait broadcast(const Line& line, const Shards& buffers, int64_t source) const = 0;
@@ -63,8 +62,7 @@ class Engine : public World {
   virtual void close() const {}
 };
 
-// The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which lies below
-// them: the simulation of one rank serves it.
+// The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which is in core.
 const Engine& engine_of(const World& world);
 
 }  // namespace intarsia

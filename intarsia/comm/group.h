@@ -24,7 +24,8 @@ class Group {
   virtual Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                           const MemberCounts& receive_counts) const = 0;
   virtual Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const = 0;
-  virtual Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const = 0;
+  // Unless a group has a faster way: an all_to_all, and what came is reduced in the order of the line when it is waited for.
+  virtual Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const;
   virtual const char* carrier() const = 0;  // gloo, shm, ...: for traces and errors
   virtual bool reduces_in_place() const { return false; }  // whether the result of an all_reduce may be `mine`
 };

@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/bytes.h"
+#include "intarsia/comm/coalesced_events.h"
 #include "intarsia/comm/reduce.h"
-#include "intarsia/comm/together.h"
 
 namespace intarsia {
 namespace {
@@ -211,7 +211,7 @@ ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const Counts
     return axis.reduce_scatter(flat, totals, op, one);
   };
   auto alone = alone_among(send, counts);
-  std::optional<TogetherScope> together;
+  std::optional<CoalescedEventScope> together;
   if (!alone.empty()) together.emplace();
   return reduce_each(by_dtype("reduce_scatter", send, op, alone), send.size(), wait, shape, start);
 }
@@ -219,7 +219,7 @@ ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const Counts
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
   if (mine.empty() || !axis.slot_count()) return;
   at::NoGradGuard no_grad;
-  TogetherScope together;
+  CoalescedEventScope together;
   Waits waits(wait);
   ShardsList packed, rooms;
   CountsList packed_counts;

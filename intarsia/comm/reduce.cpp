@@ -51,10 +51,6 @@ void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp 
   TORCH_INTERNAL_ASSERT(false, "avg reaches the engine as a sum");
 }
 
-void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op) {
-  reduce(accumulator, accumulator, value, op);
-}
-
 void reduce_parts(const at::Tensor& parts, int64_t n, at::Tensor result, ReduceOp op) {
   auto part = parts.view({n, result.numel()});
   if (n == 1) result.copy_(part[0]);

@@ -9,7 +9,6 @@ namespace intarsia {
 
 // out = op(a, b), elementwise, for every dtype for which op has a meaning. `out` may be `a`. Not avg.
 void reduce(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op);
-void reduce_into(at::Tensor& accumulator, const at::Tensor& value, ReduceOp op);
 
 // `result` becomes the reduction of the `n` parts, one behind the other, in their order. Not avg.
 void reduce_parts(const at::Tensor& parts, int64_t n, at::Tensor result, ReduceOp op);

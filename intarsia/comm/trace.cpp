@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "intarsia/comm/together.h"
+#include "intarsia/comm/coalesced_events.h"
 
 namespace intarsia {
 namespace {
@@ -54,7 +54,7 @@ void remove_recorder(Recorder* recorder) {
 bool recording() { return recorders().count.load(std::memory_order_relaxed) > 0; }
 
 void record(const CommEvent& event) {
-  if (TogetherScope::takes(event)) return;
+  if (CoalescedEventScope::takes(event)) return;
   std::lock_guard lock(recorders().mutex);
   for (auto* recorder : recorders().open) recorder->on_comm(event);
 }

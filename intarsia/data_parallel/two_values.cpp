@@ -5,7 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "intarsia/comm/calls.h"
+#include "intarsia/comm/call_log.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/first_use.h"
 #include "intarsia/data_parallel/set_data.h"

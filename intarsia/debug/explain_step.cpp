@@ -8,13 +8,13 @@
 #include <torch/nn/module.h>
 
 #include "intarsia/comm/engine.h"
-#include "intarsia/comm/mirror.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/debug/no_data_memory.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/nn/rollback.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/rehearsal_engine.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"
 
@@ -220,7 +220,7 @@ StepExplanation explain(ModuleRef target, const DeviceMesh& mesh, const MakePara
   Rollback rollback(module);  // gradients and hooks
   WithoutData without(module);
   Unwatch unwatch(module);
-  WorldScope world(mirror_of(mesh.size()));
+  WorldScope world(rehearsal_engine(mesh.size()));
   auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
   make(stage);
   StepExplanation result;

@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/dispatch/op.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/dispatch/watch.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/rehearsal.h"

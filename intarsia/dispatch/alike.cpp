@@ -9,7 +9,7 @@
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/sub_ops.h>
 
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 #include "intarsia/dispatch/kernel_list.h"
 #include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/run.h"
@@ -40,7 +40,7 @@ const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
 const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
 
 void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) { operands.add(body_of(argument).origin); }
-void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mixed(numbers, bits_of(argument)); }
+void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mix_hash(numbers, bits_of(argument)); }
 
 template <class AtenOp, class Schema = typename AtenOp::schema>
 struct Alike;
@@ -70,7 +70,7 @@ struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
     operands.add(body.origin);
     uint64_t numbers = 0;
     (add_origin(operands, numbers, args), ...);
-    auto what = mixed(op().hash, numbers);
+    auto what = mix_hash(op().hash, numbers);
     body.written(calls_on(body.layout->mesh()).add(op().name.c_str(), body.layout, what, operands));
   }
 

@@ -7,7 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/moves.h"
@@ -169,9 +169,9 @@ static uint64_t hash_of_call(const Call& call) {
   for (size_t i = 0; i < call.op.functional_args; ++i) {
     auto& arg = call.args[i];
     if (call.op.kinds[i] != ArgKind::value) continue;
-    if (arg.isInt()) hash = mixed(hash, arg.toInt());
+    if (arg.isInt()) hash = mix_hash(hash, arg.toInt());
     if (!arg.isIntList()) continue;
-    for (auto number : arg.toIntVector()) hash = mixed(hash, number);
+    for (auto number : arg.toIntVector()) hash = mix_hash(hash, number);
   }
   return hash;
 }

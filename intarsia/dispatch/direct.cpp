@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/run.h"
@@ -51,12 +51,12 @@ at::Tensor DirectCall::next_local(const at::Tensor& tensor) {
 void DirectCall::add_origin(const at::Tensor& tensor, const DTensorBody* body) {
   if (!decision_->what) return;
   last_operand_ = body ? body->origin : Origin{bits_of_number(tensor), 0};
-  operands_.hash = mixed(operands_.hash, last_operand_.hash);
+  operands_.hash = mix_hash(operands_.hash, last_operand_.hash);
   if (body) seen_ = body->layout, operands_.call = last_operand_.call;
 }
 
 void DirectCall::add_number(const c10::Scalar& number) {
-  if (decision_->what) numbers_ = mixed(numbers_, bits_of(number));
+  if (decision_->what) numbers_ = mix_hash(numbers_, bits_of(number));
 }
 
 c10::SymIntArrayRef DirectCall::local_sizes(c10::SymIntArrayRef sizes, int arg) const {
@@ -72,7 +72,7 @@ bool DirectCall::goes_to_cpu() const { return keys_ - kAboveKernels == kCpu; }
 at::Tensor DirectCall::next_result(at::Tensor local) {
   auto r = result_++;
   if (r == 0 && decision_->what) {
-    auto what = mixed(decision_->what, numbers_);
+    auto what = mix_hash(decision_->what, numbers_);
     made_ = op_.keeps_value ? last_operand_ : calls_on(*mesh_).add(op_.name.c_str(), seen_, what, operands_);
   }
   if (!op_.written.empty()) {

@@ -105,7 +105,7 @@ void SlotErrors::raise_together(const std::string& op, const DeviceMesh& mesh, c
   }
   CauseScope cause(op.c_str(), true);
   auto& axis = Axis::of(mesh, agreeing);
-  auto first = axis.size() - axis.highest(errors_.empty() ? 0 : axis.size() - axis.position(0));
+  auto first = axis.size() - axis.all_reduce_max(errors_.empty() ? 0 : axis.size() - axis.position(0));
   if (first == axis.size()) return;
   bool speaks = axis.position(0) == first;
   auto error = spread(axis, first, speaks ? &errors_[0].second : nullptr);

@@ -7,10 +7,9 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "intarsia/comm/axis.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/comm/words.h"
 #include "intarsia/dispatch/random_scope.h"
 
 namespace intarsia {
@@ -32,13 +31,6 @@ uint64_t word_of(const at::Generator& generator) {
   auto state = state_of(generator);
   std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
   return (std::hash<std::string_view>()(bytes) & ~uint64_t(1)) | uint64_t(is_unseeded(generator));
-}
-
-std::vector<uint64_t> gather_words(const Axis& axis, uint64_t mine) {
-  WordScope word;
-  auto all = at::empty({axis.size()}, at::kLong);
-  axis.all_gather({at::full({1}, static_cast<int64_t>(mine), at::kLong)}, {all}, {std::vector<int64_t>(axis.size(), 1)});
-  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
 }
 
 void take_state_of_first(const Axis& axis, at::Generator generator) {
@@ -77,7 +69,7 @@ void compare_generators(const char* where, const DeviceMesh& mesh, const at::Gen
   CauseScope cause("generator", true);
   JudgedScope no_tensor_moves;
   auto& axis = Axis::whole(mesh);
-  auto words = gather_words(axis, word_of(generator));
+  auto words = exchange_numbers(axis, static_cast<int64_t>(word_of(generator)));
   auto& ranks = axis.line().ranks[0];
   std::vector<int64_t> others;
   bool all_unseeded = words[0] & 1;

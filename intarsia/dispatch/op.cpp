@@ -4,7 +4,7 @@
 
 #include <ATen/core/enum_tag.h>
 
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 
 namespace intarsia {
 namespace {

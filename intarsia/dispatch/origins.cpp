@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "intarsia/comm/mixed.h"
+#include "intarsia/comm/mix_hash.h"
 #include "intarsia/dispatch/cache.h"
 #include "intarsia/tensor/body.h"
 
@@ -15,7 +15,7 @@ uint64_t bits_of(const c10::Scalar& number) {
   if (number.isIntegral(true)) return static_cast<uint64_t>(number.toLong());
   if (!number.isComplex()) return std::bit_cast<uint64_t>(number.toDouble());
   auto value = number.toComplexDouble();
-  return mixed(std::bit_cast<uint64_t>(value.real()), std::bit_cast<uint64_t>(value.imag()));
+  return mix_hash(std::bit_cast<uint64_t>(value.real()), std::bit_cast<uint64_t>(value.imag()));
 }
 
 uint64_t bits_of_number(const at::Tensor& plain) {
@@ -28,7 +28,7 @@ uint64_t bits_of_number(const at::Tensor& plain) {
 uint64_t bits_of_numbers(const Op& op, c10::ArrayRef<c10::IValue> args) {
   uint64_t bits = 0;
   for (size_t i = 0; i < op.kinds.size(); ++i) {
-    if (op.kinds[i] == ArgKind::number && args[i].isScalar()) bits = mixed(bits, bits_of(args[i].toScalar()));
+    if (op.kinds[i] == ArgKind::number && args[i].isScalar()) bits = mix_hash(bits, bits_of(args[i].toScalar()));
   }
   return bits;
 }
@@ -39,7 +39,7 @@ Origin origin_of_operands(const Call& call) {
     if (operand.body) {
       all.add(operand.body->origin);
     } else if (operand.tensor.defined()) {
-      all.hash = mixed(all.hash, bits_of_number(operand.tensor));
+      all.hash = mix_hash(all.hash, bits_of_number(operand.tensor));
     }
   }
   return all;
@@ -49,8 +49,8 @@ Origin noted(const Call& call, const Decision& decision, const Origin& operands)
   if (!decision.what) return {};
   if (call.op.keeps_value) return call.operands.back().body ? call.operands.back().body->origin : Origin();
   bool only_reads = decision.outputs.empty() && call.op.written.empty();  // as item(), which a rank may ask for alone
-  auto what = mixed(decision.what, bits_of_numbers(call.op, call.args));
-  if (only_reads) return {mixed(what, operands.hash), 0};
+  auto what = mix_hash(decision.what, bits_of_numbers(call.op, call.args));
+  if (only_reads) return {mix_hash(what, operands.hash), 0};
   auto seen = std::find_if(call.operands.begin(), call.operands.end(), [](auto& operand) { return operand.body; });
   auto* layout = seen == call.operands.end() ? Layout::replicated(call.mesh) : seen->body->layout;
   return calls_on(call.mesh).add(call.op.name.c_str(), layout, what, operands);

@@ -1,7 +1,7 @@
 #pragma once
 // Which call made a tensor: see Note [Origins].
 
-#include "intarsia/comm/calls.h"
+#include "intarsia/comm/call_log.h"
 #include "intarsia/dispatch/call.h"
 
 namespace intarsia {

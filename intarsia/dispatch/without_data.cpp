@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

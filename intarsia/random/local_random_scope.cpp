@@ -11,8 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "intarsia/comm/axis.h"
-#include "intarsia/comm/words.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/libtorch/dispatch_keys.h"
@@ -41,15 +40,11 @@ std::vector<Shape> shapes_of_all(const at::Tensor& local, const DeviceMesh& mesh
     }
     return shapes;
   }
-  WordScope word;
-  auto& everyone = Axis::whole(mesh);
-  auto mine = at::zeros({1 + kMaxDims}, at::kLong), all = at::empty({everyone.size() * (1 + kMaxDims)}, at::kLong);
+  std::vector<int64_t> mine(1 + kMaxDims);
   mine[0] = local.dim();
-  for (int64_t d = 0; d < local.dim(); ++d) mine[1 + d] = local.size(d);
-  everyone.all_gather({mine}, {all}, {std::vector<int64_t>(everyone.size(), 1 + kMaxDims)});
+  std::copy(local.sizes().begin(), local.sizes().end(), mine.begin() + 1);
   std::vector<Shape> shapes;
-  auto* row = all.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < everyone.size(); ++i, row += 1 + kMaxDims) shapes.emplace_back(row + 1, row + 1 + row[0]);
+  for (auto& row : exchange_numbers(Axis::whole(mesh), mine)) shapes.emplace_back(row.begin() + 1, row.begin() + 1 + row[0]);
   return shapes;
 }
 

@@ -7,11 +7,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "intarsia/comm/arrivals.h"
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/carry.h"
+#include "intarsia/comm/run_collective.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
+#include "intarsia/simulation/arrivals.h"
 
 namespace intarsia {
 namespace {
@@ -187,7 +187,7 @@ std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, 
   Wait wait;
   auto [sent, received] = played->most_elements();
   auto bytes = static_cast<int64_t>(shards[0].element_size());
-  carry(engine_of(mesh.world()), axis.line(), "all_to_all", sent * bytes, received * bytes, later ? &wait : nullptr,
+  run_collective(engine_of(mesh.world()), axis.line(), "all_to_all", sent * bytes, received * bytes, later ? &wait : nullptr,
         [&] { return arriving(move); });
   return [wait, result] {
     if (wait) wait();

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
-#include "intarsia/comm/calls.h"
+#include "intarsia/comm/call_log.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"

@@ -6,7 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 
-#include "intarsia/comm/axis.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/foreign.h"
 #include "intarsia/core/pending.h"
@@ -56,18 +56,6 @@ std::vector<int64_t> strides_like(const at::Tensor& data) {
   return {strides.begin(), strides.end()};
 }
 
-// Forms of all ranks, as text of a fixed length, told to all.
-std::vector<std::string> all_forms(const std::string& mine, const Axis& everyone) {
-  constexpr int64_t kLength = 96;
-  auto own = at::zeros({kLength}, at::kByte), all = at::empty({kLength * everyone.size()}, at::kByte);
-  std::copy_n(mine.begin(), std::min<int64_t>(mine.size(), kLength), own.mutable_data_ptr<uint8_t>());
-  everyone.all_gather({own}, {all}, {std::vector<int64_t>(everyone.size(), kLength)});
-  std::vector<std::string> forms;
-  auto* letters = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-  for (int64_t i = 0; i < everyone.size(); ++i) forms.push_back(std::string(letters + i * kLength, letters + (i + 1) * kLength).c_str());
-  return forms;
-}
-
 void check_same_forms(const std::vector<std::string>& forms, const DeviceMesh& mesh) {
   if (std::all_of(forms.begin(), forms.end(), [&](auto& form) { return form == forms[0]; })) return;
   std::string text;
@@ -110,9 +98,9 @@ std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, c
   auto strides = strides_like(tensors[0]);
   if (everyone.size() == 1) return strides;
   auto number = static_cast<int64_t>(std::hash<std::string>()(mine + c10::str(strides)) >> 1);
-  bool unlike = number != everyone.highest(number);
-  if (!everyone.highest(unlike)) return strides;
-  check_same_forms(all_forms(mine, everyone), mesh);
+  bool unlike = number != everyone.all_reduce_max(number);
+  if (!everyone.all_reduce_max(unlike)) return strides;
+  check_same_forms(exchange_texts(everyone, mine), mesh);
   auto agreed = at::tensor(strides, at::kLong);
   everyone.broadcast({agreed}, place);
   return {agreed.data_ptr<int64_t>(), agreed.data_ptr<int64_t>() + agreed.numel()};

@@ -1,4 +1,4 @@
-#include "intarsia/comm/c10d/own_backend.h"
+#include "intarsia/c10d_backend/intarsia_backend.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -11,12 +11,12 @@
 
 #include "bindings.h"
 #include "intarsia/comm/around_waits.h"
-#include "intarsia/comm/c10d/c10d.h"
 #include "intarsia/comm/engine.h"
-#include "intarsia/comm/engines.h"
 #include "intarsia/comm/interrupts.h"
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/launchers.h"
+#include "intarsia/job/engines.h"
+#include "intarsia/job/job_engine.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia::python {
 namespace {
@@ -37,7 +37,7 @@ const World* joined_world(const StorePtr& store, int64_t rank, int64_t size, int
 
 // Engines that have no use for groups connect the ranks themselves.
 void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr& group, const at::Device& device) {
-  auto* engine = dynamic_cast<const C10dEngine*>(&engine_of(world));
+  auto* engine = dynamic_cast<const JobEngine*>(&engine_of(world));
   if (engine) engine->adopt(ranks, group->getBackend(device.type()));
 }
 

@@ -8,8 +8,8 @@
 
 #include <unistd.h>
 
-#include "intarsia/comm/launch/init.h"
 #include "intarsia/core/world.h"
+#include "intarsia/job/init.h"
 #include "tests/support/world.h"
 
 namespace intarsia {

@@ -71,6 +71,10 @@ class AKilledRankOverGloo(AKilledRank):
         self.check("kill", r"error: \[all_reduce\(sum\)\] failed on rank {rank} along axis", INTARSIA_DIRECT=0)
 
 
+class AKilledRankOverSockets(AKilledRank):
+    engine = "sockets"
+
+
 class AKilledRankOfAHost(AKilledRank):
     """Ranks 0 and 1 share memory, and rank 2 is on another host, as far as the engine knows. It waits for rank 0 only, who serves the store and
     may be gone, too, when it looks."""
@@ -99,6 +103,10 @@ class AStuckRank(unittest.TestCase):
 
 class AStuckRankOverGloo(AStuckRank):
     engine = "gloo"
+
+
+class AStuckRankOverSockets(AStuckRank):
+    engine = "sockets"
 
 
 class AStuckRankOfAHost(AStuckRank):

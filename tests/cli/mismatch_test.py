@@ -121,6 +121,9 @@ class AMismatch(unittest.TestCase):
     def test_is_named_by_all_ranks_over_gloo(self):
         self.check("gloo")
 
+    def test_is_named_by_all_ranks_over_a_transport_of_messages(self):
+        self.check("sockets")
+
     def test_is_named_by_all_ranks_of_two_hosts(self):
         self.check("auto", INTARSIA_TEST_HOSTS=2)
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia::core_layout_test {
 namespace {

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/world.h"
 #include "intarsia/data_parallel/replicate.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia::data_parallel_large_parameters_test {

@@ -6,10 +6,10 @@
 
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/data_parallel/fully_shard.h"
 #include "intarsia/data_parallel/replicate.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia::data_parallel_threads_test {
 namespace {

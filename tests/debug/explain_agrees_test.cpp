@@ -5,11 +5,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/pending.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/debug/explain.h"
 #include "intarsia/dispatch/op.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/rules/harness.h"
 #include "tests/support/lay_out.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::debug_explain_test {

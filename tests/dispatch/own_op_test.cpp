@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia::dispatch_own_op_test {

@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/images/cut_at_random.h"
 
 namespace intarsia::images_pool_test {

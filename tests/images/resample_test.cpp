@@ -1,7 +1,7 @@
 // Interpolation, padding and adaptive averages of cut images: values and gradients are those of the plain op.
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/images/cut_at_random.h"
 #include "tests/support/error_text.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/world.h"

@@ -1,7 +1,7 @@
 // Unfold, fold, and ops that read and write at positions which are data.
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/images/cut_at_random.h"
 
 namespace intarsia::images_unfold_test {

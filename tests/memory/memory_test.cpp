@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/peak_memory.h"
 

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/styles.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 

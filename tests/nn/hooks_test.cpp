@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/nn/distribute_module.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 

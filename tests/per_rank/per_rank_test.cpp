@@ -5,8 +5,8 @@
 #include <functional>
 #include <sstream>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"

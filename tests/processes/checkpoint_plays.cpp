@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {

@@ -13,8 +13,8 @@
 #include <torch/torch.h>
 
 #include "intarsia/checkpoint/save.h"
-#include "intarsia/comm/launch/init.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/init.h"
 
 namespace intarsia {
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 
 namespace intarsia {
 namespace {

@@ -11,10 +11,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/c10d/c10d.h"
-#include "intarsia/comm/c10d/from_group.h"
-#include "intarsia/comm/c10d/gloo.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/engines.h"
+#include "intarsia/job/from_group.h"
+#include "intarsia/job/init.h"
+#include "intarsia/transport/gloo/gloo_process_groups.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
@@ -53,7 +53,7 @@ std::vector<int64_t> descending() {
 
 // A world that adopts groups for a test alone: lines of the others travel as before. Worlds are never freed.
 const World& world_that_adopts(const std::string& test) {
-  return *new C10dEngine(rank(), world_size(), store_for("world/" + test), {"lo", kTimeout});
+  return *choose_engine("gloo")({rank(), world_size(), store_for("world/" + test), "lo", kTimeout}).release();
 }
 
 TEST(FromGroup, AMeshHasTheRanksOfTheGroupInItsOrder) {
@@ -105,7 +105,7 @@ TEST(FromGroup, AGroupOfOtherRanksThanTheLineIsAnError) {
 TEST(FromGroup, AGroupWithoutAStoreCarriesItsSubLines) {
   std::vector<int64_t> everyone(world_size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto* engine = new C10dEngine(rank(), world_size(), nullptr, {"", kTimeout});  // worlds are never freed
+  auto* engine = choose_engine("gloo")({rank(), world_size(), nullptr, "", kTimeout}).release();  // worlds are never freed
   engine->adopt(everyone, gloo_group("no store", everyone));
   WorldScope scope(*engine);
   EXPECT_EQ(sum_over(DeviceMesh(c10::DeviceType::CPU, {world_size()}, descending())), sum_of_signs(world_size()));

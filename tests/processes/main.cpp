@@ -8,8 +8,9 @@
 
 #include <ATen/Context.h>
 
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 #include "tests/processes/plays.h"
+#include "tests/processes/socket_transport/socket_transport.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ class SameSeed : public testing::EmptyTestEventListener {
 }  // namespace
 
 int main(int argc, char** argv) {
+  intarsia::add_socket_engine();
   if (argc > 2 && std::string(argv[1]) == "--play") return intarsia::play(argv[2]);
   testing::InitGoogleTest(&argc, argv);
   intarsia::init();

@@ -11,9 +11,9 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/comm/launch/init.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/init.h"
 #include "tests/processes/mismatches_of_models.h"
 
 namespace intarsia {

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/init.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/tensor/dtensor.h"
 

@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "intarsia/comm/c10d/own_backend.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/c10d_backend/intarsia_backend.h"
+#include "intarsia/job/init.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 
@@ -29,7 +29,7 @@ c10::intrusive_ptr<c10d::Backend> backend_for(const std::string& test, BackendOp
 
 std::vector<at::Tensor> signs(int64_t count) { return {at::full({count}, double(sign_of(rank())))}; }
 
-TEST(OwnBackend, ReducesInPlaceInTheOrderOfTheGroup) {
+TEST(IntarsiaBackend, ReducesInPlaceInTheOrderOfTheGroup) {
   auto backend = backend_for("reduce");
   for (int64_t count : {1, 5000, 70001, 3000000}) {  // read by all, in parts, past the caches
     auto tensors = signs(count);
@@ -38,7 +38,7 @@ TEST(OwnBackend, ReducesInPlaceInTheOrderOfTheGroup) {
   }
 }
 
-TEST(OwnBackend, ServesAProcessGroup) {
+TEST(IntarsiaBackend, ServesAProcessGroup) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(rank(), world_size());
   group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, backend_for("group"));
   auto tensors = signs(3);
@@ -48,7 +48,7 @@ TEST(OwnBackend, ServesAProcessGroup) {
   EXPECT_NEAR(tensors[0][0].item<double>(), double(sum_of_signs(world_size())) / world_size(), 1e-12);
 }
 
-TEST(OwnBackend, IsSplit) {
+TEST(IntarsiaBackend, IsSplit) {
   auto backend = backend_for("split");
   auto half = c10::make_intrusive<c10d::PrefixStore>("half", c10::make_intrusive<c10d::HashStore>());
   auto alone = backend->split(half, {static_cast<int>(rank())}, nullptr);
@@ -56,7 +56,7 @@ TEST(OwnBackend, IsSplit) {
   EXPECT_EQ(backend->split(half, {static_cast<int>(rank() + 1)}, nullptr), nullptr);
 }
 
-TEST(OwnBackend, RefusesAfterItWasShutDown) {
+TEST(IntarsiaBackend, RefusesAfterItWasShutDown) {
   auto backend = backend_for("closed", {.group = "tp"});
   backend->barrier()->wait();
   backend->shutdown();

@@ -6,10 +6,10 @@
 
 #include <torch/torch.h>
 
-#include "intarsia/comm/launch/init.h"
 #include "intarsia/data_parallel/fully_shard.h"
 #include "intarsia/data_parallel/replicate.h"
 #include "intarsia/intarsia.h"
+#include "intarsia/job/init.h"
 
 namespace intarsia {
 namespace {

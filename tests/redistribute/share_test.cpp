@@ -51,7 +51,7 @@ TEST(ShareOf, TheSharesReduceToTheValue) {
     auto value = is_bitwise(op) ? at::arange(6).reshape({2, 3}) : at::arange(6.).reshape({2, 3});
     auto result = share_of(value, op, 0).clone();
     for (int64_t position = 1; position < 4; ++position) {
-      reduce_into(result, share_of(value, op, position), op == ReduceOp::avg ? ReduceOp::sum : op);
+      reduce(result, result, share_of(value, op, position), op == ReduceOp::avg ? ReduceOp::sum : op);
     }
     if (op == ReduceOp::avg) result.div_(4);
     EXPECT_TRUE(at::equal(result, value)) << str(op);

@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/support/dealer.h"
 
 namespace intarsia::redistribute_transfers_test {

@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/pending.h"
+#include "intarsia/simulation/simulation.h"
 #include "tests/support/dealer.h"
 
 namespace intarsia {

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "intarsia/comm/mpi/port.h"
+#include "intarsia/launch/mpi_port.h"
 
 namespace intarsia {
 

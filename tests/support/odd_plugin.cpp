@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "intarsia/comm/mpi/port.h"
+#include "intarsia/launch/mpi_port.h"
 
 namespace intarsia {
 namespace {

@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/mesh.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia {
 

@@ -7,8 +7,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/core/world.h"
+#include "intarsia/simulation/simulation.h"
 
 namespace intarsia {
 

@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/launch/first_rank.h"
-#include "intarsia/comm/launch/init.h"
+#include "intarsia/job/first_rank.h"
+#include "intarsia/job/init.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/over_ranks.h"

@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
 #include "intarsia/debug/comm_debug_mode.h"
+#include "intarsia/libtorch/interposition.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/printing.h"
-#include "intarsia/libtorch/interposition.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/printing.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::tensor_printing_test {

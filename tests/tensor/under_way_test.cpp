@@ -33,7 +33,7 @@ const std::vector<std::pair<const char*, void (*)(const at::Tensor&)>> kWrites =
     {"zero_", [](const at::Tensor& x) { at::Tensor(x).zero_(); }},
 };
 
-TEST(UnderWay, AMoveTakesTheValuesOfItsBeginning) {
+TEST(PendingCollectives, AMoveTakesTheValuesOfItsBeginning) {
   at_every_arrival([] {
     for (auto& from : kFrom) {
       for (auto& to : kTo) {
@@ -49,7 +49,7 @@ TEST(UnderWay, AMoveTakesTheValuesOfItsBeginning) {
   });
 }
 
-TEST(UnderWay, ManyMovesFinishInAnyOrder) {
+TEST(PendingCollectives, ManyMovesFinishInAnyOrder) {
   at_every_arrival([] {
     std::vector<at::Tensor> moved;
     auto x = lay_out(ramp(), line(), {Shard(0)});
@@ -61,7 +61,7 @@ TEST(UnderWay, ManyMovesFinishInAnyOrder) {
   });
 }
 
-TEST(UnderWay, ASimulationShowsWhoWritesTooEarly) {
+TEST(PendingCollectives, ASimulationShowsWhoWritesTooEarly) {
   for (auto arrival : {Arrival::at_once, Arrival::late}) {
     auto world = simulate(2, arrival);
     Shards mine = {at::ones({3}), at::ones({3})}, all = {at::zeros({6}), at::zeros({6})};
@@ -73,7 +73,7 @@ TEST(UnderWay, ASimulationShowsWhoWritesTooEarly) {
   }
 }
 
-TEST(UnderWay, AMoveToTheSameLayoutIsACopyToo) {
+TEST(PendingCollectives, AMoveToTheSameLayoutIsACopyToo) {
   at_every_arrival([] {
     auto x = lay_out(ramp(), line(), {Shard(0)});
     auto moved = redistribute(x, {Shard(0)}, /*async_op=*/true);
@@ -83,7 +83,7 @@ TEST(UnderWay, AMoveToTheSameLayoutIsACopyToo) {
   });
 }
 
-TEST(UnderWay, AWaitThatIsDroppedLeavesTheOthersRight) {
+TEST(PendingCollectives, AWaitThatIsDroppedLeavesTheOthersRight) {
   at_every_arrival([] {
     auto x = lay_out(ramp(), line(), {Shard(0)});
     redistribute(x, {Replicate()}, /*async_op=*/true);

@@ -1,0 +1,26 @@
+#pragma once
+// Collectives that are one for the program, and are traced as one.
+
+#include <optional>
+
+#include "intarsia/comm/trace.h"
+
+namespace intarsia {
+
+// The collectives of this scope, all of one kind along one axis, are one event, which has the bytes of all. For one thread.
+class CoalescedEventScope {
+ public:
+  CoalescedEventScope();
+  ~CoalescedEventScope();
+  CoalescedEventScope(const CoalescedEventScope&) = delete;
+  CoalescedEventScope& operator=(const CoalescedEventScope&) = delete;
+
+  // Whether a scope is open that has taken the event.
+  static bool takes(const CommEvent& event);
+
+ private:
+  std::optional<CommEvent> sum_;
+  CoalescedEventScope* outer_;
+};
+
+}  // namespace intarsia

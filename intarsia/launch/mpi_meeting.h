@@ -1,0 +1,23 @@
+#pragma once
+// Where ranks meet that MPI connects already: rank 0 tells the others.
+
+#include <chrono>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/launch/mpi_port.h"
+#include "intarsia/launch/rendezvous.h"
+
+namespace intarsia {
+
+struct MpiMeeting {
+  Meeting meeting;
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+// Rank 0 serves a store on a free port of `interface` (its name or an address), else of loopback if all ranks are on one host, else
+// of the address that its host's name stands for, or of its first network interface. All ranks call it.
+MpiMeeting meet_over_mpi(MpiPort& port, const std::string& interface, std::chrono::milliseconds timeout);
+
+}  // namespace intarsia

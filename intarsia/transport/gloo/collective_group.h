@@ -1,0 +1,14 @@
+#pragma once
+// A group whose members use the backend's own collectives.
+
+#include <memory>
+
+#include "intarsia/comm/group.h"
+#include "intarsia/transport/gloo/members.h"
+
+namespace intarsia {
+
+// For NCCL and all others. The members are all ranks of the backend.
+std::unique_ptr<Group> make_collective_group(Members members);
+
+}  // namespace intarsia

@@ -1,0 +1,14 @@
+#pragma once
+// A group whose members exchange messages directly.
+
+#include <memory>
+
+#include "intarsia/comm/group.h"
+#include "intarsia/transport/gloo/messages.h"
+
+namespace intarsia {
+
+// For backends whose send and recv work side by side, as gloo's do: see Note [Direct exchange].
+std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line);
+
+}  // namespace intarsia

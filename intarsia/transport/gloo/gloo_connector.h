@@ -1,0 +1,49 @@
+#pragma once
+// Who is missing when a group over gloo could not be made.
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "intarsia/launch/process.h"
+#include "intarsia/watch/failure_board.h"
+
+namespace c10d {
+class Backend;
+class Store;
+}
+
+namespace intarsia {
+
+// Gloo connects the members of a group, and when that fails, it does not say because of whom. So each tells the store where its process is and
+// how far it got.
+class GlooConnector {
+ public:
+  // All `ranks` meet in the store, which is for this group alone.
+  GlooConnector(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
+
+  // Runs `connect`. Gloo waits five times as long as it was told for one that ends or stands still before it has connected, so that is done on
+  // a thread, which is left behind then: `connect` holds what it needs. An error names those who did not get as far, if there are any.
+  using Backend = c10::intrusive_ptr<c10d::Backend>;
+  Backend run(std::function<Backend()> connect, FailureBoard* failures);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void wait_for(const std::future<Backend>& made, FailureBoard* failures) const;
+  [[noreturn]] void fail(const std::exception& error, FailureBoard* failures);  // `error` is what gloo says
+  std::vector<int64_t> still_open() const;
+  std::vector<int64_t> those(bool (Process::*are)() const) const;
+  c10d::Store& store_;
+  int64_t rank_;
+  const std::vector<int64_t>& ranks_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Process> processes_;  // of the ranks; those of other hosts never end for us
+  Clock::time_point begun_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,89 @@
+#pragma once
+// Carries out the collectives of all lines over one MPI.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "intarsia/comm/wait.h"
+#include "intarsia/transport/mpi/mpi_endpoint.h"
+#include "intarsia/watch/waiting.h"
+
+namespace intarsia {
+
+// Note [Who calls MPI]
+// All calls are made under one lock. A thread that waits for a collective moves what is under way on all lines. If nobody waits,
+// and others may need us to go on, a thread of our own does that: where MPI allows calls of several threads, or is ours alone. Else
+// what is under way goes on only in our calls, and with less than MPI_THREAD_SERIALIZED these are for one thread.
+class MpiProgressEngine {
+ public:
+  explicit MpiProgressEngine(std::shared_ptr<MpiPort> port);
+  ~MpiProgressEngine();
+  MpiProgressEngine(const MpiProgressEngine&) = delete;
+  MpiProgressEngine& operator=(const MpiProgressEngine&) = delete;
+
+  // Connects the members of a line, which all call it. The side comes without a line of MPI.
+  void join(MpiEndpoint& side);
+  // What is under way on it ends, and nothing more can begin.
+  void leave(MpiEndpoint& side);
+
+  // A task of the thread's own, to be filled.
+  static std::shared_ptr<MpiTask> new_task();
+  // Runs it to its end.
+  void finish(std::shared_ptr<MpiTask> task);
+  // Begins it; the wait is empty if nothing is left to be done. A wait that is dropped does not stop it.
+  static Wait begin(const std::shared_ptr<MpiProgressEngine>& progress, std::shared_ptr<MpiTask> task);
+
+ private:
+  friend class Mover<MpiProgressEngine>;
+  using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
+  using Tasks = std::vector<std::shared_ptr<MpiTask>>;
+  struct Pending;
+  // What a long wait keeps in mind.
+  struct Watch {
+    static constexpr std::chrono::milliseconds kPause{50};  // between two looks at the other ranks and the program around us
+    Clock::time_point begin = Clock::now(), still_since = begin, next_look = begin + kPause;
+    BoardTimes board;
+  };
+
+  void check_thread() const;
+  void start(const std::shared_ptr<MpiTask>& task);
+  bool move_all();
+  bool move(MpiTask& task);
+  void drive(MpiTask& task, Lock& lock);
+  void rest(int turn, Clock::time_point since, Lock& lock);
+  void look_around(MpiTask& task, Watch& watch, Lock& lock);
+  void look_for_gone(MpiEndpoint& side, const std::vector<int64_t>& missing, Lock& lock);
+  void compare_boards(MpiEndpoint& side, Collective call, std::chrono::milliseconds patience, Lock& lock);
+  [[noreturn]] void explain(MpiEndpoint& side, Lock& lock);
+  [[noreturn]] void fail(MpiEndpoint& side, const std::string& text);
+  void give_up(MpiEndpoint& side, const std::string& text, MpiFarewell farewell);
+  void abandon(std::shared_ptr<MpiTask> task);
+  void bury_abandoned();
+  bool needs_server() const;
+  void wake_server();
+  void serve();
+
+  std::shared_ptr<MpiPort> port_;
+  int pid_;
+  bool crowded_;     // more ranks on this host than cores
+  bool may_serve_;   // a thread of our own may call MPI
+  std::mutex mutex_;  // guards what follows, all sides, and calls of MPI
+  std::condition_variable for_server_;
+  Tasks under_way_;
+  Tasks over_;       // to be freed without the lock: freeing may call the program around us
+  Tasks abandoned_;  // of lines that failed: MPI may still use their memory
+  MpiMessages last_words_;
+  int waiting_ = 0;       // threads that move messages themselves
+  bool dropped_ = false;  // nobody waits for some of what is under way
+  bool stopping_ = false;
+  std::unique_ptr<std::thread> server_;
+};
+
+}  // namespace intarsia

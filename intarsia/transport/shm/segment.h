@@ -1,0 +1,72 @@
+#pragma once
+// Memory that the members of one line share.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "intarsia/transport/shm/futex_event.h"
+
+namespace intarsia {
+
+// A member as the others see it.
+struct MemberRecord {
+  enum State : uint32_t { taking_part, left, failed, interrupted };
+  FutexEvent event;
+  alignas(64) std::atomic<uint64_t> echo{0};  // what it wrote to show that it sees this memory
+  std::atomic<uint32_t> state{taking_part};
+  std::atomic<int64_t> awaits{-1};  // a rank of another host for which it waits; -1: none
+  char why[1024] = "";              // it has failed: the words of its error, written before the state
+};
+
+// The counter of a ring: what was ever written to it, or read from it by one member, in bytes.
+struct alignas(64) RingCounter {
+  std::atomic<uint64_t> bytes{0};
+};
+
+// Note [Rings]
+// A member writes to rings of its own: one that all others read, and one for each other member. A ring is a ring of bytes with
+// a counter of what was written and, for each reader, one of what was read. So memory grows with the number of members
+// (the rings for single members share what one member has for them), never with tensors: what does not fit waits for the
+// readers to make room.
+class Segment {
+ public:
+  // Makes the memory for `size` members; it has no name, and goes when the last process that uses it ends.
+  static std::shared_ptr<Segment> make(int64_t size);
+  // Maps what another process has made; it tells where to find it.
+  static std::shared_ptr<Segment> open(const std::string& path, int64_t size);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::string path() const;  // for open(), while the maker keeps its file
+  void close_file();         // all who should have mapped it have done so
+
+  int64_t size() const { return size_; }
+  size_t bytes() const { return bytes_; }
+  MemberRecord& member(int64_t member) const { return members_[member]; }
+
+  struct RingMemory {
+    RingCounter* written;
+    RingCounter* read;  // one per reader, in ascending order
+    char* data;
+    uint64_t capacity;  // a multiple of 64
+  };
+  RingMemory ring_to_all(int64_t writer) const;
+  RingMemory ring(int64_t writer, int64_t reader) const;
+  uint64_t least_capacity() const { return single_capacity_; }  // of any ring
+
+ private:
+  Segment(int64_t size, int fd);
+  void map();
+  int64_t size_;
+  uint64_t single_capacity_;
+  size_t counters_, per_member_, bytes_;
+  int fd_;  // -1: closed
+  char* base_ = nullptr;
+  MemberRecord* members_ = nullptr;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,86 @@
+#pragma once
+// What one member does in a collective, as flows that each move on when they can.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "intarsia/core/placement.h"
+#include "intarsia/transport/shm/ring.h"
+
+namespace intarsia {
+
+// A message that is not the one expected.
+struct WrongMessage {
+  int64_t writer;
+  MessageHeader expected, found;
+};
+
+// Memory to a ring.
+struct SendStep {
+  RingWriter* ring;
+  const char* from;
+  MessageHeader header;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();  // returns whether anything moved
+};
+
+// A ring to memory.
+struct RecvStep {
+  RingReader* ring;
+  char* to;
+  MessageHeader header;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();
+};
+
+// The messages of all other members and our own memory, reduced in the order of the line.
+struct ReduceStep {
+  c10::SmallVector<RingReader*, 4> from;  // per member of the line; null: ours
+  const char* mine = nullptr;
+  char* to = nullptr;  // may be `mine`
+  RingWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
+  MessageHeader header;          // of what comes, and of what goes on
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  ReduceOp op = ReduceOp::sum;
+  uint64_t done = 0;
+  bool begun = false;
+  bool finished() const { return begun && done == header.bytes; }
+  bool move();
+
+ private:
+  bool begin();
+  bool added_up_apart() const;
+  uint64_t next_piece();
+};
+
+// Flows of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB): one is made for
+// each collective that is waited for later.
+struct Task {
+  Collective call;
+  c10::SmallVector<SendStep, 2> sends;
+  c10::SmallVector<RecvStep, 2> recvs;
+  std::optional<ReduceStep> reduction;
+  c10::SmallVector<at::Tensor, 2> tensors;
+  std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
+
+  void set_number(uint64_t number);
+  bool sent() const;  // all that others need of us is in the rings
+  bool received() const;
+  uint64_t unread() const;  // bytes that we still have to read, of all rings together
+  bool finished() const { return sent() && received(); }
+  bool move(bool may_push, bool may_pull);
+  // The members that it waits for, in no order, maybe several times.
+  std::vector<int64_t> missing() const;
+};
+static_assert(sizeof(Task) <= 960);
+
+}  // namespace intarsia

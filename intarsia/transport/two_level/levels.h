@@ -1,0 +1,71 @@
+#pragma once
+// The steps of collectives along a line of several hosts with several ranks on each.
+
+#include <cstdint>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/transport/gloo/messages.h"
+#include "intarsia/transport/shm/shm_group.h"
+#include "intarsia/transport/two_level/hosts.h"
+
+namespace intarsia {
+
+// Note [Two levels]
+// Inside a host bytes go through memory, between hosts over gloo, and there only the first rank of each host (its leader) takes part:
+// what the members of a host need from another crosses the cable once. Every collective has one number on the whole line; its steps inside
+// a host have numbers there, and a fingerprint with the number of the whole in it. Who waits inside a host compares notes of the whole
+// line, so a mismatch between hosts is told there, too; a leader that waits for another host says so in the memory of its own, so that
+// its members blame the right rank.
+//
+// Reductions keep the order of the line: small ones are added up by each leader from the values of all ranks, large ones travel along the
+// hosts as one running sum, to which each host adds its members' values (see Chain).
+
+// The steps of which collectives are made. A step inside a host is one for all its members.
+class Levels {
+ public:
+  // `inside` is null where we are alone on our host.
+  Levels(std::shared_ptr<DirectLine> line, const Hosts& hosts, std::shared_ptr<const HostGroup> inside);
+
+  const std::shared_ptr<DirectLine>& line() const { return line_; }
+  int64_t me() const { return line_->members.position; }
+  int64_t host() const { return host_; }
+  int64_t hosts() const { return static_cast<int64_t>(begins_.size()) - 1; }
+  int64_t leader(int64_t host) const { return begins_[host]; }
+  int64_t host_size(int64_t host) const { return begins_[host + 1] - begins_[host]; }
+  int64_t host_of(int64_t member) const;
+  bool leads() const { return me() == leader(host_); }
+  int64_t largest_host() const;
+  MemberCounts own_part(const MemberCounts& counts) const;  // of the members of our host
+
+  // The leader's `into` becomes the `mine` of the members, one behind the other.
+  void collect(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
+  // The leader's `into`, which may be its `mine`, becomes the reduction of them in the order of the line.
+  void reduce(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
+  // Every member's `all` becomes the `mine` of the members.
+  void gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const;
+  // Everyone's `buffer` becomes that of a member of our host: of the leader unless told otherwise.
+  void spread(const Collective& call, uint64_t step, const at::Tensor& buffer, int64_t source = 0) const;
+  // Each member gets its part of the leader's `parts`.
+  void deal(const Collective& call, uint64_t step, const at::Tensor& parts, const MemberCounts& counts, const at::Tensor& result) const;
+  // An all_to_all of the members of our host.
+  Wait trade(const Collective& call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
+             const MemberCounts& receive_counts) const;
+
+  // Waits for messages from or to a member on another host.
+  void wait_for(Messages& messages, int64_t member) const;
+  // The whole line has failed.
+  void give_up(const std::string& why, MemberRecord::State state) const;
+
+ private:
+  template <class Begin>
+  void finish(Begin begin) const;
+
+  std::shared_ptr<DirectLine> line_;
+  std::vector<int64_t> begins_;
+  int64_t host_;
+  std::shared_ptr<const HostGroup> inside_;
+};
+
+}  // namespace intarsia

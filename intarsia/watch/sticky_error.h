@@ -1,0 +1,22 @@
+#pragma once
+// Why a group no longer works. A group that has failed once fails at once from then on.
+
+#include <mutex>
+#include <string>
+
+namespace intarsia {
+
+// Safe to use from several threads.
+class StickyError {
+ public:
+  bool exists() const;
+  void check() const;  // an error if there is one
+  void set(const std::string& text);
+  [[noreturn]] void fail(const std::string& text);
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;  // empty: none
+};
+
+}  // namespace intarsia

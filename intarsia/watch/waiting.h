@@ -1,0 +1,79 @@
+#pragma once
+// What waits have in common, whatever carries the bytes: how they look, how they leave a lock, and the words of their errors.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace intarsia {
+
+int64_t cores_for_us();  // that this process may run on
+
+// Between two looks at memory that another core will write.
+inline void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Leaves a lock for as long as it lives.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+// A thread that moves bytes itself. When the last one goes, a thread of the traffic goes on if it must.
+template <class ShmProgressEngine>
+class Mover {
+ public:
+  explicit Mover(ShmProgressEngine& progress) : progress_(progress) { ++progress_.waiting_; }
+  ~Mover() {
+    if (--progress_.waiting_ == 0 && progress_.needs_server()) progress_.wake_server();
+  }
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+ private:
+  ShmProgressEngine& progress_;
+};
+
+// Calls `done` ever more slowly until it is true or the deadline has passed. `between` is called before each pause.
+bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
+                const std::function<void()>& between = [] {});
+
+// Asks until there is a text, for `patience` at most, but once at least.
+template <class Ask>
+std::string ask_patiently(std::chrono::milliseconds patience, Ask ask) {
+  constexpr std::chrono::milliseconds kBetween{50};
+  auto until = std::chrono::steady_clock::now() + patience;
+  auto text = ask();
+  while (text.empty() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kBetween);
+    text = ask();
+  }
+  return text;
+}
+
+constexpr auto kWasInterrupted = "this rank was interrupted while it waited";
+
+std::vector<int64_t> each_once(std::vector<int64_t> ranks);  // in ascending order
+std::string names_of_ranks(std::vector<int64_t> ranks);  // rank 1; ranks 1, 2
+std::string interrupted_text(int64_t rank);
+// `seen`: what they were last seen doing.
+std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout, const std::string& seen = {});
+// `how`: why they are known to be gone.
+std::string gone_text(const std::vector<int64_t>& ranks, const std::string& how);
+
+}  // namespace intarsia
