@@ -9,7 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -69,20 +69,20 @@ std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
       intarsia::theirs<Forward>("_ZN5torch2nn22MultiheadAttentionImpl7forwardERKN2at6TensorES5_S5_S5_bS5_b");
   auto given = intarsia::given({query, key, value, key_padding_mask, attn_mask});
   for (auto& parameter : parameters()) given.see(parameter);
-  intarsia::FromNothingScope scope(given);
+  intarsia::FactoryScope scope(given);
   return next(this, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights);
 }
 
 // Draws a matrix and takes it apart.
 at::Tensor torch::nn::init::orthogonal_(at::Tensor tensor, double gain) {
   static const auto next = intarsia::theirs<decltype(&orthogonal_)>("_ZN5torch2nn4init11orthogonal_EN2at6TensorEd");
-  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  intarsia::FactoryScope scope(intarsia::given({tensor}));
   return next(tensor, gain);
 }
 
 // Draws the places of its zeros.
 at::Tensor torch::nn::init::sparse_(at::Tensor tensor, double sparsity, double std) {
   static const auto next = intarsia::theirs<decltype(&sparse_)>("_ZN5torch2nn4init7sparse_EN2at6TensorEdd");
-  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  intarsia::FactoryScope scope(intarsia::given({tensor}));
   return next(tensor, sparsity, std);
 }
