@@ -185,6 +185,14 @@ class Layers(unittest.TestCase):
         self.assertFalse(wrong, "\n" + "\n".join(wrong))
 
 
+    def test_the_page_about_ops_names_every_trait(self):
+        text = (ROOT / "intarsia/rules/traits.h").read_text().partition("struct Traits {")[2].partition("};")[0]
+        traits = re.findall(r"^  [\w:<>, ]+ (\w+)(?: = \w+)?;", text, re.M)
+        self.assertGreater(len(traits), 10)
+        page = (ROOT / "docs/adding_an_op.md").read_text()
+        self.assertEqual([trait for trait in traits if f"`{trait}`" not in page], [])
+
+
 class Complaints(unittest.TestCase):
     def complaints_of(self, name, text):
         with tempfile.TemporaryDirectory() as library:

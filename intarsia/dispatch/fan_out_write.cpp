@@ -111,11 +111,28 @@ struct PlainTargets::Target {
   }
 };
 
+using Writers = std::unordered_map<const c10::FunctionSchema*, const UnannouncedWrites*>;
+
+// By schema: every op on tensors per rank is looked up here.
+const Writers& unannounced_writers() {
+  static const auto* writers = [] {
+    auto* found = new Writers;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (auto& name : dispatcher.getAllOpNames()) {
+      auto& writes = rule_table().traits_of(name).writes;
+      auto op = writes ? dispatcher.findSchema(name) : std::nullopt;
+      if (op) found->emplace(&op->schema(), &*writes);
+    }
+    return found;
+  }();
+  return *writers;
+}
+
 const UnannouncedWrites* unannounced_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
-  auto& writes = rule_table().traits_of(op.operator_name()).writes;
-  if (!writes) return nullptr;
-  auto flag = op.schema().argumentIndexWithName(writes->flag);
-  return flag && args[*flag].toBool() ? &*writes : nullptr;
+  auto found = unannounced_writers().find(&op.schema());
+  if (found == unannounced_writers().end()) return nullptr;
+  auto flag = op.schema().argumentIndexWithName(found->second->flag);
+  return flag && args[*flag].toBool() ? found->second : nullptr;
 }
 
 bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) { return unannounced_writes(op, args); }

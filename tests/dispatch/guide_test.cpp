@@ -128,7 +128,7 @@ TEST(Guide, AloneTakesRowsThatAreForIt) {
   });
 }
 
-TEST(Guide, IsLeftOutInItsScopeAndInsideOfWays) {
+TEST(Guide, IsLeftOutInItsScopeAndInsideOfLowerings) {
   for_each_world({2, 4}, [](int64_t n) {
     auto cut = cut_rows(torch::ones({6, 4}), n);
     std::vector<std::string> asked;
