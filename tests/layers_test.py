@@ -55,6 +55,7 @@ def complaints(library):
             yield from include_complaints(name, lines)
             yield from transport_complaints(name, lines)
         yield from placement_complaints(name, lines)
+        yield from op_name_complaints(name, lines)
 
 
 def twin_complaints(library):
@@ -137,6 +138,21 @@ def placement_complaints(name, lines):
     for number, line in enumerate(lines, 1):
         if KIND.search(line):
             yield f"intarsia/{name}:{number}: looks for one kind of placement. Visit all kinds, or ask a function of core/placement.h."
+
+
+OP_NAME = re.compile(r'"aten::\w|impl\("\w|_ops::[a-z_]|\bname\(?\)? [=!]= "')
+GUIDE = re.compile(r"\b(?:is_guided|current_guide_number|UnguidedScope)\b")
+
+
+def op_name_complaints(name, lines):
+    """Ops are known in ops/, which declares to others what they have to know of single ones."""
+    folder = name.parts[0]
+    for number, line in enumerate(lines, 1):
+        code = line.split("//")[0]
+        if folder == "dispatch" and OP_NAME.search(code):
+            yield f"intarsia/{name}:{number}: names an op. Let its family declare a trait: see rules/traits.h."
+        if folder not in ("rules", "propagate", "dispatch") and GUIDE.search(code):
+            yield f"intarsia/{name}:{number}: asks for a guide. Give the table a row with if_advised, or a function for such calls."
 
 
 def declared(lines):
@@ -223,6 +239,14 @@ class Layers(unittest.TestCase):
         self.assertFalse(wrong, "\n" + "\n".join(wrong))
 
 
+    def test_the_page_about_ops_names_every_trait(self):
+        text = (ROOT / "intarsia/rules/traits.h").read_text().partition("struct Traits {")[2].partition("};")[0]
+        traits = re.findall(r"^  [\w:<>, ]+ (\w+)(?: = \w+)?;", text, re.M)
+        self.assertGreater(len(traits), 10)
+        page = (ROOT / "docs/adding_an_op.md").read_text()
+        self.assertEqual([trait for trait in traits if f"`{trait}`" not in page], [])
+
+
 class Complaints(unittest.TestCase):
     def complaints_of(self, name, text):
         with tempfile.TemporaryDirectory() as library:
@@ -298,6 +322,16 @@ class Complaints(unittest.TestCase):
             self.complaints_of("core/a.cpp", "if (auto* s = std::get_if<Shard>(&p)) return s->dim;\n"),
             ["intarsia/core/a.cpp:1: looks for one kind of placement. Visit all kinds, or ask a function of core/placement.h."],
         )
+
+    def test_dispatch_that_names_an_op_is_named(self):
+        for line in ['if (name == "aten::histc") return;', 'aten->impl("detach", kernel);', "List<at::_ops::mm>", 'op.name == "histc"']:
+            found = "".join(self.complaints_of("dispatch/a.cpp", line + "\n"))
+            self.assertIn("intarsia/dispatch/a.cpp:1: names an op", found, line)
+        self.assertEqual(self.complaints_of("dispatch/a.cpp", '// as "aten::add" is\nname.rfind("aten::", 0);\n'), [])
+
+    def test_an_op_that_asks_for_a_guide_is_named(self):
+        found = "".join(self.complaints_of("ops/a.cpp", "if (is_guided()) return;\n"))
+        self.assertIn("intarsia/ops/a.cpp:1: asks for a guide", found)
 
     def test_a_call_that_goes_up_is_named(self):
         found = [("core", {"intarsia::a()"}, {"intarsia::b()", "intarsia::start()"}), ("ops", {"intarsia::b()", "intarsia::start()"}, {"intarsia::a()"})]

@@ -61,6 +61,10 @@ ReduceOp norm_op(double order) {
   return *op;
 }
 
+std::optional<ReduceOp> norm_op_if_room(double order) {
+  return std::isfinite(order) && order > 0 ? number_of({order, {}}) : std::nullopt;
+}
+
 std::optional<double> norm_order(ReduceOp op) {
   auto* found = find(op);
   return found && found->order > 0 ? std::optional(found->order) : std::nullopt;

@@ -14,7 +14,8 @@ namespace intarsia {
 // Every rank holds a norm of its part, and the true value is the norm of these: the root of the sum of their powers. An order is
 // finite and above 0. Each is kept for good; when there are more than 200 of all kinds it is an error.
 ReduceOp norm_op(double order);
-std::optional<double> norm_order(ReduceOp op);  // none for other reductions
+std::optional<ReduceOp> norm_op_if_room(double order);  // none where norm_op is an error
+std::optional<double> norm_order(ReduceOp op);          // none for other reductions
 
 // A sum of what the ranks found in their parts of a table of shape `table`, cut along `dim`; what a rank does not hold counts as 0.
 // Such sums are told from others because PyTorch's DTensor does. When 200 are known, the next ones are plain sums.

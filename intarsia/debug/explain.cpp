@@ -11,6 +11,7 @@
 #include "intarsia/dispatch/decide.h"
 #include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
+#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/start.h"
 
@@ -162,30 +163,31 @@ void explain_rehearsed(const RehearsedCall& rehearsed, const ImaginedCall& call,
 void explain_rows(const Question& question, const ImaginedCall& call, Explanation& result, std::ostream& text) {
   text << "\n        cost  inputs -> outputs\n";
   size_t shown = 0;
-  for (auto& choice : choices(question)) {
-    bool legal = is_legal(question, choice);
-    bool chosen = legal && result.chosen.empty();
+  Candidates candidates(question);
+  while (auto found = candidates.next()) {
+    auto& choice = *found;
+    bool chosen = choice.legal && result.chosen.empty();
     if (chosen) {
       result.chosen = text_of(choice.in, choice.out);
       result.cost = choice.cost;
       result.collectives = plans_of(choice, call);
-      result.along = choice.along;
+      result.along = choice.route == Route::joint;
     }
     if (shown++ >= kRowsShown && !chosen) continue;
     char cost[32];
     std::snprintf(cost, sizeof cost, "%10.0f", choice.cost);
     text << (chosen ? "=>" : "  ") << cost << "  " << text_of(choice.in, choice.out)
-         << (choice.along ? "  (along the cut)" : "") << (legal ? "" : "  (the parts would not match)") << "\n";
+         << (choice.route == Route::joint ? "  (along the cut)" : "") << (choice.legal ? "" : "  (the parts would not match)") << "\n";
   }
   if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
 }
 
-// The forms of the results, if rows decide the call: it has a rule, no way of its own, and writes to nothing.
+// The forms of the results, if rows decide the call: it has a rule, no lowering, and writes to nothing.
 std::optional<std::vector<TensorForm>> forms_for_rows(const Op& op, const ImaginedCall& call,
                                                       const std::vector<TensorForm>& inputs) {
   bool writes = !op.is_out && !op.written.empty();
-  if (!op.rule || op.way || op.changes_form || op.is_random || writes ||
-      way_for(op, call.args, call.layouts)) return std::nullopt;
+  if (!op.rule || op.always || op.changes_form || op.is_random || writes ||
+      lowering_for(op, call.args, call.layouts)) return std::nullopt;
   return forms_of_results({op.functional, op.functional, op.rule, call.args, inputs});
 }
 
@@ -193,7 +195,7 @@ const char* how_it_runs(const Op& op, const RehearsedCall& rehearsed) {
   auto& whole = rehearsed.fallbacks;
   bool is_whole = std::find(whole.begin(), whole.end(), op.name) != whole.end();
   if (is_whole) return "  It has no rule: it runs on whole tensors.\n";
-  if (op.planner || op.way) return "  It runs along the cut, by other ops and collectives of its own.\n";
+  if (op.planner || op.always) return "  It runs along the cut, by other ops and collectives of its own.\n";
   return op.rule ? "" : "  It is made of other ops, each of which is decided by itself.\n";
 }
 
@@ -223,12 +225,15 @@ Explanation explain(const std::string& name, const std::vector<Imagined>& given,
   auto outputs = forms_for_rows(op, call, inputs);
   if (outputs) {
     OpCall seen{op.functional.schema(), call.args, inputs, *outputs};
-    explain_rows({op.rule, seen, mesh, call.layouts, -1}, call, result, text);
+    Question question{op.rule, seen, mesh, call.layouts};
+    auto advice = advice_for(question);
+    question.advice = advice ? &*advice : nullptr;
+    explain_rows(question, call, result, text);
   }
   auto rehearsed = rehearse(asked_op(op), call.args, call.layouts, mesh);
   if (!outputs) {
     text << how_it_runs(op, rehearsed);
-    result.along = op.planner || op.way;
+    result.along = op.planner || op.always;
   }
   if (!outputs || result.along) explain_rehearsed(rehearsed, call, result);
   result.moves = rehearsed.moves;

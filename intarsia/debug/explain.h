@@ -1,8 +1,8 @@
 #pragma once
 // What dispatch would do with a call, without doing it: the candidate rows, their costs, the choice, the collectives.
 //
-// Rows are those of `choices`, from which dispatch takes the first legal one. Everything else (ops made of other ops,
-// ops along a sharded dim, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors
+// Rows are those of `Candidates`, from which dispatch takes the first legal one. Everything else (ops made of other ops,
+// lowerings, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors
 // without data.
 
 #include <map>

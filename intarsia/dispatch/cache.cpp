@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/cost.h"
+#include "intarsia/rules/advised.h"
 
 namespace intarsia {
 namespace {

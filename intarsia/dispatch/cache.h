@@ -12,13 +12,15 @@
 
 #include "intarsia/core/layout.h"
 #include "intarsia/dispatch/key.h"
+#include "intarsia/propagate/choose.h"
 #include "intarsia/redistribute/plan.h"
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 
 // What to do with one call.
 struct Decision {
+  Route route = Route::row;
   std::vector<const Layout*> in;  // per tensor; null where it is plain or undefined
   std::vector<const Layout*> out;
   std::vector<const Layout*> seen_in;  // as rules see them: a plain number is whole everywhere, and null is undefined
@@ -26,15 +28,13 @@ struct Decision {
   std::vector<char> contiguous;                     // per output
   std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already
   bool any_moves = false;
-  bool fallback = false;                            // no rule: whole tensors
   std::vector<int> copied;                          // tensors written in a copy, which is then cut and copied back
   bool known_outputs = true;                        // false: the forms are read off the results
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
   c10::SmallVector<int64_t, 5> local_shape;         // the same, of output 0, where there is one slot
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
   std::vector<int64_t> agreeing;                    // axes along which ranks ask each other for errors
-  Way way;                                          // runs the call in place of all that
-  bool joint = false;                               // ranks exchange parts: by Rule::along
+  Lowering lowering;                                // of Route::lowering, which needs nothing else
   bool unsettled = false;                           // a tensor would have to be settled to be written
   bool scales_pending = false;                      // writes a pending value by numbers, and leaves it pending
   bool direct = false;                              // one slot and nothing to do but call: see run_directly

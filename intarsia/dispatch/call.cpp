@@ -39,23 +39,23 @@ bool becomes_number(const Call& call, const Operand& operand) {
   };
   TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ", of_world(b),
               ". A world ends with finalize() or with its scope. Make meshes and tensors of the current one anew.");
-  TORCH_CHECK(false, "[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
-              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).",
-              is_guided() ? " Sharding propagation failed." : "");
+  TORCH_CHECK(false, worded_by_guide(op, c10::str("[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
+              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).")));
 }
 
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
   auto* body = is_dtensor(tensor) ? &body_of(tensor) : nullptr;
-  call.operands.push_back({tensor, body, arg, index});
+  call.operands.push_back({tensor, body, arg, index, body ? body->layout : nullptr});
   if (!body || call.mesh == body->layout->mesh()) return;
-  if (becomes_number(call, call.operands.back())) {
-    CauseScope cause(call.op.name.c_str(), true);
-    auto& operand = call.operands.back();
-    operand.tensor = number_on(tensor, call.mesh);
-    operand.body = &body_of(operand.tensor);
-    return;
-  }
-  refuse_meshes(call.op.name, call.mesh, body->layout->mesh());
+  if (!becomes_number(call, call.operands.back())) refuse_meshes(call.op.name, call.mesh, body->layout->mesh());
+  call.operands.back().layout = Layout::replicated(call.mesh);
+}
+
+// See Note [Numbers of other meshes].
+void bring_number(const Call& call, Operand& operand) {
+  CauseScope cause(call.op.name.c_str(), true);
+  operand.tensor = number_on(operand.tensor, call.mesh);
+  operand.body = &body_of(operand.tensor);
 }
 
 // Whether every rank holds the same values.
@@ -84,16 +84,20 @@ bool is_missing_gradient(const at::Tensor& tensor) {
 }
 
 // Cut like a tensor beside it along the dims that they have in common.
-void become_distributed(const Call& call, const at::Tensor& tensor) {
+const Layout* layout_beside(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
     if (!other.body || other.tensor.dim() != tensor.dim() || tensor.numel() == 1) continue;
     for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
-      auto& p = other.body->layout->placements()[axis];
+      auto& p = other.layout->placements()[axis];
       placements[axis] = is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
     }
   }
-  auto* layout = Layout::get(call.mesh, placements);
+  return Layout::get(call.mesh, placements);
+}
+
+void become_distributed(const Call& call, const at::Tensor& tensor) {
+  auto* layout = layout_beside(call, tensor);
   Shards shards;
   for (auto& slot : call.mesh.slots()) shards.push_back(shard_of(tensor, *layout, slot.coordinate));
   shards = made_once(shards, [](auto& shard) { return shard.clone(); });
@@ -101,15 +105,11 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
-// The gradient of as_strided adds up by an index that the formula makes, the same on every rank; those of index_select and of indexing by
-// the one that the forward pass has compared.
-bool is_index_of_formula(const at::Tensor& tensor) {
+// Places that a formula of autograd makes, the same on every rank, or has from a forward pass that has compared them.
+bool are_places_of_formula(const at::Tensor& tensor) {
   if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
   auto node = torch::autograd::get_current_node();
-  if (!node) return false;
-  auto name = node->name();
-  auto begins = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
-  return begins("AsStrided") || begins("IndexSelectBackward") || begins("IndexBackward") || begins("IndexPutBackward");
+  return node && rule_table().makes_places(node->name());
 }
 
 bool is_beside_followed(const Call& call, const at::Tensor& tensor) {
@@ -131,19 +131,15 @@ bool is_state_from_before(const Call& call, const Operand& operand) {
   return is_seen_once && is_beside_followed(call, tensor);
 }
 
-// What F::fractional_max_pool2d draws in the caller's program, each rank from a generator of its own. Random numbers are those
-// of the first rank everywhere.
-bool is_drawn_by_caller(const Call& call, const c10::Argument& argument) {
-  return argument.name() == "random_samples" && call.op.rule;
+// See PlainArgument.
+bool is_plain_argument(const Call& call, const c10::Argument& argument, PlainArgument kind) {
+  auto& plain = call.op.traits->plain;
+  auto found = plain.find(argument.name());
+  return found != plain.end() && found->second == kind;
 }
 
-// Places to pick are often a plain list of numbers: pack_padded_sequence sorts by lengths, and x[[0, 2]] in Python makes a tensor of the
-// list before any op is called.
 bool are_places(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
-  if (tensor.scalar_type() != at::kLong) return false;
-  auto& op = call.op.handle.schema().name();
-  if (argument.name() == "index") return op == "aten::index_select";
-  return argument.name() == "indices" && (op == "aten::index" || op == "aten::index_put" || op == "aten::index_put_");
+  return tensor.scalar_type() == at::kLong && is_plain_argument(call, argument, PlainArgument::places);
 }
 
 // The policy for an argument. A tensor without elements has no values in which ranks could differ. Places are not refused, but compared.
@@ -155,7 +151,7 @@ PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::A
     if (at::GradMode::is_enabled()) pass_on_policy(policy);
     return policy;
   }
-  if (tensor.numel() == 0 || is_missing_gradient(tensor) || is_index_of_formula(tensor)) return PlainTensors::replicate;
+  if (tensor.numel() == 0 || is_missing_gradient(tensor) || are_places_of_formula(tensor)) return PlainTensors::replicate;
   return are_places(call, tensor, argument) ? PlainTensors::verify : policy;
 }
 
@@ -194,13 +190,10 @@ void admit_plain(Call& call, Operand& operand) {
               hint_at_state(call, tensor));
   if (tensor.numel() == 1 && tensor.device().is_cpu()) {
     if (is_per_rank(tensor)) admit_number_per_rank(call, operand);
-    if (tensor.dim() > 0 && is_guided()) {
-      TORCH_WARN("[", call.op.name, "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",
-                 "all ranks. Make it one of no dims, or distribute it.");
-    }
+    if (tensor.dim() > 0) show_number_to_guide(call.op.name);
     return;
   }
-  if (is_drawn_by_caller(call, argument)) {
+  if (is_plain_argument(call, argument, PlainArgument::drawn)) {
     operand.tensor = distribute_tensor(tensor, call.mesh, Layout::replicated(call.mesh)->placements());
     operand.body = &body_of(operand.tensor);
     return;
@@ -227,14 +220,41 @@ bool may_become_distributed(const at::Tensor& tensor, int index) {
          tensor.storage().use_count() == 1 && (tensor.numel() == 1 || is_missing_gradient(tensor));
 }
 
-Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
+// How a plain operand will lie when it is admitted.
+static const Layout* future_layout(const Call& call, const Operand& operand) {
+  auto& tensor = operand.tensor;
+  auto& written = call.op.written;
+  bool is_written = std::find(written.begin(), written.end(), operand.arg) != written.end();
+  if (is_written) return layout_beside(call, tensor);
+  bool is_number = tensor.numel() == 1 && tensor.device().is_cpu() && !is_per_rank(tensor);
+  return is_number ? nullptr : Layout::replicated(call.mesh);
+}
+
+Call look_at_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
   Call call{op, args, {}, {}};
   bool found = false;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) { find_mesh(call, tensor, found); });
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int index) { find_operand(call, tensor, arg, index); });
   for (auto& operand : call.operands) {
-    if (!operand.body && operand.tensor.defined()) admit_plain(call, operand);
+    if (!operand.body && operand.tensor.defined()) operand.layout = future_layout(call, operand);
   }
+  return call;
+}
+
+void admit_operands(Call& call) {
+  for (auto& operand : call.operands) {
+    if (operand.body && operand.body->layout->mesh() != call.mesh) bring_number(call, operand);
+  }
+  for (auto& operand : call.operands) {
+    if (operand.body || !operand.tensor.defined()) continue;
+    admit_plain(call, operand);
+    operand.layout = operand.body ? operand.body->layout : nullptr;
+  }
+}
+
+Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
+  auto call = look_at_call(op, args);
+  admit_operands(call);
   return call;
 }
 

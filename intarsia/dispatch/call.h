@@ -15,6 +15,7 @@ struct Operand {
   DTensorBody* body;   // null where the tensor is plain
   int arg;
   int index;           // -1 outside lists
+  const Layout* layout;  // null where the tensor is a plain number or undefined; of other plain ones as it will be
 };
 using Operands = c10::SmallVector<Operand, 4>;
 
@@ -46,7 +47,14 @@ void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
 // stands: see call.cpp.
 bool may_become_distributed(const at::Tensor& tensor, int index);
 
-// Finds the operands, applies the policy for plain tensors, and checks that all distributed ones share a mesh.
+// Finds the operands and checks that all distributed ones share a mesh. Nothing is sent.
+Call look_at_call(const Op& op, c10::ArrayRef<c10::IValue> args);
+
+// Makes distributed tensors of the plain ones among the operands that the policy takes, and brings numbers of other meshes to that of
+// the call. May communicate: once per call.
+void admit_operands(Call& call);
+
+// Both.
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 
 }  // namespace intarsia

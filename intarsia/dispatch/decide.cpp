@@ -11,7 +11,6 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/moves.h"
-#include "intarsia/propagate/choose.h"
 #include "intarsia/propagate/forms.h"
 #include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
@@ -30,8 +29,10 @@ std::string describe(const Call& call) {
   return text + " on " + call.mesh.text();
 }
 
-// An op without a rule is right but slow on whole tensors: said once per op, and always in the trace.
+}  // namespace
+
 void announce_fallback(const Call& call) {
+  if (call.op.rule && call.op.rule->asks_for_all) return;
   TORCH_CHECK_NOT_IMPLEMENTED(!is_strict(), "[", call.op.name, "] has no sharding rule (", describe(call),
                               "), and strict mode is on. Register a rule, or redistribute its inputs to Replicate.");
   if (recording()) record(FallbackEvent{call.op.name, describe(call)});
@@ -42,6 +43,8 @@ void announce_fallback(const Call& call) {
   TORCH_WARN("[", call.op.name, "] has no sharding rule and runs on whole tensors: ", describe(call),
              ". Said once for this op.");
 }
+
+namespace {
 
 bool is_contiguous(const TensorForm& form) {
   auto strides = c10::contiguous_strides(form.sizes);
@@ -72,42 +75,58 @@ void check_overlap(const Call& call, const TensorForm& form) {
   }
 }
 
-// False if the layouts are to be as the guide advises, and it gives no advice that can be followed.
-bool choose_layouts(const Call& call, Decision& decision, bool only_as_advised) {
+struct Written {
+  std::vector<int> operands;  // those that are written in place
+  int kept = -1;              // the one that keeps its layout if there is a choice: the only one, which the op returns
+};
+
+Written written_operands(const Call& call, const Decision& decision) {
+  Written written;
   auto& op = call.op;
-  auto* rule = decision.known_outputs ? op.rule : nullptr;
-  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
-  Question question{rule, seen, call.mesh, {}, -1};
-  std::vector<int> written;
   for (size_t i = 0; i < decision.inputs.size(); ++i) {
-    auto& operand = call.operands[i];
-    question.now.push_back(operand.body ? operand.body->layout : nullptr);
-    if (!op.is_out && is_written(op, operand) && operand.body) {
-      check_overlap(call, decision.inputs[i]);
-      written.push_back(i);
-    }
+    if (op.is_out || !is_written(op, call.operands[i]) || !call.operands[i].layout) continue;
+    check_overlap(call, decision.inputs[i]);
+    written.operands.push_back(i);
   }
-  if (written.size() == 1 && op.written.size() == 1 && op.returns_arg.size() == 1) question.written = written[0];
-  auto choice = only_as_advised ? choose_as_advised(question) : choose(question);
-  if (!choice && only_as_advised) return false;
-  if (!choice) {
-    question.written = -1;
-    choice = choose(question);
-  }
-  decision.in = choice->in;
-  decision.out = choice->out;
-  decision.joint = choice->along;
-  for (auto i : written) {
-    // A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is
-    // pending in it would be lost. Random numbers are drawn once and copied to all.
-    if (decision.in[i] == question.now[i] && !op.is_random) continue;
-    decision.unsettled = decision.unsettled || question.now[i]->has_partial();
-    decision.copied.push_back(i);
-  }
-  return true;
+  bool returns_it = op.written.size() == 1 && op.returns_arg.size() == 1;
+  if (written.operands.size() == 1 && returns_it) written.kept = written.operands[0];
+  return written;
 }
 
-// Under the drop-in all errors about sizes and dims are of one kind, as those of PyTorch's DTensor are.
+// Takes the first candidate that is legal. A guide is asked once, whatever becomes of its advice.
+Choice route_of(const Call& call, const Decision& decision, const Written& written, bool lowered) {
+  auto& op = call.op;
+  OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
+  Question question{decision.known_outputs ? op.rule : nullptr, seen, call.mesh, {}, written.kept, lowered};
+  for (size_t i = 0; i < decision.inputs.size(); ++i) question.now.push_back(call.operands[i].layout);
+  bool rows_serve = decision.known_outputs && op.rule;
+  auto advice = !lowered || rows_serve ? advice_for(question) : std::nullopt;
+  question.advice = advice ? &*advice : nullptr;
+  auto choice = choose(question);
+  if (choice) return *choice;
+  question.written = -1;
+  return *choose(question);
+}
+
+// A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is pending in it would
+// be lost. Random numbers are drawn once and copied to all.
+void choose_layouts(const Call& call, Decision& decision, bool lowered) {
+  auto written = written_operands(call, decision);
+  auto choice = route_of(call, decision, written, lowered);
+  decision.route = choice.route;
+  if (choice.route == Route::lowering) return;
+  if (choice.route == Route::fallback && call.op.is_random) decision.route = Route::row;
+  decision.in = choice.in;
+  decision.out = choice.out;
+  for (auto i : written.operands) {
+    auto* now = call.operands[i].layout;
+    if (decision.in[i] == now && !call.op.is_random) continue;
+    decision.unsettled = decision.unsettled || now->has_partial();
+    decision.copied.push_back(i);
+  }
+}
+
+// Its programs may expect other words of an error about sizes and dims than those of the plain op.
 std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& question, const Op& op) {
   try {
     return forms_of_results(question);
@@ -115,7 +134,7 @@ std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& questi
     throw;
   } catch (const c10::Error& error) {
     if (!is_guided()) throw;
-    TORCH_CHECK(false, error.what_without_backtrace(), "\n\nSharding propagation failed for ", op.name);
+    TORCH_CHECK(false, worded_by_guide(op.name, error.what_without_backtrace()));
   }
 }
 
@@ -126,7 +145,7 @@ bool scales_pending(const Call& call, const Decision& decision) {
   for (auto& operand : call.operands) {
     if (!operand.tensor.defined()) continue;
     if (is_written(call.op, operand)) {
-      pending = operand.body && operand.body->layout->has_partial();
+      pending = operand.layout && operand.layout->has_partial();
     } else if (operand.tensor.numel() == 1) {
       numbers = true;
     } else {
@@ -176,79 +195,134 @@ static uint64_t hash_of_call(const Call& call) {
   return hash;
 }
 
-std::shared_ptr<const Decision> decide(const Call& call, bool only_as_advised) {
+namespace {
+
+void find_forms(const Call& call, Decision& decision) {
+  auto& op = call.op;
+  auto& plain = op.is_out ? op.functional : op.handle;
+  auto forms = forms_or_error({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision.inputs}, op);
+  decision.known_outputs = forms.has_value();
+  if (forms) decision.outputs = std::move(*forms);
+  for (auto& form : decision.outputs) decision.contiguous.push_back(is_contiguous(form));
+}
+
+void plan_moves(const Call& call, Decision& decision) {
+  for (size_t i = 0; i < decision.in.size(); ++i) {
+    auto& form = decision.inputs[i];
+    auto& steps = decision.plans.emplace_back();
+    auto* now = call.operands[i].layout;
+    bool number = !decision.in[i] && form.defined;
+    decision.seen_in.push_back(number ? Layout::replicated(call.mesh) : decision.in[i]);
+    if (!decision.in[i] || decision.in[i] == now) continue;
+    steps = plan(now, decision.in[i], form.sizes, c10::elementSize(form.dtype));
+    decision.any_moves = true;
+  }
+}
+
+// What size arguments become on each rank.
+void find_local_sizes(const Call& call, Decision& decision) {
+  auto& op = call.op;
+  if (!decision.known_outputs || op.size_args.empty()) return;
+  // A gradient that nobody asks for has no form; the one that comes in has the same.
+  bool asked = decision.outputs[0].defined;
+  auto& form = asked ? decision.outputs[0] : decision.inputs[0];
+  auto* layout = asked ? decision.out[0] : decision.in[0];
+  for (auto& slot : call.mesh.slots()) {
+    auto shape = local_shape(*layout, form.sizes, slot.coordinate);
+    decision.local_shape.assign(shape.begin(), shape.end());
+    auto& sizes = decision.local_sizes.emplace_back();
+    for (auto arg : op.size_args) sizes.push_back(local_size(op.functional.schema().arguments()[arg], shape));
+  }
+}
+
+void find_local_strides(const Call& call, Decision& decision) {
+  if (!decision.known_outputs || call.mesh.slots().size() != 1) return;
+  for (size_t i = 0; i < decision.outputs.size(); ++i) {
+    auto& form = decision.outputs[i];
+    auto& strides = decision.local_strides.emplace_back();
+    if (!form.defined || decision.contiguous[i]) continue;
+    auto dense = at::infer_dense_strides(local_shape(*decision.out[i], form.sizes, call.mesh.slots()[0].coordinate), form.strides);
+    strides.assign(dense.begin(), dense.end());
+  }
+}
+
+// One slot, and nothing to do but call: see Note [The direct path].
+bool is_direct(const Call& call, const Decision& decision, const OpCall& seen) {
+  auto& op = call.op;
+  auto& slots = call.mesh.slots();
+  bool silent = decision.route == Route::row || (decision.route == Route::fallback && op.rule && op.rule->asks_for_all);
+  if (!silent || slots.size() != 1 || !decision.known_outputs || op.is_random || op.is_out) return false;
+  if (decision.scales_pending || !decision.copied.empty() || !decision.agreeing.empty()) return false;
+  bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
+  if (is_view && decision.any_moves) return false;
+  bool needs_local = op.rule && op.rule->local.run && !op.rule->local.only_if_strided;
+  if (!needs_local || !op.rule->local.plain_does) return !needs_local;
+  return op.rule->local.plain_does(seen, decision.seen_in, decision.out, slots[0]);
+}
+
+}  // namespace
+
+std::shared_ptr<const Decision> decide(const Call& call, Lowering lowering) {
   auto decision = std::make_shared<Decision>();
   auto& op = call.op;
   for (auto& operand : call.operands) {
     if (operand.arg < static_cast<int>(op.functional_args)) decision->inputs.push_back(form_of(operand.tensor));
   }
-  auto& plain = op.is_out ? op.functional : op.handle;
-  auto forms = forms_or_error({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision->inputs}, op);
-  decision->known_outputs = forms.has_value();
-  if (forms) decision->outputs = std::move(*forms);
-  if (only_as_advised && (!op.rule || !forms)) return nullptr;
-  decision->fallback = (!op.rule || !decision->known_outputs) && !op.is_random;
-  if (decision->fallback && !(op.rule && op.rule->asks_for_all)) announce_fallback(call);
-  for (auto& form : decision->outputs) decision->contiguous.push_back(is_contiguous(form));
-  if (!choose_layouts(call, *decision, only_as_advised)) return nullptr;
-  for (size_t i = 0; i < decision->in.size(); ++i) {
-    auto& form = decision->inputs[i];
-    auto& steps = decision->plans.emplace_back();
-    if (!decision->in[i] || decision->in[i] == call.operands[i].body->layout) continue;
-    steps = plan(call.operands[i].body->layout, decision->in[i], form.sizes, c10::elementSize(form.dtype));
-    decision->any_moves = true;
+  find_forms(call, *decision);
+  choose_layouts(call, *decision, lowering != nullptr);
+  if (decision->route == Route::lowering) {
+    decision->lowering = std::move(lowering);
+    return decision;
   }
-  if (decision->known_outputs && !op.size_args.empty()) {
-    // A gradient that nobody asks for has no form; the one that comes in has the same.
-    bool asked = decision->outputs[0].defined;
-    auto& form = asked ? decision->outputs[0] : decision->inputs[0];
-    auto* layout = asked ? decision->out[0] : decision->in[0];
-    for (auto& slot : call.mesh.slots()) {
-      auto shape = local_shape(*layout, form.sizes, slot.coordinate);
-      decision->local_shape.assign(shape.begin(), shape.end());
-      auto& sizes = decision->local_sizes.emplace_back();
-      for (auto arg : op.size_args) sizes.push_back(local_size(op.functional.schema().arguments()[arg], shape));
-    }
-  }
-  if (decision->known_outputs && call.mesh.slots().size() == 1) {
-    for (size_t i = 0; i < decision->outputs.size(); ++i) {
-      auto& form = decision->outputs[i];
-      auto& strides = decision->local_strides.emplace_back();
-      if (!form.defined || decision->contiguous[i]) continue;
-      auto dense = at::infer_dense_strides(local_shape(*decision->out[i], form.sizes, call.mesh.slots()[0].coordinate), form.strides);
-      strides.assign(dense.begin(), dense.end());
-    }
-  }
-  for (size_t i = 0; i < decision->in.size(); ++i) {
-    bool number = !decision->in[i] && decision->inputs[i].defined;
-    decision->seen_in.push_back(number ? Layout::replicated(call.mesh) : decision->in[i]);
-  }
+  plan_moves(call, *decision);
+  find_local_sizes(call, *decision);
+  find_local_strides(call, *decision);
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
   if (decision->known_outputs && op.rule) decision->agreeing = agreeing_axes(*op.rule, seen, decision->seen_in, call.mesh);
-  bool is_view = !op.views_arg.empty() && op.views_arg[0] >= 0;
-  bool needs_local = op.rule && op.rule->local.run && !op.rule->local.only_if_strided;
-  if (needs_local && op.rule->local.plain_does && decision->known_outputs && call.mesh.slots().size() == 1) {
-    needs_local = !op.rule->local.plain_does(seen, decision->seen_in, decision->out, call.mesh.slots()[0]);
-  }
   decision->scales_pending = scales_pending(call, *decision);
-  decision->direct = !decision->scales_pending && call.mesh.slots().size() == 1 && decision->copied.empty() &&
-      !(is_view && decision->any_moves) &&
-                     decision->known_outputs && !op.is_random && !op.is_out && !needs_local &&
-                     decision->agreeing.empty() && !decision->joint;
+  decision->direct = is_direct(call, *decision, seen);
   decision->what = hash_of_call(call);
   return decision;
 }
 
-Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
+bool has_new_rule(const Op& op) {
+  if (op.rule) return false;
+  op.rule = rule_table().find(op.handle.operator_name());
+  return op.rule;
+}
+
+std::shared_ptr<const Decision> decided(const Op& op, c10::ArrayRef<c10::IValue> arguments, const CallKey* key, std::optional<Call>& call) {
+  has_new_rule(op);
+  auto lowering = lowering_for(op, arguments);
+  bool may_be_advised = lowering && op.rule && !op.is_random && is_guided();
+  std::shared_ptr<const Decision> fresh;
+  if (lowering && !may_be_advised) {
+    auto lowered = std::make_shared<Decision>();
+    lowered->route = Route::lowering;
+    lowered->lowering = std::move(lowering);
+    fresh = std::move(lowered);
+  } else if (lowering) {
+    call.emplace(look_at_call(op, arguments));
+    fresh = decide(*call, std::move(lowering));
+    if (fresh->route != Route::lowering) admit_operands(*call);
+  } else {
+    call.emplace(read_call(op, arguments));
+    fresh = decide(*call);
+  }
+  if (key && !fresh->unsettled) op.cache.insert(*key, fresh);
+  return fresh;
+}
+
+Lowering lowering_for(const Op& op, c10::ArrayRef<c10::IValue> args) {
   if (!op.planner) return {};
   std::vector<const Layout*> layouts;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) {
     layouts.push_back(is_dtensor(tensor) ? body_of(tensor).layout : nullptr);
   });
-  return way_for(op, args, layouts);
+  return lowering_for(op, args, layouts);
 }
 
-Way way_for(const Op& op, c10::ArrayRef<c10::IValue> args, const std::vector<const Layout*>& layouts) {
+Lowering lowering_for(const Op& op, c10::ArrayRef<c10::IValue> args, const std::vector<const Layout*>& layouts) {
   if (!op.planner) return {};
   std::vector<c10::IValue> without_tensors(args.begin(), args.end());
   std::vector<TensorForm> inputs;

@@ -1,14 +1,12 @@
 #include "intarsia/dispatch/fan_out_register.h"
 
-#include <set>
-
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
-#include "intarsia/core/foreign.h"
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/dispatch/fan_out_autograd.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
@@ -17,19 +15,6 @@ constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse2;
 
 // A backend without kernels of its own, so that its autograd key has LibTorch's general ones.
 constexpr auto kUsualAutogradKey = c10::DispatchKey::AutogradVE;
-
-// These are about the handle and its history, not about values.
-bool is_about_the_handle(const std::string& name) {
-  static const std::set<std::string> names = {"detach", "detach_", "requires_grad_", "set_data", "data", "is_leaf",
-                                              "output_nr", "_version", "retain_grad", "retains_grad", "_backward",
-                                              "_fw_primal", "_make_dual", "_unpack_dual",
-                                              "_has_compatible_shallow_copy_type"};
-  return names.count(name) > 0;
-}
-
-bool copies_into_any(const at::Tensor& self, const at::Tensor& from) {
-  return foreign_kind(self).empty() && foreign_kind(from).empty();
-}
 
 }  // namespace
 
@@ -47,7 +32,7 @@ void register_per_rank() {
     bool on_cpu = composite && op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
     if (on_cpu) composite = false;
     bool usual = composite || differentiable;
-    bool by_rank = usual && !is_about_the_handle(name.name.substr(6));
+    bool by_rank = usual && !rule_table().traits_of(name).about_the_handle;
     auto text = c10::toString(name).substr(6);
     if (!composite || by_rank) aten->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
     if (!by_rank) continue;
@@ -55,7 +40,7 @@ void register_per_rank() {
     auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(key), composite);
     autograd->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
-  autograd->impl("_has_compatible_shallow_copy_type", copies_into_any);
+  rule_table().register_per_rank_kernels(*autograd);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kPerRankKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fan_out>());
   static auto* others_autograd = new torch::Library(torch::Library::IMPL, "_", kAutogradKey, __FILE__, __LINE__);

@@ -1,7 +1,7 @@
 #include "intarsia/dispatch/fan_out_write.h"
 
+#include <algorithm>
 #include <mutex>
-#include <set>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
@@ -11,13 +11,12 @@
 
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
 
 using Impl = c10::intrusive_ptr<c10::TensorImpl>;
-
-constexpr size_t kRunningMean = 3, kRunningVariance = 4, kUsesInput = 5;  // arguments of batch norm and instance norm
 
 // Plain leaves with per-rank gradients, by their memory.
 class Leaves {
@@ -112,19 +111,43 @@ struct PlainTargets::Target {
   }
 };
 
-bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
-  auto& name = op.schema().name();
-  static const std::set<std::string> norms = {"aten::batch_norm", "aten::_batch_norm_impl_index", "aten::native_batch_norm",
-                                              "aten::instance_norm"};
-  return name.size() > 15 && norms.count(name) && args[kUsesInput].toBool();
+using Writers = std::unordered_map<const c10::FunctionSchema*, const UnannouncedWrites*>;
+
+// By schema: every op on tensors per rank is looked up here.
+const Writers& unannounced_writers() {
+  static const auto* writers = [] {
+    auto* found = new Writers;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (auto& name : dispatcher.getAllOpNames()) {
+      auto& writes = rule_table().traits_of(name).writes;
+      auto op = writes ? dispatcher.findSchema(name) : std::nullopt;
+      if (op) found->emplace(&op->schema(), &*writes);
+    }
+    return found;
+  }();
+  return *writers;
 }
+
+const UnannouncedWrites* unannounced_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+  auto found = unannounced_writers().find(&op.schema());
+  if (found == unannounced_writers().end()) return nullptr;
+  auto flag = op.schema().argumentIndexWithName(found->second->flag);
+  return flag && args[*flag].toBool() ? found->second : nullptr;
+}
+
+bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) { return unannounced_writes(op, args); }
 
 PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, size_t slots) {
   at::AutoDispatchBelowADInplaceOrView guard;
-  bool unannounced = writes_unannounced(op, args);
+  auto* unannounced = unannounced_writes(op, args);
+  auto is_unannounced = [&](const c10::Argument& argument) {
+    if (!unannounced) return false;
+    auto& names = unannounced->arguments;
+    return std::find(names.begin(), names.end(), argument.name()) != names.end();
+  };
   for (size_t i = 0; i < args.size(); ++i) {
-    auto* alias = op.schema().arguments()[i].alias_info();
-    bool is_written = (alias && alias->isWrite()) || (unannounced && (i == kRunningMean || i == kRunningVariance));
+    auto& argument = op.schema().arguments()[i];
+    bool is_written = (argument.alias_info() && argument.alias_info()->isWrite()) || is_unannounced(argument);
     if (!is_written) continue;
     for (auto& tensor : tensors_in(args[i])) {
       if (tensor.defined() && !is_per_rank(tensor)) add(c10::toString(op.operator_name()), args, tensor, slots);

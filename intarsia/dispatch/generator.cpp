@@ -1,6 +1,6 @@
 #include "intarsia/dispatch/generator.h"
 
-#include <set>
+#include <algorithm>
 
 #include <ATen/ATen.h>
 
@@ -36,12 +36,9 @@ AgreedDraw::~AgreedDraw() {
 }
 
 bool only_written(const Call& call, const Decision& decision, size_t i) {
-  static const std::set<std::string> ops = {"aten::bernoulli_", "aten::uniform_",   "aten::normal_", "aten::random_",
-                                            "aten::cauchy_",    "aten::geometric_", "aten::exponential_",
-                                            "aten::log_normal_"};
   auto& copied = decision.copied;
-  return call.op.is_random && call.operands[i].arg == 0 && std::find(copied.begin(), copied.end(), i) != copied.end() &&
-         ops.count(call.op.handle.operator_name().name);
+  return call.op.is_random && call.op.traits->overwrites_at_random && call.operands[i].arg == 0 &&
+         std::find(copied.begin(), copied.end(), i) != copied.end();
 }
 
 void share_random_results(const Call& call, const Decision& decision, c10::SmallVector<Shards, 4>& inputs,

@@ -20,21 +20,15 @@ bool is_list_of_tensors(const c10::TypePtr& type) {
   return (optional ? optional->getElementType() : element)->kind() == c10::TypeKind::TensorType;
 }
 
-// Numbers on which it depends what is pending of a result: the order of a norm, and the range of a histogram.
-bool steers(const c10::FunctionSchema& schema, const c10::Argument& argument) {
-  auto& name = argument.name();
-  return (schema.name() == "aten::linalg_vector_norm" && name == "ord") ||
-         (schema.name() == "aten::histc" && (name == "min" || name == "max"));
-}
-
-ArgKind kind_of(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+ArgKind kind_of(const Traits& traits, const c10::Argument& argument) {
   auto type = argument.type();
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
   if (is_list_of_tensors(type)) return ArgKind::tensor_list;
-  // Numbers steer values, not layouts: learning rates change in every step and must not fill the cache.
+  // Numbers steer values, not layouts, but for a few: learning rates change in every step and must not fill the cache.
   auto kind = type->kind();
-  if (steers(schema, argument)) return ArgKind::value;
+  auto& steering = traits.steered_by;
+  if (std::find(steering.begin(), steering.end(), argument.name()) != steering.end()) return ArgKind::value;
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
 }
 
@@ -60,13 +54,14 @@ Op::Op(const c10::OperatorHandle& handle)
   auto& schema = handle.schema();
   auto& table = rule_table();
   rule = table.find(handle.operator_name());
+  traits = &table.traits_of(handle.operator_name());
   planner = table.find_planner(handle.operator_name());
-  way = table.find_way(handle.operator_name());
+  always = table.find_lowering(handle.operator_name());
   // Attention on CPU carries the tag for its dropout, which its kernel refuses.
   is_random = handle.hasTag(at::Tag::nondeterministic_seeded) && !(rule && !rule->draws);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     auto& argument = schema.arguments()[i];
-    kinds.push_back(kind_of(schema, argument));
+    kinds.push_back(kind_of(*traits, argument));
     if (argument.alias_info() && argument.alias_info()->isWrite()) written.push_back(i);
   }
   for (auto& result : schema.returns()) {
@@ -86,8 +81,8 @@ Op::Op(const c10::OperatorHandle& handle)
   functional_args = is_out ? written[0] : schema.arguments().size();
   auto& base = functional.operator_name().name;
   hash = hash_text(1, base.c_str());
-  keeps_value = base == "aten::detach" || base == "aten::alias" || base == "aten::clone" || base == "aten::copy";
-  keeps_note = name == "aten::clone" || name == "aten::_to_copy";
+  keeps_value = table.traits_of(functional.operator_name()).keeps_value;
+  keeps_note = traits->keeps_note && !is_out;
   changes_form = handle.hasTag(at::Tag::inplace_view);
   may_be_direct = !changes_form && !is_out && !is_random && written.size() <= 1 && !schema.returns().empty() &&
                   std::count(kinds.begin(), kinds.end(), ArgKind::tensor_list) == 0;

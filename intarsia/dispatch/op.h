@@ -20,8 +20,9 @@ struct Op {
   c10::OperatorHandle handle;
   std::string name;                // aten::add.Tensor
   mutable const Rule* rule = nullptr;  // looked for again as long as there is none
-  const Planner* planner = nullptr;  // see Note [Ways]
-  const Way* way = nullptr;          // the same, where nothing has to be decided
+  const Traits* traits = nullptr;
+  const Planner* planner = nullptr;  // see Note [Lowerings]
+  const Always* always = nullptr;    // the same, where nothing has to be decided
   c10::OperatorHandle functional;  // the op that the rule is written for; the op itself if it is no variant
   std::vector<ArgKind> kinds;      // per argument
   std::vector<int> written;        // arguments that are written: self of an in-place op, out of an out= op

@@ -38,10 +38,11 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   target.written();
 }
 
-// resize_as_ of an empty plain tensor, as LibTorch's own modules prepare their results: it becomes a distributed one.
+// An empty plain tensor takes the form of the distributed one beside it, as LibTorch's own modules prepare their results: it becomes a
+// distributed one.
 void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& stack) {
   auto count = op.kinds.size();
-  TORCH_CHECK_NOT_IMPLEMENTED(op.handle.operator_name().name == "aten::resize_as_" && self.numel() == 0, "[", op.name,
+  TORCH_CHECK_NOT_IMPLEMENTED(op.traits->forms_empty && self.numel() == 0, "[", op.name,
                               "] a plain tensor of shape ", self.sizes(), " cannot take the form of a distributed one. ",
                               "Make a new one with at::empty_like.");
   auto fresh = at::empty_like(stack[stack.size() - count + 1].toTensor());
@@ -53,10 +54,7 @@ void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& 
 }  // namespace
 
 void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(op.handle.operator_name().name != "aten::set_", "[", op.name, "] gives a tensor the memory of ",
-                              "another, and a distributed tensor has none of its own. Use copy_ or set_data. To load a module, as ",
-                              "torch::load does by this op, use checkpoint::load; or load a plain one and call ",
-                              "load_full_state_dict(module, full_state_dict(plain)).");
+  TORCH_CHECK_NOT_IMPLEMENTED(op.traits->refused.empty(), "[", op.name, "] ", op.traits->refused);
   TORCH_CHECK_NOT_IMPLEMENTED(op.functional.operator_name() != op.handle.operator_name(), "[", op.name,
                               "] changes the form of a tensor in place, which a distributed tensor cannot do. ",
                               "Use an op that returns a new tensor.");

@@ -7,11 +7,8 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
-#include "intarsia/core/foreign.h"
-#include "intarsia/dispatch/alike.h"
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/dispatch/run.h"
-#include "intarsia/dispatch/typed.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/interpose.h"
 
@@ -52,15 +49,6 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit
   run_op(*op, *stack);
 }
 
-// set_data may turn a plain parameter into a distributed one and back. It asks here first, so this is where a new
-// distributed value takes over the note of the old one.
-bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
-  if (is_dtensor(self) && is_dtensor(from) && body_of(self).note && !body_of(from).note) {
-    attach_note(from, body_of(self).note);
-  }
-  return foreign_kind(self).empty() && foreign_kind(from).empty();
-}
-
 // A quantized tensor and a distributed one together have a key of their own. LibTorch's kernels for it read memory.
 void refuse_quantized(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[", op.operator_name(), "] a quantized tensor meets a distributed one. ",
@@ -82,12 +70,10 @@ void register_quantized() {
 // own (silu_backward) are taken over if there is a rule, and so are those that stay whole. foreach ops without a pass over
 // the shards (see ops/lists/foreach.cpp) decompose into the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
-  auto& name = handle.operator_name().name;
   auto overload = c10::toString(handle.operator_name());
   auto& table = rule_table();
-  if (name == "aten::detach" || has_alike_kernel(overload) || has_typed_kernel(overload)) return false;
-  if (table.is_composite(overload)) return false;
-  if (name.rfind("aten::_foreach", 0) == 0) return table.has_way(overload);
+  if (table.has_kernel(overload) || table.is_composite(overload)) return false;
+  if (is_foreach(handle.operator_name())) return table.has_lowering(overload);
   if (table.stays_whole(handle.operator_name())) return true;
   if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && table.find(handle.operator_name());
@@ -96,7 +82,7 @@ bool takes_over(const c10::OperatorHandle& handle) {
 // A composite op that decomposes by itself.
 bool is_left_alone(const c10::OperatorHandle& handle) {
   auto overload = c10::toString(handle.operator_name());
-  return !takes_over(handle) && !rule_table().brings_kernel(overload) && !has_alike_kernel(overload) && !has_typed_kernel(overload);
+  return !takes_over(handle) && !rule_table().brings_kernel(overload);
 }
 
 torch::CppFunction kernel_for(const c10::OperatorHandle& handle) {
@@ -118,7 +104,6 @@ void register_dispatch() {
     auto handle = rule_table().rules().count(c10::toString(name)) ? dispatcher.findSchema(name) : std::nullopt;
     if (handle) register_ruled(*handle);
   }
-  aten->impl("detach", another_handle);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
@@ -129,12 +114,9 @@ void register_dispatch() {
   notes->fallback(torch::CppFunction::makeFallthrough());
   static auto* autograd =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
-  autograd->impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-  register_alike(*aten);
-  register_typed(*aten);
   rule_table().register_kernels(*aten, *autograd);
   register_composites(*aten, *autograd, is_left_alone);
-  register_from_nothing();
+  register_factories();
   register_quantized();
   take_along_interposed();
 }

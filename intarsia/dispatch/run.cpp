@@ -17,24 +17,14 @@
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/redistribute/run.h"
+#include "intarsia/rules/advised.h"
 #include "intarsia/tensor/strides.h"
 
 namespace intarsia {
 namespace {
 
 using Stack = std::vector<c10::IValue>;
-
-std::shared_ptr<const Decision> decided(const Call& call, const CallKey* key, bool only_as_advised = false) {
-  if (!call.op.rule) call.op.rule = rule_table().find(call.op.handle.operator_name());
-  auto fresh = decide(call, only_as_advised);
-  if (!fresh) return fresh;
-  // Fallbacks are announced again, for the trace.
-  bool is_kept = !fresh->unsettled && (!fresh->fallback || (call.op.rule && call.op.rule->asks_for_all));
-  if (key && is_kept) call.op.cache.insert(*key, fresh);
-  return fresh;
-}
 
 // The inputs in the layouts that were chosen.
 Inputs redistribute_inputs(const Call& call, const Decision& decision) {
@@ -153,7 +143,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
   return results;
 }
 
-// All hosted ranks together, by Rule::along.
+// All hosted ranks together, by Rule::joint.
 std::vector<Stack> call_jointly(const Call& call, const Decision& decision, Inputs& inputs) {
   auto& op = call.op;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
@@ -161,7 +151,7 @@ std::vector<Stack> call_jointly(const Call& call, const Decision& decision, Inpu
   inputs.clear();
   joint.outputs.resize(decision.outputs.size());
   CauseScope cause(op.name.c_str(), true);
-  op.rule->along.run(joint);
+  op.rule->joint.run(joint);
   std::vector<Stack> results(joint.slots());
   for (size_t slot = 0; slot < results.size(); ++slot) {
     for (size_t i = 0; i < decision.outputs.size(); ++i) {
@@ -224,8 +214,8 @@ void write_back(const Call& call, const Decision& decision, const Inputs& inputs
     auto sizes = operand.tensor.sizes();
     auto returned = std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
     auto* from = returned < static_cast<int64_t>(decision.out.size()) ? decision.out[returned] : decision.in[i];
-    auto way = plan(from, operand.body->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
-    auto cut = run(way, inputs[i], sizes);
+    auto back = plan(from, operand.body->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
+    auto cut = run(back, inputs[i], sizes);
     auto& targets = operand.body->shards();
     write_once(targets, cut, [&](size_t slot) { targets[slot].copy_(cut[slot]); });
   }
@@ -307,66 +297,75 @@ bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
   return true;
 }
 
-void run_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
+void run_lowering(const Op& op, const Lowering& lowering, Stack& arguments, Stack& stack) {
   CauseScope cause(op.name.c_str(), true);
-  way(arguments);
+  lowering(arguments);
   for (auto& value : arguments) stack.push_back(std::move(value));
 }
 
-// A way that was taken because of how the arguments lie is made for our own choices.
-void run_own_way(const Op& op, const Way& way, Stack& arguments, Stack& stack) {
+// A lowering that was taken because of how the arguments lie is made for our own choices.
+void run_unguided(const Op& op, const Lowering& lowering, Stack& arguments, Stack& stack) {
   UnguidedScope own_choices;
-  run_way(op, way, arguments, stack);
+  run_lowering(op, lowering, arguments, stack);
 }
 
-// The way of a call; see docs/a_call.md.
-void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
-  c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
-  auto count = op.handle.schema().arguments().size();
-  if (op.is_out && !(op.planner && !is_guided()) && !op.way) return run_out_op(op, stack);
-  if (op.changes_form) return run_form_op(op, stack);
-  c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - count, count);
-  CallKey key;
-  bool decided_already = op.way && *op.way;
-  if (!decided_already && !found.key && make_key(op, given, key)) found = {&key, op.cache.find(key)};
-  if (may_be_direct && found.decision && found.decision->direct && run_directly(op, stack, *found.decision)) return;
+// Other ops in the place of this one, as with lists or distances: a guide is asked about each of them, unless it has a lowering of its own.
+void run_always(const Op& op, Stack& arguments, Stack& stack) {
+  if (op.always->if_advised && is_guided()) return run_unguided(op, op.always->if_advised, arguments, stack);
+  run_lowering(op, op.always->lowering, arguments, stack);
+}
 
-  Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
-  stack.erase(stack.end() - count, stack.end());
-  // Other ops in the place of this one, as with lists or distances: a guide is asked about each of them.
-  if (decided_already) return run_way(op, *op.way, arguments, stack);
-  if (found.decision && found.decision->way) return run_own_way(op, found.decision->way, arguments, stack);
-  // Whether a plain tensor becomes distributed depends on who sees its memory, which no key of a decision has.
-  bool may_be_plain = !found.decision || !op.written.empty();
-  if (may_be_plain && C10_UNLIKELY(is_plain_call(op, arguments))) return run_plain_call(op, arguments, stack);
-  if (!found.decision && op.planner && !op.is_random && is_guided()) found.decision = decided(read_call(op, arguments), found.key, true);
-  if (!found.decision) {
-    if (auto way = way_for(op, arguments)) {
-      auto decision = std::make_shared<Decision>();
-      decision->way = std::move(way);
-      if (found.key) op.cache.insert(*found.key, decision);
-      return run_own_way(op, decision->way, arguments, stack);
-    }
-  }
-  auto call = read_call(op, arguments);
-  auto decision = found.decision ? found.decision : decided(call, found.key);
-  if (C10_UNLIKELY(decision->unsettled || (decision->scales_pending && has_reduced_target(call)))) {
+void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found);
+
+// By rows, by Rule::joint or on whole tensors.
+void run_rows(const Op& op, Stack& arguments, Stack& stack, const Call& call, const Decision& decision) {
+  if (C10_UNLIKELY(decision.unsettled || (decision.scales_pending && has_reduced_target(call)))) {
     settle_written(call);  // now it is another call
     stack.insert(stack.end(), arguments.begin(), arguments.end());
     return run_unwatched(op, stack, false, {});
   }
+  if (decision.route == Route::fallback) announce_fallback(call);
   auto operands = origin_of_operands(call);
   OriginScope moves(operands);
-  auto inputs = redistribute_inputs(call, *decision);
-  auto results = decision->joint ? call_jointly(call, *decision, inputs) : call_on_all_slots(call, *decision, inputs);
-  write_back(call, *decision, inputs);
-  auto made = noted(call, *decision, operands);
+  auto inputs = redistribute_inputs(call, decision);
+  bool joint = decision.route == Route::joint;
+  auto results = joint ? call_jointly(call, decision, inputs) : call_on_all_slots(call, decision, inputs);
+  write_back(call, decision, inputs);
+  auto made = noted(call, decision, operands);
   for (auto& operand : call.operands) {
     bool written = std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
     if (written && operand.body) operand.body->written(made);
   }
-  wrap_results(call, *decision, results, stack);
+  wrap_results(call, decision, results, stack);
   mark_results(op, stack, made);
+}
+
+// How a call goes through dispatch; see docs/a_call.md.
+void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
+  c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
+  auto count = op.handle.schema().arguments().size();
+  bool always = op.always && op.always->lowering;
+  if (op.is_out && !(op.planner && !is_guided()) && !always) return run_out_op(op, stack);
+  if (op.changes_form) return run_form_op(op, stack);
+  c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - count, count);
+  CallKey key;
+  if (!always && !found.key && make_key(op, given, key)) found = {&key, op.cache.find(key)};
+  if (may_be_direct && found.decision && found.decision->direct && run_directly(op, stack, *found.decision)) return;
+
+  Stack arguments(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
+  stack.erase(stack.end() - count, stack.end());
+  if (always) return run_always(op, arguments, stack);
+  auto decision = found.decision;
+  if (decision && decision->route == Route::lowering) return run_unguided(op, decision->lowering, arguments, stack);
+  if (decision && decision->route == Route::fallback && has_new_rule(op)) decision = nullptr;
+  // Whether a plain tensor becomes distributed depends on who sees its memory, which no key of a decision has.
+  bool may_be_plain = !decision || !op.written.empty();
+  if (may_be_plain && C10_UNLIKELY(is_plain_call(op, arguments))) return run_plain_call(op, arguments, stack);
+  std::optional<Call> call;
+  if (!decision) decision = decided(op, arguments, found.key, call);
+  if (decision->route == Route::lowering) return run_unguided(op, decision->lowering, arguments, stack);
+  if (!call) call.emplace(read_call(op, arguments));
+  run_rows(op, arguments, stack, *call, *decision);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// The way of a call through dispatch: key, decision, move, call, wrap.
+// Runs a call: key, decision, move, call, wrap.
 
 #include <optional>
 #include <vector>

@@ -27,8 +27,8 @@ Stack known_results(const Decision& decision, const Slot& slot) {
   return results;
 }
 
-// Which attention kernel serves a call depends on forms only, but the answer for meta tensors is not that for others.
-void choose_attention(const c10::OperatorHandle& op, Stack& stack) {
+// The answer of an op with Traits::answers_by_form, asked with tensors that have memory.
+void answer_by_form(const c10::OperatorHandle& op, Stack& stack) {
   for (auto& value : stack) {
     if (!value.isTensor()) continue;
     auto tensor = value.toTensor();
@@ -36,8 +36,6 @@ void choose_attention(const c10::OperatorHandle& op, Stack& stack) {
   }
   op.callBoxed(stack);
 }
-
-constexpr auto kChooseAttention = "aten::_fused_sdp_choice";
 
 // A plain tensor as a distributed one on a world of one rank, whose rules know the results of many more ops.
 at::Tensor alone(const at::Tensor& tensor) {
@@ -75,17 +73,17 @@ bool written_arguments(const c10::FunctionSchema& schema, Stack& stack) {
 }  // namespace
 
 bool run_without_data(const Call& call, const Decision& decision, std::vector<Stack>& results) {
-  bool choice = call.op.name == kChooseAttention;
-  if (!choice && !is_known(call, decision)) return false;
+  bool by_form = call.op.traits->answers_by_form;
+  if (!by_form && !is_known(call, decision)) return false;
   for (auto& slot : call.mesh.slots()) {
-    if (!choice) results.push_back(known_results(decision, slot));
-    if (choice) choose_attention(call.op.handle, results.emplace_back(call.args.begin(), call.args.end()));
+    if (!by_form) results.push_back(known_results(decision, slot));
+    if (by_form) answer_by_form(call.op.handle, results.emplace_back(call.args.begin(), call.args.end()));
   }
   return true;
 }
 
 void call_without_data(const c10::OperatorHandle& op, Stack& stack) {
-  if (op.operator_name().name == kChooseAttention) return choose_attention(op, stack);
+  if (rule_table().traits_of(op.operator_name()).answers_by_form) return answer_by_form(op, stack);
   auto kept = stack;
   try {
     op.callBoxed(stack);

@@ -48,10 +48,10 @@ BornSharded::BornSharded(const DeviceMesh& mesh, ParallelPlan plan) : BornSharde
 BornSharded::BornSharded(const DeviceMesh& mesh, ByName plan) : BornSharded(mesh, Plan(std::move(plan)), 0) {}
 
 BornSharded::BornSharded(const DeviceMesh& mesh, Plan plan, int)
-    : birthplace_{mesh, [mesh](at::IntArrayRef sizes) { return shared_by_all(mesh, sizes); }}, plan_(std::move(plan)) {
+    : place_{mesh, [mesh](at::IntArrayRef sizes) { return shared_by_all(mesh, sizes); }}, plan_(std::move(plan)) {
   start();
   random_.emplace(mesh);
-  scope_.emplace(birthplace_);
+  scope_.emplace(place_);
 }
 
 void BornSharded::finish(ModuleRef given) {
@@ -60,8 +60,8 @@ void BornSharded::finish(ModuleRef given) {
   scope_.reset();
   random_.reset();
   at::NoGradGuard no_grad;
-  std::visit(overloaded{[](std::monostate) {}, [&](const ParallelPlan& plan) { lay_out_by_styles(module, birthplace_.mesh, plan); },
-                        [&](const ByName& plan) { lay_out_by_name(module, birthplace_.mesh, plan); }},
+  std::visit(overloaded{[](std::monostate) {}, [&](const ParallelPlan& plan) { lay_out_by_styles(module, place_.mesh, plan); },
+                        [&](const ByName& plan) { lay_out_by_name(module, place_.mesh, plan); }},
              plan_);
 }
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <variant>
 
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/parallelize_module.h"
 
@@ -45,10 +45,10 @@ class BornSharded {
   using Plan = std::variant<std::monostate, ParallelPlan, ByName>;
   BornSharded(const DeviceMesh& mesh, Plan plan, int);
 
-  Birthplace birthplace_;
+  FactoryLayout place_;
   Plan plan_;
   std::optional<RandomScope> random_;
-  std::optional<FromNothingScope> scope_;
+  std::optional<FactoryScope> scope_;
 };
 
 }  // namespace intarsia

@@ -7,7 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/tensor/dtensor.h"
 
@@ -55,20 +55,20 @@ std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
       intarsia::next_definition<Forward>(intarsia::symbols::kMultiheadAttention);
   auto given = intarsia::given({query, key, value, key_padding_mask, attn_mask});
   for (auto& parameter : parameters()) given.see(parameter);
-  intarsia::FromNothingScope scope(given);
+  intarsia::FactoryScope scope(given);
   return next(this, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights);
 }
 
 // Draws a matrix and takes it apart.
 at::Tensor torch::nn::init::orthogonal_(at::Tensor tensor, double gain) {
   static const auto next = intarsia::next_definition<decltype(&orthogonal_)>(intarsia::symbols::kOrthogonal);
-  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  intarsia::FactoryScope scope(intarsia::given({tensor}));
   return next(tensor, gain);
 }
 
 // Draws the places of its zeros.
 at::Tensor torch::nn::init::sparse_(at::Tensor tensor, double sparsity, double std) {
   static const auto next = intarsia::next_definition<decltype(&sparse_)>(intarsia::symbols::kSparse);
-  intarsia::FromNothingScope scope(intarsia::given({tensor}));
+  intarsia::FactoryScope scope(intarsia::given({tensor}));
   return next(tensor, sparsity, std);
 }

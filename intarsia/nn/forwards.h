@@ -13,7 +13,7 @@ namespace intarsia {
 // counts the first channel too often); ours says so for a distributed input and calls LibTorch's for others.
 
 // MultiheadAttention, orthogonal_ and sparse_ make tensors from nothing: ours open the scope for that, see
-// Note [Tensors made from nothing], and call LibTorch's.
+// Note [Factories], and call LibTorch's.
 
 // Whether they do. False where LibTorch comes before this library in the search for symbols.
 bool linear_is_ours();

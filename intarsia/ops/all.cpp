@@ -77,6 +77,9 @@ void add_all_ops(RuleTable& t) {
   add_fused(t);
   add_unscale(t);
 
+  add_handles(t);
+  add_inplace_fast_path(t);
+  add_unboxed_kernels(t);
   add_factories(t);
   add_fills(t);
   add_pending_fill(t);

@@ -83,6 +83,9 @@ void add_fused(RuleTable& table);
 void add_unscale(RuleTable& table);
 
 // in this folder
+void add_handles(RuleTable& table);
+void add_inplace_fast_path(RuleTable& table);
+void add_unboxed_kernels(RuleTable& table);
 void add_factories(RuleTable& table);
 void add_fills(RuleTable& table);
 void add_pending_fill(RuleTable& table);

@@ -95,9 +95,37 @@ Rule view_as_dtype() {
 // LibTorch's gives back the tensor itself and does not say so: two tensors of one memory that know of each other.
 at::Tensor lift(const at::Tensor& self) { return at::alias(self); }
 
+using MaybeGenerator = std::optional<at::Generator>;
+
+double number_of(const OpCall& call, const char* name, double otherwise) {
+  auto index = call.arg_index(name);
+  return index < 0 || call.args[index].isNone() ? otherwise : call.args[index].toScalar().toDouble();
+}
+
+void draw_uniform(at::Tensor& tensor, const OpCall&, const MaybeGenerator& generator) { tensor.uniform_(0, 1, generator); }
+
+// randn has no mean, normal has one.
+void draw_normal(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& generator) {
+  tensor.normal_(number_of(call, "mean", 0), number_of(call, "std", 1), generator);
+}
+
+void draw_whole(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& generator) {
+  tensor.random_(call.int_arg("low", 0), call.int_arg("high", 0), generator);
+}
+
+// How FactoryScope makes tensors, and what stays plain there.
+void add_scoped_factories(RuleTable& t) {
+  t.traits({"aten::empty", "aten::zeros", "aten::ones", "aten::full"}, [](Traits& traits) { traits.factory = Factory(); });
+  t.traits("aten::rand").factory = Factory{draw_uniform};
+  t.traits({"aten::randn", "aten::normal"}, [](Traits& traits) { traits.factory = Factory{draw_normal}; });
+  t.traits("aten::randint").factory = Factory{draw_whole, at::kLong};
+  t.traits({"aten::scalar_tensor", "aten::from_file", "aten::_efficientzerotensor"}, [](Traits& traits) { traits.makes_plain = true; });
+}
+
 }  // namespace
 
 void add_factories(RuleTable& t) {
+  add_scoped_factories(t);
   t.add({"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"}, like());
   t.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, fresh());
   t.add("aten::new_empty_strided", fresh_strided());

@@ -25,7 +25,7 @@ void fill_sum(Stack& stack) {
   stack = {self};
 }
 
-Way plan_fill(const CutCall& c) {
+Lowering plan_fill(const CutCall& c) {
   if (!c.has_partial(0)) return {};
   for (auto& placement : c.now[0]->placements()) {
     if (is_partial(placement) && placement != Placement(Partial())) return {};
@@ -35,6 +35,6 @@ Way plan_fill(const CutCall& c) {
 
 }  // namespace
 
-void add_fills(RuleTable& t) { t.along("aten::masked_fill_.Scalar", plan_fill); }
+void add_fills(RuleTable& t) { t.lower("aten::masked_fill_.Scalar", plan_fill); }
 
 }  // namespace intarsia

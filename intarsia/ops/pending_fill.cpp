@@ -17,7 +17,7 @@ bool fills_terms() {
   return pending_writes() == PendingWrites::error && torch::autograd::get_current_graph_task_id() < 0;
 }
 
-Way fill_pending(const CutCall& c) {
+Lowering fill_pending(const CutCall& c) {
   if (!c.has_partial(0)) return {};
   return [layout = c.now[0]](Stack& stack) {
     auto self = stack[0].toTensor();
@@ -35,6 +35,6 @@ Way fill_pending(const CutCall& c) {
 
 }  // namespace
 
-void add_pending_fill(RuleTable& t) { t.along("aten::fill_.Scalar", fill_pending); }
+void add_pending_fill(RuleTable& t) { t.lower("aten::fill_.Scalar", fill_pending); }
 
 }  // namespace intarsia

@@ -15,7 +15,7 @@ std::optional<at::Generator> generator_in(const c10::IValue& value) { return val
 bool has_values(const CutCall& c, size_t i) { return c.is_distributed(i) && !c.has_partial(i); }
 
 // bernoulli(self, generator), bernoulli.p(self, p, generator)
-Way bernoulli(const CutCall& c) {
+Lowering bernoulli(const CutCall& c) {
   if (!has_values(c, 0)) return {};
   return [](Stack& stack) {
     auto self = stack[0].toTensor();
@@ -26,7 +26,7 @@ Way bernoulli(const CutCall& c) {
 }
 
 // native_dropout(input, p, train)
-Way native_dropout(const CutCall& c) {
+Lowering native_dropout(const CutCall& c) {
   if (!has_values(c, 0) || !c.call.bool_arg("train", true) || c.input(0).numel() == 0) return {};
   return [](Stack& stack) {
     auto input = stack[0].toTensor();
@@ -42,7 +42,7 @@ void check_deviation(const at::Tensor& std) {
 }
 
 // normal(mean, std, generator): one of them a tensor, or both, of one shape.
-Way normal(const CutCall& c) {
+Lowering normal(const CutCall& c) {
   if (!has_values(c, 0)) return {};
   bool both = c.call.inputs.size() == 2;
   if (both && (!has_values(c, 1) || !c.on_one_mesh() || c.input(0).sizes != c.input(1).sizes)) return {};
@@ -105,7 +105,7 @@ void draw_without_replacement(Stack& stack, int64_t count) {
 }
 
 // multinomial(self, num_samples, replacement, generator)
-Way multinomial(const CutCall& c) {
+Lowering multinomial(const CutCall& c) {
   auto& self = c.input(0);
   auto count = c.call.int_arg("num_samples", 0);
   bool has_rows = (self.dim() == 1 || self.dim() == 2) && self.numel() > 0 && c10::isFloatingType(self.dtype);
@@ -122,11 +122,12 @@ Way multinomial(const CutCall& c) {
 }  // namespace
 
 void add_random_results(RuleTable& t) {
-  t.along("aten::bernoulli", bernoulli);
-  t.along("aten::bernoulli.p", bernoulli);
-  t.along("aten::native_dropout", native_dropout);
-  for (auto* op : {"aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor"}) t.along(op, normal);
-  t.along("aten::multinomial", multinomial);
+  t.lower("aten::bernoulli", bernoulli);
+  t.lower("aten::bernoulli.p", bernoulli);
+  t.lower("aten::native_dropout", native_dropout);
+  for (auto* op : {"aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor"}) t.lower(op, normal);
+  t.lower("aten::multinomial", multinomial);
+  t.hands_on({"aten::dropout"});
 }
 
 }  // namespace intarsia

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
 

@@ -134,7 +134,7 @@ void run_layer_backward(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 Planner on_one_mesh(void (*run)(const c10::OperatorHandle&, Stack&), const c10::OperatorHandle& op) {
-  return [=](const CutCall& c) -> Way {
+  return [=](const CutCall& c) -> Lowering {
     if (!c.is_distributed(kInput) || !c.is_distributed(kStates) || c.input(kInput).dim() != 3 ||
         !c.on_one_mesh()) return {};
     return [=](Stack& stack) { run(op, stack); };
@@ -145,8 +145,8 @@ Planner on_one_mesh(void (*run)(const c10::OperatorHandle&, Stack&), const c10::
 
 void add_recurrent_layer(RuleTable& t) {
   auto handle = [](const char* op) { return c10::Dispatcher::singleton().findSchemaOrThrow(op, ""); };
-  t.along("aten::mkldnn_rnn_layer", on_one_mesh(run_layer, handle("aten::mkldnn_rnn_layer")));
-  t.along("aten::mkldnn_rnn_layer_backward", on_one_mesh(run_layer_backward,
+  t.lower("aten::mkldnn_rnn_layer", on_one_mesh(run_layer, handle("aten::mkldnn_rnn_layer")));
+  t.lower("aten::mkldnn_rnn_layer_backward", on_one_mesh(run_layer_backward,
                                                          handle("aten::mkldnn_rnn_layer_backward")));
 }
 

@@ -8,7 +8,7 @@ namespace intarsia {
 namespace {
 
 // rrelu_with_noise(self, noise, lower, upper, training, generator) draws nothing outside of training.
-Way rrelu(const CutCall& c) {
+Lowering rrelu(const CutCall& c) {
   if (c.call.bool_arg("training", false)) return {};
   return [](Stack& stack) {
     auto slope = (stack[2].toScalar().toDouble() + stack[3].toScalar().toDouble()) / 2;
@@ -18,6 +18,6 @@ Way rrelu(const CutCall& c) {
 
 }  // namespace
 
-void add_rrelu(RuleTable& t) { t.along("aten::rrelu_with_noise", rrelu); }
+void add_rrelu(RuleTable& t) { t.lower("aten::rrelu_with_noise", rrelu); }
 
 }  // namespace intarsia

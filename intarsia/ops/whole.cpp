@@ -1,19 +1,18 @@
 // Ops that ask for all of their tensor by nature: they run on whole tensors, and nobody needs to be told.
 
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
 
-// Counts in given bins add up. Left to ourselves we bring the values together once; these rows are there for a guide.
+// Counts in given bins add up. Bringing the values together once serves better than a pending sum of counts, so that is for a guide.
 Rule histogram() {
   auto rule = on_whole_tensors();
   rule.rows = [](const OpCall& call) {
     Rows rows;
-    if (!is_guided() || call.arg("min").toScalar().toDouble() >= call.arg("max").toScalar().toDouble()) return rows;
-    for (int64_t dim = 0; dim < call.inputs[0].dim(); ++dim) rows.push_back({{S(dim)}, {P_sum}});
+    if (call.arg("min").toScalar().toDouble() >= call.arg("max").toScalar().toDouble()) return rows;
+    for (int64_t dim = 0; dim < call.inputs[0].dim(); ++dim) rows.push_back({{S(dim)}, {P_sum}, /*if_advised=*/true});
     return rows;
   };
   return rule;
@@ -37,6 +36,7 @@ void add_whole(RuleTable& t) {
                                     .with_dtypes([](const OpCall&) { return std::vector<c10::ScalarType>{at::kLong}; })
                                     .contiguous());
   t.add("aten::histc", histogram());
+  t.traits("aten::histc").steered_by = {"min", "max"};
 }
 
 }  // namespace intarsia

@@ -1,6 +1,7 @@
 #include "intarsia/propagate/choose.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "intarsia/core/more_reductions.h"
 #include "intarsia/core/pending.h"
@@ -20,14 +21,22 @@ struct PricedRow {
   double cost;
 };
 
-// All rows worth trying on one axis. Those of Rule::along come last.
+// All rows worth trying on one axis. Those of Rule::joint come last.
 struct AxisRows {
   Rows rows;
   size_t whole;  // the row all-Replicate
-  size_t along;  // the first of Rule::along
+  size_t joint;  // the first of Rule::joint
 
-  bool is_along(const Row* row) const { return static_cast<size_t>(row - rows.data()) >= along; }
+  bool is_joint(const Row* row) const { return static_cast<size_t>(row - rows.data()) >= joint; }
 };
+
+// The rows of the op's rule, those for a guide among them only where it is asked for.
+Rows rows_of(const Question& q, bool advised) {
+  if (!q.rule) return {};
+  auto rows = q.rule->rows(q.call);
+  if (!advised) std::erase_if(rows, [](auto& row) { return row.if_advised; });
+  return rows;
+}
 
 // A strided cut stays as a row has it.
 Placement with_split(const Placement& placement, int64_t split) {
@@ -60,13 +69,13 @@ bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
 }
 
 // The rule's rows, all-Replicate, for aligned rules strided forms, those of reductions that rules do not list, and rows along a cut that is there.
-AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& along, int64_t axis) {
+AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& joint, int64_t axis) {
   AxisRows result{base, base.size(), 0};
   result.rows.push_back(all_replicate(q));
   if (q.rule && q.rule->aligned) add_strided_rows(q, base, axis, result.rows);
   add_more_rows(q, base, axis, result.rows);
-  result.along = result.rows.size();
-  for (auto& row : along) {
+  result.joint = result.rows.size();
+  for (auto& row : joint) {
     if (follows_a_cut(q, row, axis)) result.rows.push_back(row);
   }
   return result;
@@ -174,12 +183,12 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
 }
 
 // What is plain lies with no rank alone, so rows that exchange parts do not know it.
-Rows along_rows(const Question& q) {
-  if (!q.rule || !q.rule->along.rows) return {};
+Rows joint_rows(const Question& q) {
+  if (!q.rule || !q.rule->joint.rows) return {};
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (q.call.inputs[i].defined && !q.now[i]) return {};
   }
-  return q.rule->along.rows(q.call);
+  return q.rule->joint.rows(q.call);
 }
 
 // Whether a row is what the guide advises on an axis.
@@ -203,36 +212,6 @@ std::optional<Placement> advised_mask(const Advice& advice, int64_t axis) {
   return std::nullopt;
 }
 
-// The first choice that moves nothing, which is also the first of all `choices`. Most calls have one, and finding it is
-// cheap.
-std::optional<Choice> free_choice(const Question& q) {
-  if (!q.rule) return std::nullopt;
-  auto rows = q.rule->rows(q.call);
-  rows.push_back(all_replicate(q));
-  auto ordinary = rows.size();
-  for (auto& row : along_rows(q)) rows.push_back(std::move(row));
-  bool along = false;
-  std::vector<const Row*> picked;
-  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
-    auto found = std::find_if(rows.begin(), rows.end(), [&](auto& row) {
-      if (static_cast<size_t>(&row - rows.data()) >= ordinary && !follows_a_cut(q, row, axis)) return false;
-      for (size_t i = 0; i < q.now.size(); ++i) {
-        if (q.now[i] && q.now[i]->placements()[axis] != row.in[i]) return false;
-      }
-      return applicable(q, row, axis) && novelty_cost(q, row, axis) == 0;
-    });
-    if (found == rows.end()) return std::nullopt;
-    picked.push_back(&*found);
-    along = along || static_cast<size_t>(found - rows.begin()) >= ordinary;
-  }
-  InputCosts input_cost(q);
-  auto choice = assemble(q, picked, input_cost);
-  choice.along = along;
-  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
-}
-
-}  // namespace
-
 // Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
 // is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any more.
 bool is_legal(const Question& q, const Choice& choice) {
@@ -244,7 +223,36 @@ bool is_legal(const Question& q, const Choice& choice) {
   return q.rule->legal(q.call, first, *choice.out[0]);
 }
 
-namespace {
+std::optional<Choice> legal(const Question& q, Choice choice) {
+  return is_legal(q, choice) ? std::optional(std::move(choice)) : std::nullopt;
+}
+
+// The first choice of rows that moves nothing.
+std::optional<Choice> free_choice(const Question& q) {
+  if (!q.rule) return std::nullopt;
+  auto rows = rows_of(q, false);
+  rows.push_back(all_replicate(q));
+  auto ordinary = rows.size();
+  for (auto& row : joint_rows(q)) rows.push_back(std::move(row));
+  bool joint = false;
+  std::vector<const Row*> picked;
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
+    auto found = std::find_if(rows.begin(), rows.end(), [&](auto& row) {
+      if (static_cast<size_t>(&row - rows.data()) >= ordinary && !follows_a_cut(q, row, axis)) return false;
+      for (size_t i = 0; i < q.now.size(); ++i) {
+        if (q.now[i] && q.now[i]->placements()[axis] != row.in[i]) return false;
+      }
+      return applicable(q, row, axis) && novelty_cost(q, row, axis) == 0;
+    });
+    if (found == rows.end()) return std::nullopt;
+    picked.push_back(&*found);
+    joint = joint || static_cast<size_t>(found - rows.begin()) >= ordinary;
+  }
+  InputCosts input_cost(q);
+  auto choice = assemble(q, picked, input_cost);
+  if (joint) choice.route = Route::joint;
+  return legal(q, std::move(choice));
+}
 
 // A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it
 // is said, not by rows. None where that is not so.
@@ -258,17 +266,15 @@ std::optional<Choice> choose_view(const Question& q, const Placements& in, const
   Choice choice;
   choice.in.push_back(Layout::get(q.mesh, in));
   choice.out.push_back(Layout::get(q.mesh, out));
-  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
+  return legal(q, std::move(choice));
 }
 
 bool is_view_in_order(const Question& q) {
   return q.rule && q.rule->keeps_order && q.now.size() == 1 && q.now[0] && q.written < 0;
 }
 
-// What is chosen without comparing prices, because nothing moves: ordinary rows, or a view as it stands. None if there
-// is no such choice.
-std::optional<Choice> unpriced_choice(const Question& q) {
-  if (auto free = free_choice(q)) return free;
+// A view that moves nothing, whatever its rows say.
+std::optional<Choice> view_in_place(const Question& q) {
   if (!is_view_in_order(q)) return std::nullopt;
   auto& now = *q.now[0];
   auto out = viewed_in_place(q.call, now);
@@ -277,12 +283,11 @@ std::optional<Choice> unpriced_choice(const Question& q) {
 
 // All combinations of the best rows of each axis.
 std::vector<Choice> priced_choices(const Question& q) {
-  Rows base, along = along_rows(q);
-  if (q.rule) base = q.rule->rows(q.call);
+  auto base = rows_of(q, false), joint = joint_rows(q);
   std::vector<AxisRows> rows;
   std::vector<std::vector<PricedRow>> priced;
   InputCosts input_cost(q);
-  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, along, axis));
+  for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) rows.push_back(rows_for_axis(q, base, joint, axis));
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto& best = priced.emplace_back(price(q, rows[axis].rows, axis, input_cost));
     if (best.empty()) return {};
@@ -300,7 +305,12 @@ std::vector<Choice> priced_choices(const Question& q) {
     std::vector<const Row*> picked;
     for (size_t axis = 0; axis < at.size(); ++axis) picked.push_back(priced[axis][at[axis]].row);
     all.push_back(assemble(q, picked, input_cost));
-    for (size_t axis = 0; axis < at.size(); ++axis) all.back().along |= rows[axis].is_along(picked[axis]);
+    auto& choice = all.back();
+    choice.legal = is_legal(q, choice);
+    if (!q.rule) choice.route = Route::fallback;
+    for (size_t axis = 0; axis < at.size(); ++axis) {
+      if (rows[axis].is_joint(picked[axis])) choice.route = Route::joint;
+    }
     size_t axis = at.size();
     while (axis > 0 && ++at[axis - 1] == priced[axis - 1].size()) at[--axis] = 0;
     if (axis == 0) break;
@@ -309,57 +319,72 @@ std::vector<Choice> priced_choices(const Question& q) {
   return all;
 }
 
-}  // namespace
-
-std::optional<Choice> choose_as_advised(const Question& q) {
-  if (!is_guided()) return std::nullopt;
-  auto advice = advice_for(q);
-  if (!advice || !q.rule) return std::nullopt;
-  if (is_view_in_order(q) && advice->in[0] && advice->out[0]) {
-    if (auto choice = choose_view(q, *advice->in[0], *advice->out[0])) return choice;
+// What is advised, if the rows allow it.
+std::optional<Choice> advised_choice(const Question& q) {
+  if (!q.advice || !q.rule) return std::nullopt;
+  auto& advice = *q.advice;
+  if (is_view_in_order(q) && advice.in[0] && advice.out[0]) {
+    if (auto choice = choose_view(q, *advice.in[0], *advice.out[0])) return choice;
   }
-  auto base = q.rule->rows(q.call);
+  auto base = rows_of(q, true);
   std::vector<AxisRows> rows;
   std::vector<const Row*> picked;
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     rows.push_back(rows_for_axis(q, base, {}, axis));
-    if (auto mask = advised_mask(*advice, axis)) add_rows_that_mask(*mask, base, rows.back().rows);
+    if (auto mask = advised_mask(advice, axis)) add_rows_that_mask(*mask, base, rows.back().rows);
   }
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto& all = rows[axis].rows;
     auto found = std::find_if(all.begin(), all.end(),
-                              [&](auto& row) { return follows(q, row, *advice, axis) && applicable(q, row, axis); });
+                              [&](auto& row) { return follows(q, row, advice, axis) && applicable(q, row, axis); });
     if (found == all.end()) return std::nullopt;
     picked.push_back(&*found);
   }
   InputCosts input_cost(q);
-  auto choice = assemble(q, picked, input_cost);
-  return is_legal(q, choice) ? std::optional(choice) : std::nullopt;
+  return legal(q, assemble(q, picked, input_cost));
 }
 
-std::vector<Choice> choices(const Question& q) {
-  std::vector<Choice> first;
-  if (auto advised = choose_as_advised(q)) first.push_back(std::move(*advised));
-  if (auto unpriced = unpriced_choice(q)) first.push_back(std::move(*unpriced));
-  auto all = priced_choices(q);
-  for (auto choice = first.rbegin(); choice != first.rend(); ++choice) {
-    auto is_it = [&](auto& other) {
-      return other.in == choice->in && other.out == choice->out && other.along == choice->along;
-    };
-    std::erase_if(all, is_it);
-    all.insert(all.begin(), *choice);
-  }
-  return all;
+Choice lowered() {
+  Choice choice;
+  choice.route = Route::lowering;
+  return choice;
 }
 
-// The first legal one of `choices`; but the dear ones are not made if a cheaper one is found before.
-std::optional<Choice> choose(const Question& q) {
-  if (auto advised = choose_as_advised(q)) return advised;
-  if (auto unpriced = unpriced_choice(q)) return unpriced;
-  for (auto& choice : priced_choices(q)) {
-    if (is_legal(q, choice)) return choice;
+}  // namespace
+
+std::optional<Choice> Candidates::first_of(Stage stage) const {
+  auto& q = question_;
+  switch (stage) {
+    case Stage::advised: return advised_choice(q);
+    case Stage::lowering: return q.lowered ? std::optional(lowered()) : std::nullopt;
+    case Stage::free: return free_choice(q);
+    case Stage::view: return view_in_place(q);
+    case Stage::priced: return std::nullopt;
   }
   return std::nullopt;
+}
+
+std::optional<Choice> Candidates::next() {
+  while (stage_ != Stage::priced) {
+    auto choice = first_of(stage_);
+    stage_ = static_cast<Stage>(static_cast<int>(stage_) + 1);
+    if (!choice || std::find(given_.begin(), given_.end(), *choice) != given_.end()) continue;
+    given_.push_back(*choice);
+    return choice;
+  }
+  if (!std::exchange(is_priced_, true)) priced_ = priced_choices(question_);
+  while (next_ < priced_.size()) {
+    auto& choice = priced_[next_++];
+    if (std::find(given_.begin(), given_.end(), choice) == given_.end()) return std::move(choice);
+  }
+  return std::nullopt;
+}
+
+std::optional<Choice> choose(const Question& q) {
+  Candidates candidates(q);
+  auto choice = candidates.next();
+  while (choice && !choice->legal) choice = candidates.next();
+  return choice;
 }
 
 }  // namespace intarsia

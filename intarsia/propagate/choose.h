@@ -1,19 +1,35 @@
 #pragma once
-// Picks, for one call of an op, the layouts its inputs are brought to and the layouts of its outputs.
+// Picks, for one call of an op, how it runs, the layouts its inputs are brought to and the layouts of its outputs.
+//
+// Note [Routes]
+// What could serve a call comes out of one generator, in the order in which it is preferred: dispatch takes the first candidate that is
+// legal, and explain lists them all, so the two cannot disagree.
 
 #include <optional>
 #include <vector>
 
 #include "intarsia/core/layout.h"
+#include "intarsia/rules/lowering.h"
 #include "intarsia/rules/rule.h"
 
 namespace intarsia {
 
+struct Advice;
+
+enum class Route {
+  row,       // each rank runs the op on its shards, in the layouts of the rule's rows
+  joint,     // the ranks exchange parts of their shards and run it, by Rule::joint
+  lowering,  // other ops and collectives take its place
+  fallback,  // no rule serves: on whole tensors
+};
+
 struct Choice {
-  std::vector<const Layout*> in;   // null where the input is plain or undefined
+  Route route = Route::row;
+  std::vector<const Layout*> in;   // null where the input is plain or undefined; both are empty of a lowering
   std::vector<const Layout*> out;
   double cost = 0;
-  bool along = false;  // by a row of Rule::along, on some axis
+  bool legal = true;  // it has one value and its layouts fit together, which rows for single axes cannot tell
+  bool operator==(const Choice& other) const { return route == other.route && in == other.in && out == other.out; }
 };
 
 struct Question {
@@ -22,19 +38,31 @@ struct Question {
   DeviceMesh mesh;
   std::vector<const Layout*> now;  // the present layouts; null where the input is plain or undefined
   int written = -1;                // the input that is written in place: it and output 0 keep its layout
+  bool lowered = false;            // the op's planner has a lowering for the call
+  const Advice* advice = nullptr;  // of a guide (guide.h)
 };
 
-// All choices that the rows allow, and in the order in which `choose` takes them: what a guide advises, what moves
-// nothing, the others by their costs; equal costs keep the order of the rows. Deterministic across ranks.
-std::vector<Choice> choices(const Question& question);
+// The candidates for a call, one by one: what is advised, if the rows allow it; the op's lowering; what moves nothing; the others by their
+// costs, and equal costs in the order of the rows. Each is made when it is asked for: most calls have one that moves nothing, and
+// finding that is cheap. With a lowering, outputs of the question need not be known as long as nothing behind it is asked for.
+// Deterministic across ranks.
+class Candidates {
+ public:
+  explicit Candidates(const Question& question) : question_(question) {}
+  std::optional<Choice> next();
 
-// Whether a choice has one value and its layouts fit together, which rows for single axes cannot tell.
-bool is_legal(const Question& question, const Choice& choice);
+ private:
+  enum class Stage { advised, lowering, free, view, priced };
+  std::optional<Choice> first_of(Stage stage) const;
 
-// What the guide advises (guide.h), if there is one and the rows allow it.
-std::optional<Choice> choose_as_advised(const Question& question);
+  const Question& question_;
+  Stage stage_ = Stage::advised;
+  std::vector<Choice> given_, priced_;
+  size_t next_ = 0;
+  bool is_priced_ = false;
+};
 
-// The one that is advised, or else the cheapest legal one; none if an input written in place would have to change its layout.
+// The first candidate that is legal; none if an input written in place would have to change its layout.
 std::optional<Choice> choose(const Question& question);
 
 }  // namespace intarsia

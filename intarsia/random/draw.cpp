@@ -186,7 +186,7 @@ void find_runs(DrawPlan& plan, const Layout& layout) {
   }
 }
 
-Way draw_along(const c10::OperatorHandle& op, const CutCall& c) {
+Lowering draw_along(const c10::OperatorHandle& op, const CutCall& c) {
   auto& self = c.input(0);
   if (!c.is_distributed(0) || self.dim() == 0 || c.has_partial(0)) return {};
   bool has_others = c.call.inputs.size() == 2;
@@ -213,8 +213,11 @@ void add_draws(RuleTable& t) {
     auto dot = name.find('.');
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                              dot == name.npos ? "" : name.substr(dot + 1).c_str());
-    t.along("aten::" + name, [op](const CutCall& c) { return draw_along(op, c); });
+    t.lower("aten::" + name, [op](const CutCall& c) { return draw_along(op, c); });
   }
+  t.traits({"aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::random_", "aten::cauchy_", "aten::geometric_", "aten::exponential_",
+            "aten::log_normal_"},
+           [](Traits& traits) { traits.overwrites_at_random = true; });
 }
 
 }  // namespace intarsia

@@ -4,7 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 

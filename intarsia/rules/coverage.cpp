@@ -14,7 +14,7 @@ namespace {
 // What serves an op that is no foreach op: itself or the op that it is a variant of.
 bool served_by_rule(const RuleTable& table, const std::string& op, std::string& family) {
   if (auto rule = table.rules().find(op); rule != table.rules().end()) return family = rule->second.family, true;
-  if (table.has_way(op)) return family = "other ops", true;
+  if (table.has_lowering(op)) return family = "other ops", true;
   return false;
 }
 

@@ -68,7 +68,7 @@ std::string str(const Row& row) {
   for (size_t i = 0; i < row.in.size(); ++i) text += (i ? ", " : "") + str(row.in[i]);
   text += " -> ";
   for (size_t i = 0; i < row.out.size(); ++i) text += (i ? ", " : "") + str(row.out[i]);
-  return text;
+  return row.if_advised ? text + "  (if advised)" : text;
 }
 
 std::vector<int64_t> JointCall::output_shape(size_t i, size_t slot) const {
@@ -171,8 +171,8 @@ Rule&& Rule::refusing_where(std::function<std::vector<size_t>(const OpCall&)> in
   return std::move(*this);
 }
 
-Rule&& Rule::with_along(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) && {
-  along = {std::move(rows), std::move(run)};
+Rule&& Rule::with_joint(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) && {
+  joint = {std::move(rows), std::move(run)};
   return std::move(*this);
 }
 

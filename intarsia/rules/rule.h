@@ -52,10 +52,11 @@ struct OpCall {
 struct Row {
   Placements in;   // one per input tensor
   Placements out;  // one per output tensor
+  bool if_advised = false;  // only a guide takes it (propagate/guide.h): without one another choice serves better
   bool operator==(const Row&) const = default;
 };
 using Rows = std::vector<Row>;
-std::string str(const Row& row);  // S(0), R -> S(0)
+std::string str(const Row& row);  // S(0), R -> S(0), and "  (if advised)"
 
 // What runs on one rank in place of the plain op. `stack` holds the local arguments and receives the results.
 struct LocalCall {
@@ -113,7 +114,7 @@ struct Local {
 
 // Rows that no rank can follow alone: along a cut of an image, ranks fetch the rows under their windows. An op runs along a
 // cut that is there and makes none: such a row counts on an axis that cuts an input as the row does.
-struct Along {
+struct Joint {
   std::function<Rows(const OpCall&)> rows;
   std::function<void(JointCall&)> run;  // also follows the ordinary rows, on other axes of the mesh
 };
@@ -127,7 +128,7 @@ struct Rule {
   bool aligned = false;
   // Whether whole layouts fit together, where rows for single axes cannot tell (views of uneven shards).
   std::function<bool(const OpCall&, const Layout& in, const Layout& out)> legal;
-  Along along;
+  Joint joint;
 
   Form form;
   Local local;
@@ -149,7 +150,7 @@ struct Rule {
   Rule&& like_input(size_t input) &&;                      // result 0 has the shape and the dtype of that input
   Rule&& refusing(std::vector<size_t> inputs) &&;          // values of these inputs
   Rule&& refusing_where(std::function<std::vector<size_t>(const OpCall&)> inputs) &&;
-  Rule&& with_along(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) &&;
+  Rule&& with_joint(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) &&;
 };
 
 // What an argument that holds a size becomes on a rank.

@@ -1,5 +1,7 @@
 #include "intarsia/rules/table.h"
 
+#include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "intarsia/start.h"
@@ -67,11 +69,14 @@ std::string base_op_of(const c10::OperatorName& op) {
   return "";
 }
 
+constexpr auto kForeach = "aten::_foreach_";
+
+bool is_foreach(const c10::OperatorName& op) { return op.name.rfind(kForeach, 0) == 0; }
+
 // What the single-tensor op calls the overload that a foreach op names after its list.
 std::string foreach_base_of(const c10::OperatorName& op) {
-  const std::string prefix = "aten::_foreach_";
-  if (op.name.rfind(prefix, 0) != 0) return "";
-  auto name = "aten::" + op.name.substr(prefix.size());
+  if (!is_foreach(op)) return "";
+  auto name = "aten::" + op.name.substr(std::strlen(kForeach));
   if (name.back() == '_') name.pop_back();
   auto overload = op.overload_name;
   if (auto out = overload.find("out"); out != std::string::npos) overload = overload.substr(0, out ? out - 1 : 0);
@@ -108,32 +113,37 @@ void RuleTable::add(std::initializer_list<const char*> ops, const Rule& rule) {
 void RuleTable::replace(const std::string& op, Rule rule) {
   check_exists(op);
   rules_[op] = std::move(rule);
-  if (auto planner = planners_.find(op); planner != planners_.end()) planner->second = [](const CutCall&) { return Way(); };
-  if (auto way = ways_.find(op); way != ways_.end()) way->second = nullptr;
+  if (auto planner = planners_.find(op); planner != planners_.end()) planner->second = [](const CutCall&) { return Lowering(); };
+  if (auto always = lowerings_.find(op); always != lowerings_.end()) always->second = {};
 }
 
-void RuleTable::along(const std::string& op, Planner planner) {
+void RuleTable::lower(const std::string& op, Planner planner) {
   check_exists(op);
   TORCH_CHECK_VALUE(planners_.emplace(op, std::move(planner)).second, "[rule_table] ", op, " has a planner already.");
 }
 
-void RuleTable::always(const std::string& op, Way way) {
+void RuleTable::always(const std::string& op, Lowering lowering, Lowering if_advised) {
   check_exists(op);
-  TORCH_CHECK_VALUE(ways_.emplace(op, std::move(way)).second, "[rule_table] ", op, " has a way already.");
+  Always always{std::move(lowering), std::move(if_advised)};
+  TORCH_CHECK_VALUE(lowerings_.emplace(op, std::move(always)).second, "[rule_table] ", op, " has a lowering already.");
 }
 
 void RuleTable::register_later(const std::string& op, bool composite, Register add) {
   check_exists(op);
   if (composite) composites_.insert(op);
   brought_.insert(op);
-  kernels_.push_back([name = op.substr(op.find("::") + 2), composite, add = std::move(add)](auto& aten, auto& autograd) {
+  later_.push_back([name = op.substr(op.find("::") + 2), composite, add = std::move(add)](auto& aten, auto& autograd) {
     if (composite) add(aten, name.c_str());
     add(autograd, name.c_str());
   });
 }
 
 void RuleTable::register_kernels(torch::Library& aten, torch::Library& aten_autograd) const {
-  for (auto& kernel : kernels_) kernel(aten, aten_autograd);
+  for (auto& kernel : later_) kernel(aten, aten_autograd);
+}
+
+void RuleTable::register_per_rank_kernels(torch::Library& autograd) const {
+  for (auto& kernel : per_rank_) kernel(autograd);
 }
 
 const Rule* RuleTable::find(const c10::OperatorName& op) const {
@@ -147,15 +157,36 @@ const Planner* RuleTable::find_planner(const c10::OperatorName& op) const {
   return own == planners_.end() ? nullptr : &own->second;
 }
 
-const Way* RuleTable::find_way(const c10::OperatorName& op) const {
-  auto own = ways_.find(c10::toString(op));
-  return own == ways_.end() ? nullptr : &own->second;
+const Always* RuleTable::find_lowering(const c10::OperatorName& op) const {
+  auto own = lowerings_.find(c10::toString(op));
+  return own == lowerings_.end() ? nullptr : &own->second;
 }
 
-std::vector<std::string> RuleTable::ops_along() const {
+Traits& RuleTable::traits(const std::string& op) {
+  auto all = c10::Dispatcher::singleton().getAllOpNames();
+  bool exists = overloads().count(op) || std::any_of(all.begin(), all.end(), [&](auto& name) { return name.name == op; });
+  TORCH_CHECK_VALUE(exists, "[rule_table] there is no op ", op, ". Traits are of all overloads: leave their names out.");
+  return traits_[op];
+}
+
+void RuleTable::traits(std::initializer_list<const char*> ops, const std::function<void(Traits&)>& set) {
+  for (auto* op : ops) set(traits(op));
+}
+
+const Traits& RuleTable::traits_of(const c10::OperatorName& op) const {
+  static const auto* none = new Traits;
+  auto found = traits_.find(op.name);
+  return found == traits_.end() ? *none : found->second;
+}
+
+bool RuleTable::makes_places(const std::string& node) const {
+  return std::any_of(formulas_.begin(), formulas_.end(), [&](auto& formula) { return node.rfind(formula, 0) == 0; });
+}
+
+std::vector<std::string> RuleTable::lowered_ops() const {
   std::set<std::string> names;
   for (auto& [op, planner] : planners_) names.insert(op);
-  for (auto& [op, way] : ways_) names.insert(op);
+  for (auto& [op, always] : lowerings_) names.insert(op);
   return {names.begin(), names.end()};
 }
 

@@ -40,15 +40,12 @@ Shards own_memory(const Shards& shards, const Shards& given) {
   });
 }
 
-// The shards in the new layout, and those that they were made from: a pending value that has been reduced already is
-// not reduced again.
-std::pair<Shards, Shards> moved_shards(const at::Tensor& tensor, const Layout* to, const Plan& steps) {
+// Where a move begins: at the shards, or, if it reduces a pending value that has been reduced before, at what came of that.
+std::pair<const Layout*, Shards> start_of_move(const at::Tensor& tensor, const Layout* to) {
   auto& from = body_of(tensor);
   bool settles = from.layout->has_partial() && !to->has_partial();
   auto known = settles ? from.known_settled() : std::nullopt;
-  if (!known) return {run(steps, from.shards(), tensor.sizes()), from.shards()};
-  auto further = plan(known->layout, to, tensor.sizes(), c10::elementSize(tensor.scalar_type()));
-  return {run(further, known->shards, tensor.sizes()), known->shards};
+  return known ? std::pair(known->layout, known->shards) : std::pair(from.layout, from.shards());
 }
 
 at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
@@ -56,14 +53,13 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   auto sizes = tensor.sizes();
   if (from.layout->mesh() != to->mesh()) return moved_to_meshes({tensor}, {to})[0];
   if (from.layout == to && !async_op) return wrap(shared_body_of(tensor), sizes, tensor.strides(), tensor.dtype());
-  auto steps = plan(from.layout, to, sizes, c10::elementSize(tensor.scalar_type()));
-  auto& shards = from.shards();
+  auto [begin, shards] = start_of_move(tensor, to);
+  auto steps = plan(begin, to, sizes, c10::elementSize(tensor.scalar_type()));
   auto strides = c10::contiguous_strides(sizes);  // see Note [Strides of the whole]
   calls_on(to->mesh()).add(CauseScope::op(), from.layout, hash_of_form(*to, sizes), from.origin);
   OriginScope origin(from.origin);
   if (!async_op) {
-    auto [result, given] = moved_shards(tensor, to, steps);
-    result = own_memory(result, given);  // the caller may write to it
+    auto result = own_memory(run(steps, shards, sizes), shards);  // the caller may write to it
     auto moved = wrap(std::move(result), to, sizes, strides, tensor.dtype());
     body_of(moved).origin = from.origin;
     return moved;

@@ -26,7 +26,7 @@ c10::impl::LocalDispatchKeySet outside_of_kernels() {
   return keys;
 }
 
-Guide guide_from(py::function function) {
+auto advice_of(py::function function) {
   return [function = shared(std::move(function))](const Question& q) -> std::optional<Advice> {
     py::gil_scoped_acquire locked;
     c10::impl::ForceDispatchKeyGuard guard(outside_of_kernels());
@@ -50,6 +50,17 @@ Guide guide_from(py::function function) {
     return advice;
   };
 }
+
+// As those of PyTorch's DTensor, whose errors about sizes and dims are all of one kind.
+std::string word(const std::string& op, const std::string& error) { return error + "\n\nSharding propagation failed for " + op; }
+
+// As PyTorch's DTensor does.
+void warn_of_number(const std::string& op) {
+  TORCH_WARN("[", op, "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",
+             "all ranks. Make it one of no dims, or distribute it.");
+}
+
+Guide guide_from(py::function function) { return {advice_of(std::move(function)), word, warn_of_number}; }
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
-#include "intarsia/dispatch/from_nothing.h"
+#include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/propagate/guide.h"
 #include "intarsia/tensor/policy.h"
 #include "managed_scope.h"
@@ -16,7 +16,7 @@ struct InsideFunction {
     for (auto& tensor : tensors) result.see(tensor);
     return result;
   }
-  FromNothingScope scope;
+  FactoryScope scope;
 };
 
 }  // namespace
@@ -40,7 +40,7 @@ void bind_policies(py::module_& module) {
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
   bind_scope<InsideFunction, GivenTensors>(
-      module, "FromNothingScope", "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
+      module, "FactoryScope", "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
   bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
   bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
 }

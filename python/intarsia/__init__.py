@@ -15,7 +15,7 @@ _version.check_torch()
 from . import _backend as _backend, _local_tensor as _local_tensor, _ranks as _ranks, _seeds as _seeds, _whole_numbers as _whole_numbers  # noqa: E402
 from ._mesh import DeviceMesh, init_device_mesh, simulate  # noqa: E402
 from ._tensor import DTensor, distribute_tensor  # noqa: E402
-from . import _from_nothing as _from_nothing, _init as _init, _methods as _methods  # noqa: E402
+from . import _factory_scope as _factory_scope, _init as _init, _methods as _methods  # noqa: E402
 
 if _TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard

@@ -252,7 +252,7 @@ class PendingWrites(Enum):
 
 def set_pending_writes(policy: PendingWrites) -> None: ...
 
-class FromNothingScope:
+class FactoryScope:
     """What a function that is called with these tensors makes from nothing is replicated on their mesh."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None: ...

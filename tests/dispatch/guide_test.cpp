@@ -3,14 +3,19 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "intarsia/core/more_reductions.h"
+#include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/intarsia.h"
+#include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
 namespace intarsia::dispatch_guide_test {
 namespace {
 
+using Advise = std::function<std::optional<Advice>(const Question&)>;
+
 struct Guided {
-  explicit Guided(Guide guide) { set_guide(std::move(guide)); }
+  explicit Guided(Advise advise) { set_guide({std::move(advise), {}, {}}); }
   ~Guided() { set_guide({}); }
 };
 
@@ -55,7 +60,75 @@ TEST(Guide, IsAskedOncePerKindOfCall) {
   });
 }
 
-TEST(Guide, IsLeftOutInItsScopeAndInsideOfWays) {
+// Calls an op three times. How often the guide is asked, and about which ops.
+std::vector<std::string> asked_about(const std::function<void()>& call, const Advice* advice = nullptr) {
+  std::vector<std::string> asked;
+  Guided guided([&](const Question& q) {
+    asked.push_back(q.call.schema.name());
+    return advice ? std::optional(*advice) : std::nullopt;
+  });
+  for (int i = 0; i < 3; ++i) call();
+  return asked;
+}
+
+TEST(Guide, IsAskedOnceAboutAnOpThatHasARuleAndAPlanner) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto cut = cut_rows(torch::rand({8, 4}), n);
+    using Ops = std::vector<std::string>;
+    EXPECT_EQ(asked_about([&] { cut.cumsum(1); }), Ops{"aten::cumsum"}) << "the rows serve";
+    EXPECT_EQ(asked_about([&] { cut.cumsum(0); }), Ops{"aten::cumsum"}) << "the planner has a lowering";
+    auto wrong = one_to_one(Shard(0), Shard(0));
+    EXPECT_EQ(asked_about([&] { cut.cumsum(0); }, &wrong), Ops{"aten::cumsum"}) << "no rows allow what is advised";
+    auto whole = one_to_one(Replicate(), Replicate());
+    EXPECT_EQ(asked_about([&] { cut.cumsum(0); }, &whole), Ops{"aten::cumsum"}) << "the advice is followed";
+  });
+}
+
+TEST(Guide, IsAskedOnceAboutAnInPlaceOpThatCannotKeepItsLayout) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto x = torch::rand({8, 4});
+    auto cut = cut_rows(x, n);
+    EXPECT_EQ(asked_about([&] { cut.cumsum_(0); }), std::vector<std::string>{"aten::cumsum"});
+    EXPECT_TRUE(at::allclose(full_tensor(cut), x.cumsum(0).cumsum(0).cumsum(0)));
+  });
+}
+
+TEST(Guide, IsAskedOnceAboutAnOpWithoutARule) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto x = torch::rand({8, 4});
+    auto cut = cut_rows(x, n);
+    CommDebugMode comms;
+    EXPECT_EQ(asked_about([&] { EXPECT_TRUE(at::equal(full_tensor(at::hash_tensor(cut)), at::hash_tensor(x))); }),
+              std::vector<std::string>{"aten::hash_tensor"});
+    EXPECT_EQ(comms.fallbacks().size(), 3u) << "every call is in the trace";
+  });
+}
+
+TEST(Guide, WordsErrorsAboutFormsAndMeshes) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto cut = cut_rows(torch::ones({6, 4}), n);
+    auto plain = error_text<c10::Error>([&] { at::mm(cut, cut); });
+    set_guide({[](const Question&) { return std::nullopt; }, [](auto& op, auto& error) { return op + ": " + error; }, {}});
+    auto worded = error_text<c10::Error>([&] { at::mm(cut, cut); });
+    set_guide({});
+    EXPECT_EQ(worded, "aten::mm: " + plain);
+  });
+}
+
+TEST(Guide, AloneTakesRowsThatAreForIt) {
+  for_each_world({2, 4}, [](int64_t n) {
+    auto x = torch::rand({8, 4});
+    auto cut = cut_rows(x, n);
+    auto norm = [&] { return at::linalg_vector_norm(cut, 2, at::IntArrayRef{0}); };
+    EXPECT_FALSE(layout_of(norm()).has_partial());
+    Guided guided([](const Question&) { return one_to_one(Shard(0), Partial(norm_op(2))); });
+    auto pending = norm();
+    EXPECT_EQ(str(placements_of(pending)), "[P(norm 2)]");
+    EXPECT_TRUE(at::allclose(full_tensor(pending), at::linalg_vector_norm(x, 2, at::IntArrayRef{0})));
+  });
+}
+
+TEST(Guide, IsLeftOutInItsScopeAndInsideOfLowerings) {
   for_each_world({2, 4}, [](int64_t n) {
     auto cut = cut_rows(torch::ones({6, 4}), n);
     std::vector<std::string> asked;

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/comm/simulation.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/libtorch/variable_hooks.h"
 #include "intarsia/tensor/dtensor.h"

@@ -116,8 +116,8 @@ void compare(const SampleCall& sample, const DeviceMesh& mesh, const Placements&
 
 Rows all_rows(const SampleCall& sample, const Rule& rule) {
   auto rows = rule.rows(sample.seen());
-  if (!rule.along.rows) return rows;
-  for (auto& row : rule.along.rows(sample.seen())) rows.push_back(row);
+  if (!rule.joint.rows) return rows;
+  for (auto& row : rule.joint.rows(sample.seen())) rows.push_back(row);
   return rows;
 }
 

@@ -22,8 +22,8 @@ std::string listing() {
     auto text = "  " + call.text() + "\n";
     auto& rule = rule_table().rules().at(sample.op);
     for (auto& row : rule.rows(call.seen())) text += "    " + str(row) + "\n";
-    if (rule.along.rows) {
-      for (auto& row : rule.along.rows(call.seen())) text += "    along a cut: " + str(row) + "\n";
+    if (rule.joint.rows) {
+      for (auto& row : rule.joint.rows(call.seen())) text += "    along a cut: " + str(row) + "\n";
     }
     calls[sample.op].push_back(std::move(text));
   }
@@ -36,7 +36,7 @@ std::string listing() {
     for (auto& text : calls[op]) out << text;
   }
   out << "\nBy other ops and collectives, where their own dims are cut or always:\n";
-  for (auto& op : rule_table().ops_along()) out << "  " << op << "\n";
+  for (auto& op : rule_table().lowered_ops()) out << "  " << op << "\n";
   return out.str();
 }
 

@@ -103,6 +103,7 @@ void add_structure_samples(std::vector<Sample>& list) {
   each({"nonzero_static"}, {x({5, 3}).relu(), 4, -1});
   each({"bincount"}, {below(4, {7}), none, 0});
   each({"histc"}, {x({5, 3}), 4, 0, 0});
+  each({"histc"}, {x({5, 3}), 4, -1, 1});
   each({"unique_consecutive"}, {x({5}), false, false, none});
   each({"_unique2"}, {x({5}), true, false, false});
   each({"unique_dim"}, {x({5, 3}), 0, true, false, false});

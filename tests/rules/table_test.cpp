@@ -12,7 +12,7 @@ TEST(RuleTable, ANameThatNobodyKnowsIsAnError) {
   RuleTable table;
   EXPECT_EQ(error_text<c10::ValueError>([&] { table.add("aten::ad.Tensor", pointwise()); }),
             "[rule_table] there is no op aten::ad.Tensor. Define it before its rule, and name the overload too, as in aten::add.Tensor.");
-  EXPECT_NE(error_text<c10::ValueError>([&] { table.along("aten::soft", [](const CutCall&) { return Way(); }); }).find("there is no op"),
+  EXPECT_NE(error_text<c10::ValueError>([&] { table.lower("aten::soft", [](const CutCall&) { return Lowering(); }); }).find("there is no op"),
             std::string::npos);
   EXPECT_NE(error_text<c10::ValueError>([&] { table.gradient("aten::emb", +[](const at::Tensor& t) { return t; }); }).find("there is no op"),
             std::string::npos);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia {
@@ -149,7 +150,14 @@ void deal_from(const at::Tensor& whole, size_t axis, const Placements& placement
   }
 }
 
+at::Tensor norm_of(const Parts& parts, double order) {
+  auto powers = at::zeros_like(parts[0], at::kDouble);
+  for (auto& part : parts) powers += at::pow(at::abs(part).to(at::kDouble), order);
+  return at::pow(powers, 1 / order).to(parts[0].scalar_type());
+}
+
 at::Tensor reduced(const Parts& parts, ReduceOp op) {
+  if (auto order = norm_order(op)) return norm_of(parts, *order);
   auto result = parts[0];
   bool logical = result.scalar_type() == at::kBool;
   for (size_t i = 1; i < parts.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "intarsia/debug/comm_debug_mode.h"
 #include "tests/support/error_text.h"
 #include "tests/support/lay_out.h"
+#include "tests/support/world.h"
 #include "tests/support/worlds.h"
 
 namespace intarsia::tensor_pending_writes_test {
@@ -187,6 +188,23 @@ TEST(PendingWrites, ThatCanStayPendingDo) {
   x.mul_(2), x.add_(pending()), x.zero_();
   EXPECT_EQ(comms.get_total_counts(), 0);
   EXPECT_EQ(str(placements_of(x)), "[P(sum)]");
+}
+
+TEST(PendingValues, ThatAnOpHasReducedAreNotReducedAgainByRedistribute) {
+  for_each_world({2, 4}, [](int64_t) {
+    auto x = pending();
+    x.sigmoid();
+    for (bool async_op : {false, true}) {
+      for (Placement to : {Placement(Replicate()), Placement(Shard(1))}) {
+        CommDebugMode comms;
+        auto moved = redistribute(x, {to}, async_op);
+        EXPECT_EQ(comms.text(), "") << str(to) << (async_op ? ", async_op" : "");
+        EXPECT_TRUE(at::allclose(full_tensor(moved), ramp()));
+        moved.zero_();  // it has memory of its own
+        EXPECT_TRUE(at::allclose(full_tensor(x), ramp()));
+      }
+    }
+  });
 }
 
 }  // namespace

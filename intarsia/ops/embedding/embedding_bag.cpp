@@ -115,7 +115,7 @@ void look_up_bags(Stack& stack, const BagLayouts& lie) {
            wrapped(std::move(best), lie.out, lie.sizes, index_type)};
 }
 
-Way plan_bags(const CutCall& c) {
+Lowering plan_bags(const CutCall& c) {
   if (!c.share_a_mesh() || !c.is_distributed(0) || c.input(0).dim() != 2 || c.input(1).dim() != 1 || c.input(2).dim() != 1) return {};
   auto bags = c.input(2).sizes[0] - (c.call.bool_arg("include_last_offset", false) ? 1 : 0);
   if (bags < 0) return {};  // the plain op's error
@@ -162,7 +162,7 @@ void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
 }
 
 // Words are summed over bags; frequencies are those of all indices, so there bags stay together.
-Way plan_bags_backward(const CutCall& c) {
+Lowering plan_bags_backward(const CutCall& c) {
   if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(3)) return {};
   TORCH_CHECK_NOT_IMPLEMENTED(!c.call.bool_arg("sparse", false), "[embedding_bag] distributed tensors have no sparse gradients. "
                               "Pass sparse = false.");
@@ -199,7 +199,7 @@ void add_up_sample_weights(Stack& stack, const BagGradientLayouts& lie) {
   stack = {wrapped(std::move(results), lie.out, {indices.size(0)}, grad.scalar_type())};
 }
 
-Way plan_sample_weights_backward(const CutCall& c) {
+Lowering plan_sample_weights_backward(const CutCall& c) {
   if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(1) || !c.is_distributed(4)) return {};
   auto& mesh = c.now[0]->mesh();
   Placements grad, table, out;
@@ -216,10 +216,10 @@ Way plan_sample_weights_backward(const CutCall& c) {
 }  // namespace
 
 void add_embedding_bag(RuleTable& t) {
-  t.along("aten::_embedding_bag", plan_bags);
-  t.along("aten::_embedding_bag_forward_only", plan_bags);
-  t.along("aten::_embedding_bag_backward", plan_bags_backward);
-  t.along("aten::_embedding_bag_per_sample_weights_backward", plan_sample_weights_backward);
+  t.lower("aten::_embedding_bag", plan_bags);
+  t.lower("aten::_embedding_bag_forward_only", plan_bags);
+  t.lower("aten::_embedding_bag_backward", plan_bags_backward);
+  t.lower("aten::_embedding_bag_per_sample_weights_backward", plan_sample_weights_backward);
 }
 
 }  // namespace intarsia

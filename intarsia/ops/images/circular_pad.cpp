@@ -6,7 +6,6 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/recut.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
@@ -118,8 +117,7 @@ struct WrapAround : torch::autograd::Function<WrapAround> {
 at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
   // The plain op on a tensor without data: its own checks speak.
   at::_pad_circular(at::empty(self.sizes(), self.options().device(at::kMeta)), pads);
-  // The plain op fills a tensor that it makes, and a guide expects that one to be whole.
-  auto x = is_guided() && is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self;
+  auto x = self;
   for (size_t i = 0; i < pads.size() / 2; ++i) {
     auto dim = x.dim() - 1 - static_cast<int64_t>(i);
     auto before = pads[2 * i], after = pads[2 * i + 1];
@@ -138,8 +136,13 @@ at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
   return x.is_same(self) ? at::clone(self) : x;
 }
 
+// The plain op fills a tensor that it makes. Where a guide decides, that one is whole.
+at::Tensor pad_whole(const at::Tensor& self, at::IntArrayRef pads) {
+  return pad_circular(is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self, pads);
+}
+
 }  // namespace
 
-void add_circular_pad(RuleTable& t) { t.gradient("aten::_pad_circular", pad_circular); }
+void add_circular_pad(RuleTable& t) { t.gradient("aten::_pad_circular", &pad_circular, &pad_whole); }
 
 }  // namespace intarsia

@@ -113,7 +113,7 @@ Rule convolution_rule() {
   };
   rule.local.run = local_convolution;
   rule.local.plain_does = plain_convolution_does;
-  rule.along = {[](const OpCall& call) {
+  rule.joint = {[](const OpCall& call) {
                   Rows rows;
                   if (has_no_channels(call, 0)) return rows;
                   for (int64_t d = 2; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), R, R}, {S(d)}});
@@ -145,7 +145,7 @@ Rule convolution_backward_rule() {
   };
   rule.local.run = local_convolution_backward;
   rule.local.plain_does = plain_backward_does;
-  rule.along = {[](const OpCall& call) {
+  rule.joint = {[](const OpCall& call) {
                   Rows rows;
                   if (has_no_channels(call, 1)) return rows;
                   for (int64_t d = 2; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d), R}, {S(d), P_sum, P_sum}});
@@ -161,6 +161,7 @@ void add_convolution(RuleTable& t) {
   register_convolution_shapes();
   t.add("aten::convolution", convolution_rule());
   t.add("aten::convolution_backward", convolution_backward_rule());
+  t.hands_on({"aten::conv1d", "aten::conv2d", "aten::conv3d"});
 }
 
 }  // namespace intarsia

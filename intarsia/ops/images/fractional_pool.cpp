@@ -35,6 +35,9 @@ void add_fractional_pools(RuleTable& t) {
   t.add("aten::fractional_max_pool2d_backward", backward(2));
   t.add("aten::fractional_max_pool3d", forward(3));
   t.add("aten::fractional_max_pool3d_backward", backward(3));
+  // F::fractional_max_pool2d draws them in the caller's program, each rank from a generator of its own.
+  t.traits({"aten::fractional_max_pool2d", "aten::fractional_max_pool3d"},
+           [](Traits& traits) { traits.plain["random_samples"] = PlainArgument::drawn; });
 }
 
 }  // namespace intarsia

@@ -67,7 +67,7 @@ Rule pad_rule() {
     rows.push_back({{P_sum}, {P_sum}});
     return rows;
   });
-  rule.along = {[=](const OpCall& call) { return cuts(call, true); }, pad};
+  rule.joint = {[=](const OpCall& call) { return cuts(call, true); }, pad};
   rule.local.run = local_pad;
   rule.local.plain_does = plain_pad_does;
   return rule;

@@ -74,7 +74,7 @@ Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
     return rows;
   });
   rule.aligned = true;
-  rule.along = {[](const OpCall& call) {
+  rule.joint = {[](const OpCall& call) {
                   auto dims = call.inputs[0].dim();
                   return Rows{{{S(dims - 2)}, {S(dims - 2)}}, {{S(dims - 1)}, {S(dims - 1)}}};
                 },

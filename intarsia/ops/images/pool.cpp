@@ -232,7 +232,7 @@ Rule pool_rule(int64_t image_dims, bool linear, std::function<void(JointCall&)> 
     bool rounds = linear && call.inputs.size() > 1 && !at::isFloatingType(call.inputs[0].dtype);
     return rounds ? Rows() : cuts(call, call.inputs[0].dim() - image_dims, call.inputs[0].dim());
   };
-  return std::move(rule).with_along(along, std::move(run));
+  return std::move(rule).with_joint(along, std::move(run));
 }
 
 void add_pools(RuleTable& t) {
@@ -248,6 +248,7 @@ void add_pools(RuleTable& t) {
   t.add("aten::avg_pool2d_backward", rule(2, avg_pool_backward, true));
   t.add("aten::avg_pool3d", rule(3, avg_pool, true));
   t.add("aten::avg_pool3d_backward", rule(3, avg_pool_backward, true));
+  t.hands_on({"aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d", "aten::avg_pool1d"});
 }
 
 }  // namespace intarsia

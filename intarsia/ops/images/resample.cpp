@@ -301,7 +301,7 @@ Rule resample_rule(int64_t image_dims, bool weighted, std::function<void(JointCa
     for (auto d = ndim - image_dims; d < ndim && !rounds(call); ++d) rows.push_back(cut(call, d));
     return rows;
   };
-  return std::move(rule).with_along(along, std::move(run));
+  return std::move(rule).with_joint(along, std::move(run));
 }
 
 }  // namespace

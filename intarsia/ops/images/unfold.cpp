@@ -86,7 +86,7 @@ Rule columns_rule(bool fold) {
     if (read_columns(call, fold).first == 1) rows.push_back({{S(0)}, {S(0)}});
     return rows;
   }));
-  rule.along.rows = [=](const OpCall& call) {
+  rule.joint.rows = [=](const OpCall& call) {
     auto c = read_columns(call, fold);
     auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
     auto each_row = c.down == 1 ? S(windows) : Placement(StridedShard(windows, c.down));
@@ -198,10 +198,10 @@ void fold(JointCall& run) {
 
 void add_unfolds(RuleTable& t) {
   auto rule = columns_rule(false).with_forms(unfold_forms);
-  rule.along.run = unfold;
+  rule.joint.run = unfold;
   t.add("aten::im2col", std::move(rule));
   auto back = columns_rule(true).with_forms(fold_forms);
-  back.along.run = fold;
+  back.joint.run = fold;
   t.add("aten::col2im", std::move(back));
 }
 

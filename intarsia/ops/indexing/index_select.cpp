@@ -32,7 +32,7 @@ Rule index_select_rule() {
   return std::move(rule).like_input(0).with_shapes(selected_shapes).contiguous().refusing({1});
 }
 
-Way index_select_along(const CutCall& c) {
+Lowering index_select_along(const CutCall& c) {
   if (c.input(0).dim() == 0) return {};
   auto dim = indexed_dim(c.call);
   if (!takes_along_cut(c, 1, dim)) return {};
@@ -46,7 +46,10 @@ Way index_select_along(const CutCall& c) {
 
 void add_index_select(RuleTable& t) {
   t.add("aten::index_select", index_select_rule());
-  t.along("aten::index_select", index_select_along);
+  t.lower("aten::index_select", index_select_along);
+  // Places to pick are often a plain list of numbers: pack_padded_sequence sorts by lengths.
+  t.traits("aten::index_select").plain["index"] = PlainArgument::places;
+  t.formula_makes_places({"AsStrided", "IndexSelectBackward"});
 }
 
 }  // namespace intarsia

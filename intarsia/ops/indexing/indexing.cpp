@@ -88,7 +88,7 @@ at::Tensor plain_index(const at::Tensor& self, int64_t dim, const at::Tensor& in
 }
 
 // One index vector is index_select with negative places allowed, but for the order in memory: that of self.
-Way index_along(const CutCall& c) {
+Lowering index_along(const CutCall& c) {
   int64_t dim = -1;
   for (size_t i = 1; i < c.call.inputs.size(); ++i) {
     if (!c.input(i).defined) continue;
@@ -215,9 +215,13 @@ std::vector<size_t> all_indices(const OpCall& call) {
 void add_indexing(RuleTable& t) {
   t.add("aten::index.Tensor", index_rule().refusing_where(all_indices));
   t.add("aten::_unsafe_index.Tensor", index_rule());
-  t.along("aten::index.Tensor", index_along);
+  t.lower("aten::index.Tensor", index_along);
   t.add({"aten::index_put", "aten::_index_put_impl"}, index_put_rule().refusing_where(all_indices));
   t.add("aten::_unsafe_index_put", index_put_rule());
+  // x[[0, 2]] in Python makes a tensor of the list before any op is called.
+  t.traits({"aten::index", "aten::index_put", "aten::index_put_"},
+           [](Traits& traits) { traits.plain["indices"] = PlainArgument::places; });
+  t.formula_makes_places({"IndexBackward", "IndexPutBackward"});
 }
 
 }  // namespace intarsia

@@ -72,7 +72,7 @@ void run_fused(const c10::OperatorHandle& op, const std::vector<ListPart>& parts
 }
 
 // A fused step also takes gradients that lie elsewhere, unless it has to unscale them in place.
-Way fused_step(const c10::OperatorHandle& op, const CutCall& c) {
+Lowering fused_step(const c10::OperatorHandle& op, const CutCall& c) {
   Placing placing(c.call);
   auto scale = c.call.arg_index("grad_scale");
   bool may_move = scale < 0 || !c.input(placing.begins[scale]).defined;
@@ -96,7 +96,7 @@ void add_fused(RuleTable& t) {
     for (auto& op : dispatcher.getAllOpNames()) {
       if (op.name != name) continue;
       auto handle = *dispatcher.findSchema(op);
-      t.along(c10::toString(op), [handle](const CutCall& c) { return fused_step(handle, c); });
+      t.lower(c10::toString(op), [handle](const CutCall& c) { return fused_step(handle, c); });
     }
   }
 }

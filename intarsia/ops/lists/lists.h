@@ -14,7 +14,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "intarsia/core/layout.h"
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 

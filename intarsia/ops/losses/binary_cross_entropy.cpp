@@ -28,7 +28,7 @@ at::Tensor reduced(const at::Tensor& loss, int64_t reduction) {
 }
 
 // binary_cross_entropy(self, target, weight, reduction)
-Way bce(const CutCall& c) {
+Lowering bce(const CutCall& c) {
   auto reduction = reduction_of(c.call);
   if (reduction == kNone) return {};
   return [reduction](Stack& stack) {
@@ -39,7 +39,7 @@ Way bce(const CutCall& c) {
 }
 
 // binary_cross_entropy_backward(grad, self, target, weight, reduction)
-Way bce_backward(const CutCall& c) {
+Lowering bce_backward(const CutCall& c) {
   if (reduction_of(c.call) != kMean) return {};
   return [count = static_cast<double>(c.input(1).numel())](Stack& stack) {
     auto grad = at::div(stack[0].toTensor(), count);
@@ -82,9 +82,9 @@ void soft_margin_backward(Stack& stack) {
 
 void add_binary_cross_entropy(RuleTable& t) {
   t.add("aten::binary_cross_entropy", only_elementwise({kNone}).refusing(std::vector<size_t>{0}));
-  t.along("aten::binary_cross_entropy", bce);
+  t.lower("aten::binary_cross_entropy", bce);
   t.add("aten::binary_cross_entropy_backward", only_elementwise({kNone, kSum}));
-  t.along("aten::binary_cross_entropy_backward", bce_backward);
+  t.lower("aten::binary_cross_entropy_backward", bce_backward);
   t.always("aten::binary_cross_entropy_with_logits", bce_with_logits);
   t.always("aten::soft_margin_loss", soft_margin);
   t.always("aten::soft_margin_loss_backward", soft_margin_backward);

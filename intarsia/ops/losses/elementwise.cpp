@@ -4,7 +4,6 @@
 
 #include "intarsia/ops/losses/mean.h"
 #include "intarsia/ops/reductions/statistics.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 
@@ -20,8 +19,8 @@ Rule elementwise_loss() {
     if (reduction == kNone) return elementwise.rows(call);
     Rows rows;
     bool mean = reduction == kMean;
-    if ((mean && !is_guided()) || call.inputs[0].sizes != call.inputs[1].sizes) return rows;
-    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {mean ? P_avg : P_sum}});
+    if (call.inputs[0].sizes != call.inputs[1].sizes) return rows;
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {mean ? P_avg : P_sum}, /*if_advised=*/mean});
     return rows;
   });
   rule.aligned = true;
@@ -61,11 +60,11 @@ Terms elements_from(size_t first) {
 void add_elementwise_losses(RuleTable& t) {
   for (const char* op : {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}) {
     t.add(op, elementwise_loss());
-    t.along(op, mean_by_sum(op, elements_from(0), /*widened=*/2));
+    t.lower(op, mean_by_sum(op, elements_from(0), /*widened=*/2));
   }
   for (const char* op : {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}) {
     t.add(op, elementwise_loss_backward());
-    t.along(op, mean_by_sum_backward(op, elements_from(1), /*widened=*/3));
+    t.lower(op, mean_by_sum_backward(op, elements_from(1), /*widened=*/3));
   }
 }
 

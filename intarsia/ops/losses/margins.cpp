@@ -70,11 +70,11 @@ void add_margin_losses(RuleTable& t) {
   t.add("aten::multi_margin_loss", margin_loss(1));
   t.add("aten::multilabel_margin_loss_forward", margin_loss(2));
   for (const char* op : {"aten::multi_margin_loss", "aten::multilabel_margin_loss_forward"}) {
-    t.along(op, mean_by_sum(op, samples_of_batch(0)));
+    t.lower(op, mean_by_sum(op, samples_of_batch(0)));
   }
   for (const char* op : {"aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward"}) {
     t.add(op, margin_loss_backward());
-    t.along(op, mean_by_sum_backward(op, samples_of_batch(1)));
+    t.lower(op, mean_by_sum_backward(op, samples_of_batch(1)));
   }
 }
 

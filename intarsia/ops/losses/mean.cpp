@@ -25,7 +25,7 @@ int64_t reduction_of(const OpCall& call) { return call.int_arg("reduction", kMea
 
 Planner mean_by_sum(const char* op, Terms terms, size_t widened) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
-  return [=](const CutCall& c) -> Way {
+  return [=](const CutCall& c) -> Lowering {
     auto count = reduction_of(c.call) == kMean ? terms(c.call) : std::nullopt;
     if (!count) return {};
     return [=, half = half_of(c, widened), reduction = c.call.arg_index("reduction")](Stack& stack) {
@@ -40,7 +40,7 @@ Planner mean_by_sum(const char* op, Terms terms, size_t widened) {
 
 Planner mean_by_sum_backward(const char* op, Terms terms, size_t widened) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
-  return [=](const CutCall& c) -> Way {
+  return [=](const CutCall& c) -> Lowering {
     auto count = reduction_of(c.call) == kMean ? terms(c.call) : std::nullopt;
     if (!count) return {};
     return [=, half = half_of(c, widened), reduction = c.call.arg_index("reduction")](Stack& stack) {

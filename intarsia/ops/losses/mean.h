@@ -6,7 +6,7 @@
 
 #include <ATen/core/Reduction.h>
 
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 

@@ -106,7 +106,7 @@ Rule nll_loss_backward() {
 // once, here: the gradient divides by it, too.
 Planner nll_mean(const char* op) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
-  return [handle](const CutCall& c) -> Way {
+  return [handle](const CutCall& c) -> Lowering {
     if (reduction_of(c.call) != kMean) return {};
     return [handle](Stack& stack) {
       stack[3] = kSum;
@@ -144,10 +144,11 @@ at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const
 void add_nll_losses(RuleTable& t) {
   for (const char* op : {"aten::nll_loss_forward", "aten::nll_loss2d_forward"}) {
     t.add(op, nll_loss());
-    t.along(op, nll_mean(op));
+    t.lower(op, nll_mean(op));
   }
   t.add({"aten::nll_loss_backward", "aten::nll_loss2d_backward"}, nll_loss_backward());
   t.composite("aten::cross_entropy_loss", cross_entropy);
+  t.hands_on({"aten::nll_loss", "aten::nll_loss_nd"});
 }
 
 }  // namespace intarsia

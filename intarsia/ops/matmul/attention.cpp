@@ -148,6 +148,8 @@ void add_attention(RuleTable& t) {
   t.add("aten::_scaled_dot_product_flash_attention_for_cpu", attention());
   t.add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward());
   t.composite("aten::_scaled_dot_product_attention_math", attention_math);
+  // Which kernel serves a call.
+  t.traits("aten::_fused_sdp_choice").answers_by_form = true;
 }
 
 }  // namespace intarsia

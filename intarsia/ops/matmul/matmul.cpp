@@ -75,7 +75,7 @@ at::Tensor small_matmul(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // Below autograd, too, vectors and two matrices have ops of their own.
-Way matmul(const CutCall& c) {
+Lowering matmul(const CutCall& c) {
   auto a = c.input(0).dim(), b = c.input(1).dim();
   bool batches = a >= 2 && b >= 2 && a + b > 4;
   if (batches) return {};
@@ -127,7 +127,7 @@ void add_matmul(RuleTable& t) {
   t.add("aten::addmv", add_einsum("mk,k->m"));
   t.add("aten::addr", add_einsum("m,n->mn"));
   t.add("aten::matmul", einsum("...mk,...kn->...mn"));
-  t.along("aten::matmul", matmul);
+  t.lower("aten::matmul", matmul);
   t.stays_whole("aten::matmul");
   t.gradient("aten::matmul", matmul_with_grad);
 }

@@ -8,7 +8,6 @@
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
 #include "intarsia/ops/reductions/statistics.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
@@ -276,7 +275,7 @@ void no_update(Stack& stack) {
   stack.emplace_back(at::empty({0}, at::kByte));
 }
 
-// A guide expects the results of ops whose input is whole but for its channels, and these in one run where they have weights.
+// Where a guide decides, the input is whole but for its channels, and these in one run where they have weights.
 void bring_all_but_channels(c10::IValue& input, bool weighted) {
   auto x = input.toTensor();
   if (!is_dtensor(x)) return;
@@ -301,11 +300,10 @@ void batch_norm_backward(Stack& stack) {
 }  // namespace
 
 void add_batch_norm(RuleTable& t) {
-  auto add = [&t](const char* op, Way way, size_t input = 0) {
-    t.always(op, [way = std::move(way), input](Stack& stack) {
-      if (is_guided()) bring_all_but_channels(stack[input], optional_tensor(stack[input + 1]).defined());
-      UnguidedScope own_choices;  // statistics travel, never the input
-      way(stack);
+  auto add = [&t](const char* op, Lowering lowering, size_t input = 0) {
+    t.always(op, lowering, /*if_advised=*/[lowering, input](Stack& stack) {
+      bring_all_but_channels(stack[input], optional_tensor(stack[input + 1]).defined());
+      lowering(stack);
     });
   };
   add("aten::native_batch_norm", with_running);
@@ -316,6 +314,12 @@ void add_batch_norm(RuleTable& t) {
   add("aten::_batch_norm_no_update", no_update);
   add("aten::native_batch_norm_backward", batch_norm_backward, 1);
   add("aten::batch_norm_backward", batch_norm_backward, 1);
+  t.hands_on({"aten::batch_norm", "aten::_batch_norm_impl_index"});
+  // LibTorch's schemas do not say that a training step writes the running statistics.
+  std::vector<std::string> statistics = {"running_mean", "running_var"};
+  t.traits({"aten::batch_norm", "aten::_batch_norm_impl_index", "aten::native_batch_norm"},
+           [&](Traits& traits) { traits.writes = UnannouncedWrites{statistics, "training"}; });
+  t.traits("aten::instance_norm").writes = UnannouncedWrites{statistics, "use_input_stats"};
 }
 
 }  // namespace intarsia

@@ -7,7 +7,6 @@
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/norms/parts.h"
 #include "intarsia/propagate/forms.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
@@ -95,7 +94,7 @@ void normalize_groups(Stack& stack, const Groups& groups) {
 }
 
 // native_group_norm(input, weight, bias, N, C, HxW, group, eps)
-Way group_norm_along(const CutCall& c) {
+Lowering group_norm_along(const CutCall& c) {
   auto& input = c.input(0);
   if (!c.cuts(0, dims_from(1, input.dim())) || input.numel() == 0 || !numbers_fit(c.call)) return {};
   Groups groups{input.sizes[1], c.call.int_arg("group", 1), input.dim()};
@@ -125,7 +124,7 @@ void normalize_groups_backward(Stack& stack, const Groups& groups) {
 }
 
 // native_group_norm_backward(grad, input, mean, rstd, weight, N, C, HxW, group, output_mask)
-Way group_norm_backward_along(const CutCall& c) {
+Lowering group_norm_backward_along(const CutCall& c) {
   auto& input = c.input(1);
   if (!c.cuts(1, dims_from(1, input.dim())) || input.numel() == 0) return {};
   Groups groups{input.sizes[1], c.call.int_arg("group", 1), input.dim()};
@@ -135,13 +134,7 @@ Way group_norm_backward_along(const CutCall& c) {
 // Statistics per sample and channel: LibTorch flattens the two into one dim, which would move an uneven batch.
 at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
                          const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
-                         bool use_input_stats, double momentum, double eps, bool cudnn) {
-  if (is_guided()) {  // by whom results are expected to lie as those of LibTorch's own steps
-    using Optional = std::optional<at::Tensor>;
-    using InstanceNorm = at::Tensor(const at::Tensor&, const Optional&, const Optional&, const Optional&, const Optional&, bool, double, double, bool);
-    static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::instance_norm", "").typed<InstanceNorm>();
-    return op.redispatch(kComposite, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn);
-  }
+                         bool use_input_stats, double momentum, double eps, bool) {
   bool tracked = running_mean && running_mean->defined(), both = running_var && running_var->defined();
   TORCH_CHECK(use_input_stats || (tracked && both),
               "Expected running_mean and running_var to be defined when use_input_stats is false");
@@ -156,14 +149,24 @@ at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor
   return at::group_norm(input, input.size(1), weight, bias, eps, false);
 }
 
+// Where a guide decides, results lie as those of LibTorch's own steps.
+at::Tensor instance_norm_by_steps(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                                  const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
+                                  bool use_input_stats, double momentum, double eps, bool cudnn) {
+  using InstanceNorm = decltype(instance_norm_by_steps);
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::instance_norm", "").typed<InstanceNorm>();
+  return op.redispatch(kComposite, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn);
+}
+
 }  // namespace
 
 void add_group_norm(RuleTable& t) {
   t.add("aten::native_group_norm", group_norm_rule());
-  t.along("aten::native_group_norm", group_norm_along);
+  t.lower("aten::native_group_norm", group_norm_along);
   t.add("aten::native_group_norm_backward", group_norm_backward_rule());
-  t.along("aten::native_group_norm_backward", group_norm_backward_along);
-  t.composite("aten::instance_norm", instance_norm);
+  t.lower("aten::native_group_norm_backward", group_norm_backward_along);
+  t.composite("aten::instance_norm", &instance_norm, &instance_norm_by_steps);
+  t.hands_on({"aten::group_norm"});
 }
 
 }  // namespace intarsia

@@ -82,7 +82,7 @@ void normalize(Stack& stack, const std::vector<int64_t>& dims) {
 }
 
 // native_layer_norm(input, normalized_shape, weight, bias, eps)
-Way layer_norm_along(const CutCall& c) {
+Lowering layer_norm_along(const CutCall& c) {
   auto& input = c.input(0);
   if (!fits(c.call, 0)) return {};  // the plain op's error
   auto dims = dims_from(first_normalized(c.call, 0), input.dim());
@@ -114,7 +114,7 @@ void normalize_backward(Stack& stack, const std::vector<int64_t>& dims, const st
 }
 
 // native_layer_norm_backward(grad, input, normalized_shape, mean, rstd, weight, bias, output_mask)
-Way layer_norm_backward_along(const CutCall& c) {
+Lowering layer_norm_backward_along(const CutCall& c) {
   auto& input = c.input(1);
   auto first = first_normalized(c.call, 1);
   auto dims = dims_from(first, input.dim()), leading = dims_from(0, first);
@@ -126,9 +126,10 @@ Way layer_norm_backward_along(const CutCall& c) {
 
 void add_layer_norm(RuleTable& t) {
   t.add("aten::native_layer_norm", layer_norm_rule());
-  t.along("aten::native_layer_norm", layer_norm_along);
+  t.lower("aten::native_layer_norm", layer_norm_along);
   t.add("aten::native_layer_norm_backward", layer_norm_backward_rule());
-  t.along("aten::native_layer_norm_backward", layer_norm_backward_along);
+  t.lower("aten::native_layer_norm_backward", layer_norm_backward_along);
+  t.hands_on({"aten::layer_norm"});
 }
 
 }  // namespace intarsia

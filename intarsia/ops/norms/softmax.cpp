@@ -33,7 +33,7 @@ at::Tensor softmax_over(const at::Tensor& self, int64_t dim, at::ScalarType type
 }
 
 // softmax(self, dim, half_to_float)
-Way softmax_along(const CutCall& c, bool log) {
+Lowering softmax_along(const CutCall& c, bool log) {
   auto& self = c.input(0);
   auto dim = c.call.dims_arg("dim", self.dim())[0];
   if (!c.cuts(0, dim) || self.numel() == 0) return {};
@@ -51,7 +51,7 @@ at::Tensor softmax_gradient(const at::Tensor& given, const at::Tensor& output, i
 }
 
 // softmax_backward(grad, output, dim, input_dtype)
-Way softmax_backward_along(const CutCall& c, bool log) {
+Lowering softmax_backward_along(const CutCall& c, bool log) {
   auto& output = c.input(1);
   auto dim = c.call.dims_arg("dim", output.dim())[0];
   if (!c.cuts(1, dim) || output.numel() == 0) return {};
@@ -74,14 +74,15 @@ void safe_softmax(Stack& stack) {
 
 void add_softmax(RuleTable& t) {
   t.add({"aten::_softmax", "aten::_log_softmax"}, along_dim(1));
-  t.along("aten::_softmax", [](auto& c) { return softmax_along(c, false); });
-  t.along("aten::_log_softmax", [](auto& c) { return softmax_along(c, true); });
+  t.lower("aten::_softmax", [](auto& c) { return softmax_along(c, false); });
+  t.lower("aten::_log_softmax", [](auto& c) { return softmax_along(c, true); });
 
   t.add({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"}, along_dim(2));
-  t.along("aten::_softmax_backward_data", [](auto& c) { return softmax_backward_along(c, false); });
-  t.along("aten::_log_softmax_backward_data", [](auto& c) { return softmax_backward_along(c, true); });
+  t.lower("aten::_softmax_backward_data", [](auto& c) { return softmax_backward_along(c, false); });
+  t.lower("aten::_log_softmax_backward_data", [](auto& c) { return softmax_backward_along(c, true); });
 
   t.always("aten::_safe_softmax", safe_softmax);
+  t.hands_on({"aten::softmax", "aten::log_softmax"});
 }
 
 }  // namespace intarsia

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 

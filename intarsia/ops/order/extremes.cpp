@@ -49,7 +49,7 @@ Winners winners(const CutLine& line, const at::Tensor& self, bool keep, bool lar
           wrap_contiguous(std::move(indices), layout, sizes, at::kLong)};
 }
 
-Way extreme_along(const CutCall& c, bool largest) {
+Lowering extreme_along(const CutCall& c, bool largest) {
   auto line = cut_line(c, c.call.int_arg("dim", 0));
   if (!line) return {};
   return [line, keep = c.call.bool_arg("keepdim", false), largest](Stack& stack) {
@@ -116,7 +116,7 @@ void PlaceAmongAll::operator()(Stack& stack) const {
   stack = {wrap_contiguous(std::move(places), Layout::replicated(mesh), result_sizes, at::kLong)};
 }
 
-Way place_among_all(const CutCall& c, bool largest) {
+Lowering place_among_all(const CutCall& c, bool largest) {
   auto& self = c.input(0);
   if (!c.is_distributed(0) || self.numel() == 0 || c.has_partial(0) || c.now[0]->is_replicated()) return {};
   auto& mesh = c.now[0]->mesh();
@@ -129,7 +129,7 @@ Way place_among_all(const CutCall& c, bool largest) {
   return PlaceAmongAll{c.now[0], sizes_of(self), result_sizes, extents, largest};
 }
 
-Way place_along(const CutCall& c, bool largest) {
+Lowering place_along(const CutCall& c, bool largest) {
   bool of_all = c.call.arg("dim").isNone(), keep = c.call.bool_arg("keepdim", false);
   if (of_all && c.input(0).dim() != 1) return place_among_all(c, largest);
   if (of_all && keep) return {};
@@ -142,10 +142,10 @@ Way place_along(const CutCall& c, bool largest) {
 
 void add_extremes(RuleTable& t) {
   t.add({"aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim", "aten::aminmax"}, pick_rule());
-  t.along("aten::max.dim", [](const CutCall& c) { return extreme_along(c, true); });
-  t.along("aten::min.dim", [](const CutCall& c) { return extreme_along(c, false); });
-  t.along("aten::argmax", [](const CutCall& c) { return place_along(c, true); });
-  t.along("aten::argmin", [](const CutCall& c) { return place_along(c, false); });
+  t.lower("aten::max.dim", [](const CutCall& c) { return extreme_along(c, true); });
+  t.lower("aten::min.dim", [](const CutCall& c) { return extreme_along(c, false); });
+  t.lower("aten::argmax", [](const CutCall& c) { return place_along(c, true); });
+  t.lower("aten::argmin", [](const CutCall& c) { return place_along(c, false); });
 }
 
 }  // namespace intarsia

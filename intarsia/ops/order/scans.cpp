@@ -56,24 +56,24 @@ at::Tensor scan(const CutLine& line, const at::Tensor& self, Scan local_scan, Co
 }
 
 template <class Scan>
-Way scanned_by(CutLinePtr line, Scan local_scan, Combine combine) {
+Lowering scanned_by(CutLinePtr line, Scan local_scan, Combine combine) {
   if (!line) return {};
   return [=](Stack& stack) { stack = {scan(*line, stack[0].toTensor(), local_scan, combine)}; };
 }
 
-Way cumsum_along(const CutCall& c) {
+Lowering cumsum_along(const CutCall& c) {
   auto dim = c.call.int_arg("dim", 0);
   auto local = [dim, dtype = dtype_of(c.call.arg("dtype"))](auto& x) { return at::cumsum(x, dim, dtype); };
   return scanned_by(cut_line(c, dim), local, add_up);
 }
 
-Way cumprod_along(const CutCall& c) {
+Lowering cumprod_along(const CutCall& c) {
   auto dim = c.call.int_arg("dim", 0);
   auto local = [dim, dtype = dtype_of(c.call.arg("dtype"))](auto& x) { return at::cumprod(x, dim, dtype); };
   return scanned_by(cut_line(c, dim), local, multiply);
 }
 
-Way logcumsumexp_along(const CutCall& c) {
+Lowering logcumsumexp_along(const CutCall& c) {
   if (c10::isComplexType(c.input(0).dtype)) return {};
   auto dim = c.call.int_arg("dim", 0);
   return scanned_by(cut_line(c, dim), [dim](auto& x) { return at::logcumsumexp(x, dim); }, add_logs);
@@ -129,9 +129,9 @@ void RunningExtreme::operator()(Stack& stack) const {
            wrap_contiguous(std::move(indices), line->layout, line->sizes, at::kLong)};
 }
 
-Way running_extreme_along(const CutCall& c, bool largest) {
+Lowering running_extreme_along(const CutCall& c, bool largest) {
   auto line = cut_line(c, c.call.int_arg("dim", 0));
-  return line ? Way(RunningExtreme{line, largest}) : Way();
+  return line ? Lowering(RunningExtreme{line, largest}) : Lowering();
 }
 
 at::Tensor sum_from_behind(const at::Tensor& x, int64_t dim) { return at::flip(at::cumsum(at::flip(x, dim), dim), dim); }
@@ -178,15 +178,15 @@ std::vector<std::vector<int64_t>> two_like_input(const OpCall& call) {
 
 void add_scans(RuleTable& t) {
   t.add("aten::cumsum", scan_rule({{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}}));  // linear
-  t.along("aten::cumsum", cumsum_along);
+  t.lower("aten::cumsum", cumsum_along);
   t.add("aten::cumprod", scan_rule());
-  t.along("aten::cumprod", cumprod_along);
+  t.lower("aten::cumprod", cumprod_along);
   t.gradient("aten::cumprod", cumprod);
   t.add({"aten::logcumsumexp", "aten::_logcumsumexp"}, scan_rule().like_input(0).contiguous());
-  t.along("aten::logcumsumexp", logcumsumexp_along);
+  t.lower("aten::logcumsumexp", logcumsumexp_along);
   t.add({"aten::cummax", "aten::cummin"}, scan_rule().with_shapes(two_like_input).with_dtypes(with_places).contiguous());
-  t.along("aten::cummax", [](const CutCall& c) { return running_extreme_along(c, true); });
-  t.along("aten::cummin", [](const CutCall& c) { return running_extreme_along(c, false); });
+  t.lower("aten::cummax", [](const CutCall& c) { return running_extreme_along(c, true); });
+  t.lower("aten::cummin", [](const CutCall& c) { return running_extreme_along(c, false); });
 }
 
 }  // namespace intarsia

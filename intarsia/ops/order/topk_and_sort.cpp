@@ -47,7 +47,7 @@ struct Candidates {
   }
 };
 
-Way topk_along(const CutCall& c) {
+Lowering topk_along(const CutCall& c) {
   auto line = cut_line(c, c.call.int_arg("dim", -1));
   auto k = c.call.int_arg("k", 0);
   if (!line || k < 0 || k > line->sizes[line->dim]) return {};  // the plain op's error
@@ -68,7 +68,7 @@ std::vector<std::vector<int64_t>> picked(const OpCall& call) {
 
 void add_topk_and_sort(RuleTable& t) {
   t.add({"aten::topk", "aten::sort", "aten::sort.stable"}, scan_rule());
-  t.along("aten::topk", topk_along);
+  t.lower("aten::topk", topk_along);
   t.add({"aten::median.dim", "aten::nanmedian.dim", "aten::kthvalue", "aten::mode"},
         pick_rule().with_shapes(picked).with_dtypes(with_places));
 }

@@ -186,6 +186,7 @@ void add_pointwise(RuleTable& t) {
   for (std::string op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
     for (auto overload : {".Tensor", ".Scalar"}) t.add("aten::" + op + overload, pointwise());
   }
+  t.hands_on({"aten::square", "aten::relu6", "aten::selu", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"});
 }
 
 }  // namespace intarsia

@@ -94,12 +94,12 @@ at::Tensor trace_of(const at::Tensor& self) {
   return at::sum(at::diagonal(self));
 }
 
-Way trace_along(const CutCall& c) {
+Lowering trace_along(const CutCall& c) {
   if (c.input(0).dim() != 2) return {};  // the plain op's error
   return [](Stack& stack) { stack = {trace_of(stack[0].toTensor())}; };
 }
 
-Way equal_along(const CutCall& c) {
+Lowering equal_along(const CutCall& c) {
   if (!c.on_one_mesh() || c.input(0).dtype != c.input(1).dtype) return {};
   if (c.input(0).sizes != c.input(1).sizes) return [](Stack& stack) { stack = {false}; };
   if (c.now[0]->mesh().slots().empty()) return [](Stack& stack) { stack = {true}; };  // it holds nothing that differs
@@ -122,9 +122,9 @@ void add_reductions(RuleTable& t) {
   t.gradient("aten::prod", prod_of_all);
   t.gradient("aten::prod.dim_int", prod_along);
 
-  t.along("aten::trace", trace_along);
+  t.lower("aten::trace", trace_along);
   t.gradient("aten::trace", trace_of);
-  t.along("aten::equal", equal_along);
+  t.lower("aten::equal", equal_along);
   t.always("aten::is_same_size", is_same_size);
 }
 

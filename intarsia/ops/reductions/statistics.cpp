@@ -12,7 +12,6 @@
 #include "intarsia/ops/along/recut.h"
 #include "intarsia/ops/along/settle_together.h"
 #include "intarsia/ops/reductions/waiting_norms.h"
-#include "intarsia/propagate/guide.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/tensor/dtensor.h"
@@ -59,7 +58,7 @@ std::vector<c10::ScalarType> variance_dtypes(const OpCall& call) {
 bool has_fractions(at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); }
 
 // mean(self, dtype), mean(self, dim, keepdim, dtype)
-Way mean_along(const CutCall& c) {
+Lowering mean_along(const CutCall& c) {
   auto dims = c.call.dims_arg("dim", c.input(0).dim());
   auto type = dtype_of(c.call.arg("dtype")).value_or(c.input(0).dtype);
   if (!c.cuts(0, dims) || !has_fractions(type)) return {};
@@ -85,7 +84,7 @@ void variance(Stack& stack, const std::vector<int64_t>& dims, bool root, bool wi
 
 // var(self, dim, correction, keepdim)
 Planner variance_along(bool root, bool with_mean) {
-  return [=](const CutCall& c) -> Way {
+  return [=](const CutCall& c) -> Lowering {
     auto dims = c.call.dims_arg("dim", c.input(0).dim());
     if (!c.cuts(0, dims) || !has_fractions(c.input(0).dtype)) return {};
     return [=](Stack& stack) { variance(stack, dims, root, with_mean); };
@@ -93,7 +92,7 @@ Planner variance_along(bool root, bool with_mean) {
 }
 
 // logsumexp(self, dims, keepdim): as in a softmax, only the largest and the sum of each line travel.
-Way logsumexp_along(const CutCall& c) {
+Lowering logsumexp_along(const CutCall& c) {
   auto& self = c.input(0);
   auto dims = c.call.dims_arg("dim", self.dim());
   bool keep = c.call.bool_arg("keepdim", false);
@@ -121,7 +120,7 @@ at::Tensor norm_of(const at::Tensor& lengths, double ord, const std::vector<int6
 }
 
 // linalg_vector_norm(self, ord, dim, keepdim, dtype)
-Way vector_norm_along(const CutCall& c) {
+Lowering vector_norm_along(const CutCall& c) {
   auto& self = c.input(0);
   auto dims = c.call.dims_arg("dim", self.dim());
   auto type = dtype_of(c.call.arg("dtype")).value_or(self.dtype);
@@ -145,17 +144,18 @@ Way vector_norm_along(const CutCall& c) {
 std::optional<Placement> pending_norm(double ord) {
   if (std::isinf(ord)) return ord > 0 ? P_max : P_min;
   if (ord == 0) return P_sum;
-  return ord > 0 ? std::optional(P(norm_op(ord))) : std::nullopt;
+  auto op = norm_op_if_room(ord);
+  return op ? std::optional(P(*op)) : std::nullopt;
 }
 
-// PyTorch's DTensor leaves norms pending. Left to ourselves we settle them, so these rows are there for a guide.
+// A norm is settled at once, as most uses of it ask for; pending ones are for a guide: PyTorch's DTensor leaves norms so.
 Rule vector_norm() {
   auto rule = per_line();
   rule.rows = [lines = rule.rows](const OpCall& call) {
     auto rows = lines(call);
-    auto pending = is_guided() ? pending_norm(call.arg("ord").toScalar().toDouble()) : std::nullopt;
+    auto pending = pending_norm(call.arg("ord").toScalar().toDouble());
     if (!pending) return rows;
-    for (auto dim : call.dims_arg("dim", call.inputs[0].dim())) rows.push_back({{S(dim)}, {*pending}});
+    for (auto dim : call.dims_arg("dim", call.inputs[0].dim())) rows.push_back({{S(dim)}, {*pending}, /*if_advised=*/true});
     return rows;
   };
   // A rank that holds nothing has no largest element.
@@ -199,20 +199,21 @@ at::Tensor mean_over(const at::Tensor& x, at::IntArrayRef dims, bool keep, std::
 
 void add_statistics(RuleTable& t) {
   t.add({"aten::mean", "aten::mean.dim"}, mean_by_rank());
-  t.along("aten::mean", mean_along);
-  t.along("aten::mean.dim", mean_along);
+  t.lower("aten::mean", mean_along);
+  t.lower("aten::mean.dim", mean_along);
 
   t.add({"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
         per_line().with_dtypes(variance_dtypes));
-  t.along("aten::var.correction", variance_along(false, false));
-  t.along("aten::std.correction", variance_along(true, false));
-  t.along("aten::var_mean.correction", variance_along(false, true));
-  t.along("aten::std_mean.correction", variance_along(true, true));
+  t.lower("aten::var.correction", variance_along(false, false));
+  t.lower("aten::std.correction", variance_along(true, false));
+  t.lower("aten::var_mean.correction", variance_along(false, true));
+  t.lower("aten::std_mean.correction", variance_along(true, true));
 
   t.add("aten::logsumexp", per_line());
   t.add("aten::linalg_vector_norm", vector_norm());
-  t.along("aten::logsumexp", logsumexp_along);
-  t.along("aten::linalg_vector_norm", vector_norm_along);
+  t.traits("aten::linalg_vector_norm").steered_by = {"ord"};
+  t.lower("aten::logsumexp", logsumexp_along);
+  t.lower("aten::linalg_vector_norm", vector_norm_along);
   t.add("aten::linalg__powsum", reduce(ReduceOp::sum, {}));
   t.always("aten::norm.ScalarOpt_dim", norm_by_vector_norm);
   t.always("aten::norm.ScalarOpt_dim_dtype", norm_by_vector_norm);

@@ -190,7 +190,7 @@ bool is_cut(const Layout& layout) {
 
 }  // namespace
 
-Way join_numbers(const CutCall& c, int64_t ndim) {
+Lowering join_numbers(const CutCall& c, int64_t ndim) {
   std::vector<DeviceMesh> meshes;
   bool plain = false;
   for (size_t i = 0; i < c.now.size(); ++i) {
@@ -209,7 +209,7 @@ Way join_numbers(const CutCall& c, int64_t ndim) {
 void add_total_norms(RuleTable& t) {
   t.always("aten::norm.Scalar", total_norm);
   t.always("aten::norm.ScalarOpt_dtype", total_norm);
-  t.along(kStack, [](const CutCall& c) { return join_numbers(c, 0); });
+  t.lower(kStack, [](const CutCall& c) { return join_numbers(c, 0); });
 }
 
 }  // namespace intarsia

@@ -82,7 +82,7 @@ at::Tensor picked(const PickedLines& lines, const at::Tensor& self) {
 
 // diagonal(self, offset, dim1, dim2) with one of the two dims cut: a rank picks one element from each of its lines, which
 // gives the diagonal cut as that dim is, and what lies before and after it is sliced away.
-Way diagonal_along(const CutCall& c) {
+Lowering diagonal_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() < 2) return {};
   auto offset = c.call.int_arg("offset", 0);
@@ -117,7 +117,7 @@ void eye_into(Stack& stack) {
 
 void add_diagonals(RuleTable& t) {
   t.add("aten::diagonal", view(diagonal_dims));
-  t.along("aten::diagonal", diagonal_along);
+  t.lower("aten::diagonal", diagonal_along);
   t.add("aten::diagonal_backward", part_gradient({"dim1", "dim2"}, true));
   t.add("aten::diagonal_scatter", put_into({"dim1", "dim2"}, true).like_input(0));
   t.add("aten::diag_embed",

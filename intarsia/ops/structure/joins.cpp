@@ -69,7 +69,7 @@ void cat_some(Stack& stack) {
   stack = {at::cat(some, stack[1].toInt()).to(dtype)};
 }
 
-Way cat_along(const CutCall& c) {
+Lowering cat_along(const CutCall& c) {
   auto& forms = c.call.inputs;
   if (auto numbers = join_numbers(c, 1)) return numbers;
   auto first = std::find_if_not(forms.begin(), forms.end(), is_nothing);
@@ -93,7 +93,7 @@ Way cat_along(const CutCall& c) {
 
 void add_joins(RuleTable& t) {
   t.add("aten::cat", cat_rule());
-  t.along("aten::cat", cat_along);
+  t.lower("aten::cat", cat_along);
   t.add({"aten::stack", "aten::_stack"}, stack_rule());
 }
 

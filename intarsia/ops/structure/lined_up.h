@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 namespace intarsia {
 

@@ -119,7 +119,7 @@ at::Tensor recut_by(const std::vector<RecutPlan>& plans, at::Tensor tensor) {
   return tensor;
 }
 
-Way flip_along(const CutCall& c) {
+Lowering flip_along(const CutCall& c) {
   auto& self = c.input(0);
   std::vector<int64_t> here;
   std::vector<RecutPlan> plans;
@@ -142,7 +142,7 @@ Way flip_along(const CutCall& c) {
   };
 }
 
-Way roll_along(const CutCall& c) {
+Lowering roll_along(const CutCall& c) {
   auto& self = c.input(0);
   auto shifts = c.call.arg("shifts").toIntVector(), dims = c.call.arg("dims").toIntVector();
   if (dims.empty() || shifts.size() != dims.size() || self.numel() == 0) return {};
@@ -167,7 +167,7 @@ Way roll_along(const CutCall& c) {
   };
 }
 
-Way repeat_along(const CutCall& c) {
+Lowering repeat_along(const CutCall& c) {
   auto sizes = sizes_of(c.input(0));
   auto repeats = c.call.arg("repeats").toIntVector();
   auto added = static_cast<int64_t>(repeats.size()) - c.input(0).dim();
@@ -198,12 +198,12 @@ at::Tensor combinations(const at::Tensor& self, int64_t r, bool with_replacement
 
 void add_rearrangements(RuleTable& t) {
   t.add("aten::flip", moving(flipped_dims).like_input(0));
-  t.along("aten::flip", flip_along);
+  t.lower("aten::flip", flip_along);
   t.add("aten::roll", moving(turned_dims).like_input(0).contiguous());
-  t.along("aten::roll", roll_along);
+  t.lower("aten::roll", roll_along);
   t.add("aten::rot90", rot90_rule());
   t.add("aten::repeat", repeat_rule());
-  t.along("aten::repeat", repeat_along);
+  t.lower("aten::repeat", repeat_along);
   t.add("aten::channel_shuffle", moving([](const OpCall&) { return std::vector<int64_t>{1}; }).like_input(0).contiguous());
   t.add("aten::tril", triangle(true));
   t.add("aten::triu", triangle(false));

@@ -83,7 +83,7 @@ RecutPlan plan_slice(const Layout& layout, const TensorForm& self, int64_t dim, 
   return plan_recut(layout, self.sizes, dim, sources);
 }
 
-Way slice_along(const CutCall& c) {
+Lowering slice_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0 || c.call.int_arg("step", 1) <= 0) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -132,7 +132,7 @@ Shards sent_by(const Owner& owner, const at::Tensor& self, int64_t dim) {
   return results;
 }
 
-Way select_along(const CutCall& c) {
+Lowering select_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -170,7 +170,7 @@ std::optional<std::vector<int64_t>> lengths_in(const c10::IValue& given, int64_t
   return total == size ? std::optional(lengths) : std::nullopt;
 }
 
-Way split_along(const CutCall& c) {
+Lowering split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -189,7 +189,7 @@ Way split_along(const CutCall& c) {
 }
 
 // The unsafe forms are no views, though they have the strides of views.
-Way unsafe_split_along(const CutCall& c) {
+Lowering unsafe_split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -211,7 +211,7 @@ Way unsafe_split_along(const CutCall& c) {
   };
 }
 
-Way slice_gradient_along(const CutCall& c) {
+Lowering slice_gradient_along(const CutCall& c) {
   auto sizes = c.call.arg("input_sizes").toIntVector();
   auto dim = c.call.dim_arg("dim", sizes.size());
   if (!c.cuts(0, dim) || !zeros_pass(*c.now[0])) return {};
@@ -222,7 +222,7 @@ Way slice_gradient_along(const CutCall& c) {
   return [=](Stack& stack) { stack = {recut(plan, {stack[0].toTensor()})}; };
 }
 
-Way slice_scatter_along(const CutCall& c) {
+Lowering slice_scatter_along(const CutCall& c) {
   auto &self = c.input(0), &src = c.input(1);
   if (self.dim() == 0 || src.dim() != self.dim() || c.call.int_arg("step", 1) <= 0) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -239,7 +239,7 @@ Way slice_scatter_along(const CutCall& c) {
   };
 }
 
-Way select_scatter_along(const CutCall& c) {
+Lowering select_scatter_along(const CutCall& c) {
   auto &self = c.input(0), &src = c.input(1);
   if (self.dim() == 0 || src.dim() + 1 != self.dim()) return {};
   auto dim = c.call.dim_arg("dim", self.dim());
@@ -274,13 +274,13 @@ void add_slices(RuleTable& t) {
   t.add("aten::select_scatter", put_into({"dim"}, true).like_input(0));
   t.add("aten::slice_scatter", put_into({"dim"}, false).like_input(0));
 
-  t.along("aten::slice.Tensor", slice_along);
-  t.along("aten::select.int", select_along);
-  for (auto* op : {"aten::split.Tensor", "aten::split_with_sizes"}) t.along(op, split_along);
-  for (auto* op : {"aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}) t.along(op, unsafe_split_along);
-  t.along("aten::slice_backward", slice_gradient_along);
-  t.along("aten::slice_scatter", slice_scatter_along);
-  t.along("aten::select_scatter", select_scatter_along);
+  t.lower("aten::slice.Tensor", slice_along);
+  t.lower("aten::select.int", select_along);
+  for (auto* op : {"aten::split.Tensor", "aten::split_with_sizes"}) t.lower(op, split_along);
+  for (auto* op : {"aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}) t.lower(op, unsafe_split_along);
+  t.lower("aten::slice_backward", slice_gradient_along);
+  t.lower("aten::slice_scatter", slice_scatter_along);
+  t.lower("aten::select_scatter", select_scatter_along);
   t.composite("aten::tensor_split.tensor_indices_or_sections", split_at_places);
 }
 

@@ -1,4 +1,4 @@
-// One way of a call: whatever an op does along a cut is decided once, kept, traced and judged like a row of its rule.
+// Whatever an op does along a cut is decided once, kept, traced and judged like a row of its rule.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,7 +9,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia::dispatch_ways_test {
+namespace intarsia::dispatch_lowerings_test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -109,4 +109,4 @@ TEST(Ways, DoNotDependOnValues) {
 }
 
 }  // namespace
-}  // namespace intarsia::dispatch_ways_test
+}  // namespace intarsia::dispatch_lowerings_test

@@ -1,4 +1,4 @@
-#include "intarsia/rules/along.h"
+#include "intarsia/rules/lowering.h"
 
 #include <algorithm>
 

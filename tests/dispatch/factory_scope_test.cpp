@@ -7,7 +7,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
-namespace intarsia::dispatch_from_nothing_test {
+namespace intarsia::dispatch_factory_scope_test {
 namespace {
 
 namespace rnn = torch::nn::utils::rnn;
@@ -140,4 +140,4 @@ TEST(FromNothing, RowsToPickAreTheSameOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace intarsia::dispatch_from_nothing_test
+}  // namespace intarsia::dispatch_factory_scope_test

@@ -1,6 +1,4 @@
-#include "intarsia/dispatch/from_nothing.h"
-
-#include <set>
+#include "intarsia/dispatch/factory_scope.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,7 +15,7 @@ namespace intarsia {
 namespace {
 
 thread_local const Layout* model_ = nullptr;
-thread_local const Birthplace* birthplace_ = nullptr;  // the innermost scope has the one or the other
+thread_local const FactoryLayout* place_ = nullptr;  // the innermost scope has the one or the other
 
 void set_keys(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
   c10::impl::PODLocalDispatchKeySet keys;
@@ -69,12 +67,6 @@ bool makes_a_tensor(const c10::OperatorHandle& op) {
          schema.argumentIndexWithName("device");
 }
 
-// A number stays one, and memory that has a meaning (a file's) is not from nothing.
-bool stays_plain(const c10::OperatorHandle& op) {
-  static const std::set<std::string> names = {"aten::scalar_tensor", "aten::from_file", "aten::_efficientzerotensor"};
-  return names.count(op.schema().name()) > 0;
-}
-
 void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, const DeviceMesh& mesh) {
   auto count = op.schema().arguments().size();
   std::optional<AgreedDraw> agreed;
@@ -85,7 +77,7 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   op.callBoxed(*stack);
   auto made = stack->back().toTensor();
   bool fits = made.layout() == at::kStrided && made.device().type() == mesh.device_type() && !is_dtensor(made);
-  if (!fits || stays_plain(op)) return;
+  if (!fits || rule_table().traits_of(op.operator_name()).makes_plain) return;
   at::AutoDispatchBelowADInplaceOrView below;
   Shards shards;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) shards.push_back(slot ? twin_of(made) : made);
@@ -105,8 +97,8 @@ void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*
     op.callBoxed(*stack);
   } else {
     c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
-    bool made = birthplace_ && make_in_parts(op, *stack, *birthplace_);
-    if (!made) make_replicated(op, stack, birthplace_ ? birthplace_->mesh : model_->mesh());
+    bool made = place_ && make_in_parts(op, *stack, *place_);
+    if (!made) make_replicated(op, stack, place_ ? place_->mesh : model_->mesh());
   }
   enter(true);  // for the rest of the scope: the function makes tensors, and may make plain ones, too
 }
@@ -120,24 +112,13 @@ void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   op.redispatchBoxed(below, stack);
 }
 
-// They check their arguments and hand them on to one op: nothing is made. Every training step calls them, and a boxed call costs
-// up to a microsecond where there are lists of numbers.
-bool hands_on(const std::string& name) {
-  static const std::set<std::string> names = {
-      "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d",
-      "aten::avg_pool1d", "aten::layer_norm", "aten::group_norm", "aten::batch_norm", "aten::_batch_norm_impl_index",
-      "aten::softmax", "aten::log_softmax", "aten::dropout", "aten::square", "aten::relu6", "aten::selu", "aten::nll_loss",
-      "aten::nll_loss_nd", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"};
-  return names.count(name) > 0;
-}
-
-// Views and conversions make nothing; the others are about the handle or its form, not about values.
+// Views and conversions make nothing. Ops that hand their arguments on are left alone: every training step calls them, and a boxed call
+// costs up to a microsecond where there are lists of numbers.
 bool may_make_tensors(const c10::OperatorHandle& op) {
-  static const std::set<std::string> others = {"aten::requires_grad_", "aten::_fw_primal", "aten::_make_dual", "aten::data",
-                                               "aten::detach", "aten::lift_fresh", "aten::_shape_as_tensor"};
   auto& schema = op.schema();
   auto& returns = schema.returns();
-  if (!takes_tensors(schema) || others.count(schema.name()) || hands_on(schema.name())) return false;
+  auto& traits = rule_table().traits_of(op.operator_name());
+  if (!takes_tensors(schema) || traits.about_the_handle || traits.hands_on) return false;
   return std::any_of(returns.begin(), returns.end(), [](auto& result) {
     return is_tensor(result.type()) && (!result.alias_info() || result.alias_info()->isWrite());
   });
@@ -145,26 +126,26 @@ bool may_make_tensors(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-FromNothingScope::FromNothingScope(const GivenTensors& given)
-    : FromNothingScope() {
+FactoryScope::FactoryScope(const GivenTensors& given)
+    : FactoryScope() {
   if (!given.model) return;
   if (!given.lists) policy_.emplace(PlainTensors::replicate);
   model_ = given.model;
-  birthplace_ = nullptr;
+  place_ = nullptr;
   enter(given.plain);
 }
 
-FromNothingScope::FromNothingScope(const Birthplace& birthplace) : FromNothingScope() {
-  birthplace_ = &birthplace;
+FactoryScope::FactoryScope(const FactoryLayout& place) : FactoryScope() {
+  place_ = &place;
   enter(true);
 }
 
-FromNothingScope::FromNothingScope()
-    : outer_(model_), outer_birthplace_(birthplace_), keys_(c10::impl::tls_local_dispatch_key_set()) {}
+FactoryScope::FactoryScope()
+    : outer_(model_), outer_place_(place_), keys_(c10::impl::tls_local_dispatch_key_set()) {}
 
-FromNothingScope::~FromNothingScope() {
+FactoryScope::~FactoryScope() {
   model_ = outer_;
-  birthplace_ = outer_birthplace_;
+  place_ = outer_place_;
   auto now = c10::impl::tls_local_dispatch_key_set();
   auto back = [](c10::DispatchKeySet now, c10::DispatchKeySet before) {
     return (now - kFromNothingKeys) | (before & kFromNothingKeys);
@@ -186,7 +167,7 @@ void GivenTensors::see(const at::Tensor& tensor) {
 
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto given = given_to(op, *stack);
-  FromNothingScope scope(given);
+  FactoryScope scope(given);
   op.redispatchBoxed(kComposite, stack);
 }
 
@@ -203,7 +184,7 @@ void register_composites(torch::Library& aten, torch::Library& autograd, bool (*
   }
 }
 
-void register_from_nothing() {
+void register_factories() {
   static auto* quiet = new torch::Library(torch::Library::IMPL, "_", kFromNothingKey, __FILE__, __LINE__);
   quiet->fallback(torch::CppFunction::makeFallthrough());
   static auto* watchful = new torch::Library(torch::Library::IMPL, "_", kBesidePlainKey, __FILE__, __LINE__);

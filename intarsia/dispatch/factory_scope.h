@@ -7,12 +7,12 @@
 #include <torch/library.h>
 
 #include "intarsia/core/layout.h"
-#include "intarsia/dispatch/birth.h"
+#include "intarsia/dispatch/factory_layout.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {
 
-// Note [Tensors made from nothing]
+// Note [Factories]
 // Many functions of LibTorch make tensors on their way: pad_sequence fills one and writes the sequences into it, vander
 // begins with ones, orthogonal_ draws a matrix. What such a function makes from numbers and shapes alone is the same on all
 // ranks, so it is made as a replicated tensor of the mesh that the function works on, by the kernels of the ops that make
@@ -44,21 +44,21 @@ struct GivenTensors {
   bool leads_ = false;  // the model is no number
 };
 
-class FromNothingScope {
+class FactoryScope {
  public:
   // Without a distributed tensor it leaves things as they are.
-  explicit FromNothingScope(const GivenTensors& given);
-  // What is made lies there, in parts where it has a size. The birthplace outlives the scope.
-  explicit FromNothingScope(const Birthplace& birthplace);
-  ~FromNothingScope();
-  FromNothingScope(const FromNothingScope&) = delete;
-  FromNothingScope& operator=(const FromNothingScope&) = delete;
+  explicit FactoryScope(const GivenTensors& given);
+  // What is made lies there, in parts where it has a size. The place outlives the scope.
+  explicit FactoryScope(const FactoryLayout& place);
+  ~FactoryScope();
+  FactoryScope(const FactoryScope&) = delete;
+  FactoryScope& operator=(const FactoryScope&) = delete;
 
  private:
-  FromNothingScope();
+  FactoryScope();
 
   const Layout* outer_;
-  const Birthplace* outer_birthplace_;
+  const FactoryLayout* outer_place_;
   c10::impl::LocalDispatchKeySet keys_;
   std::optional<PlainTensorScope> policy_;
 };
@@ -71,6 +71,6 @@ void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void register_composites(torch::Library& aten, torch::Library& autograd, bool (*is_free)(const c10::OperatorHandle&));
 
 // The kernels of the scope itself.
-void register_from_nothing();
+void register_factories();
 
 }  // namespace intarsia

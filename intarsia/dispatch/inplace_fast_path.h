@@ -1,13 +1,8 @@
-#include "intarsia/dispatch/alike.h"
+#pragma once
+// The kernel template of elementwise in-place ops, with a short path for tensors of one layout: the common case in optimizers. Included
+// where its ops are listed.
 
 #include <ATen/ATen.h>
-#include <ATen/ops/add_ops.h>
-#include <ATen/ops/addcdiv_ops.h>
-#include <ATen/ops/addcmul_ops.h>
-#include <ATen/ops/div_ops.h>
-#include <ATen/ops/lerp_ops.h>
-#include <ATen/ops/mul_ops.h>
-#include <ATen/ops/sub_ops.h>
 
 #include "intarsia/comm/mix_hash.h"
 #include "intarsia/dispatch/kernel_list.h"
@@ -17,14 +12,15 @@
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
-namespace {
 
-// Note [Tensors that lie alike]
+// Note [The in-place fast path]
 // An elementwise op on tensors of one form and one layout, none of it pending, is that op on the local tensors, and needs
 // neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of their time
 // there. Whatever is not that simple goes the way of all ops.
 
-const at::Tensor* cpu_shard(DTensorBody& body) {
+namespace inplace {
+
+inline const at::Tensor* cpu_shard(DTensorBody& body) {
   auto& shards = body.shards();
   if (shards.size() != 1) return nullptr;
   return shards[0].key_set() - kAboveKernels == kCpu ? &shards[0] : nullptr;
@@ -32,25 +28,27 @@ const at::Tensor* cpu_shard(DTensorBody& body) {
 
 // What an op gets on this rank for an argument beside `self`: the shard of a tensor that lies like it, else null. Numbers are
 // what they are.
-const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
+inline const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
   if (!is_dtensor(argument) || argument.scalar_type() != self.scalar_type() || argument.sizes() != self.sizes()) return nullptr;
   auto& body = body_of(argument);
   return body.layout == body_of(self).layout ? cpu_shard(body) : nullptr;
 }
-const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
+inline const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
 
-void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) { operands.add(body_of(argument).origin); }
-void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mix_hash(numbers, bits_of(argument)); }
+inline void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) { operands.add(body_of(argument).origin); }
+inline void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mix_hash(numbers, bits_of(argument)); }
+
+}  // namespace inplace
 
 template <class AtenOp, class Schema = typename AtenOp::schema>
-struct Alike;
+struct InplaceFastPath;
 
 template <class AtenOp, class... Args>
-struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
+struct InplaceFastPath<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
   static at::Tensor& run(at::Tensor& self, Args... args) {
     if (C10_LIKELY(!OpWatch::open()) && is_dtensor(self) && self.is_floating_point() &&
         self.is_non_overlapping_and_dense() && !body_of(self).layout->has_partial()) {
-      if (run_local(self, local(self, args)...)) return note(self, args...), self;
+      if (run_local(self, inplace::local(self, args)...)) return note(self, args...), self;
     }
     std::vector<c10::IValue> stack{self, args...};
     run_op(op(), stack);
@@ -69,7 +67,7 @@ struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
     auto operands = Origin();
     operands.add(body.origin);
     uint64_t numbers = 0;
-    (add_origin(operands, numbers, args), ...);
+    (inplace::add_origin(operands, numbers, args), ...);
     auto what = mix_hash(op().hash, numbers);
     body.written(calls_on(body.layout->mesh()).add(op().name.c_str(), body.layout, what, operands));
   }
@@ -77,22 +75,12 @@ struct Alike<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
   template <class... Locals>
   static bool run_local(at::Tensor& self, const Locals*... locals) {
     auto& body = body_of(self);
-    auto* shard = cpu_shard(body);
+    auto* shard = inplace::cpu_shard(body);
     if (!shard || !(locals && ...)) return false;
     auto target = *shard;
     AtenOp::redispatch(kCpu, target, *locals...);
     return true;
   }
 };
-
-namespace ops = at::_ops;
-using All = KernelList<Alike, ops::add__Tensor, ops::sub__Tensor, ops::mul__Tensor, ops::div__Tensor, ops::addcmul_,
-                       ops::addcdiv_, ops::lerp__Scalar>;
-
-}  // namespace
-
-bool has_alike_kernel(const std::string& op) { return All::has(op); }
-
-void register_alike(torch::Library& library) { All::add_to(library); }
 
 }  // namespace intarsia

@@ -1,11 +1,11 @@
 #pragma once
-// How an op runs along a dim that is cut, where no rank can do its part alone: a plan that dispatch makes once, keeps, and
-// runs on every call of the same form.
+// Lowerings: an op in terms of other ops on distributed tensors and of collectives, where no rank can do its part alone. Dispatch
+// makes one per kind of call, keeps it, and runs it on every call of the same form.
 //
-// Note [Ways]
-// A planner sees what a rule sees, and the present layouts. It answers with a way: what to do with the arguments of such a
-// call, in terms of other ops on distributed tensors and of collectives. Or with none, and the rows serve. It never sees
-// values, so its answer does not depend on them. A way keeps numbers of the call that it was made for, but no tensors.
+// Note [Lowerings]
+// A planner sees what a rule sees, and the present layouts. It answers with a lowering: what to do with the arguments of such
+// a call. Or with none, and the rows serve. It never sees values, so its answer does not depend on them. A lowering keeps
+// numbers of the call that it was made for, but no tensors.
 
 #include <functional>
 #include <vector>
@@ -17,7 +17,7 @@ namespace intarsia {
 using Stack = std::vector<c10::IValue>;
 
 // Runs below autograd: arguments on the stack for results. What it moves is traced and judged as moved by the op.
-using Way = std::function<void(Stack& stack)>;
+using Lowering = std::function<void(Stack& stack)>;
 
 struct CutCall {
   const OpCall& call;                  // its arguments have None in place of tensors, and its outputs are not known
@@ -34,6 +34,6 @@ struct CutCall {
   bool on_one_mesh() const;
 };
 
-using Planner = std::function<Way(const CutCall& call)>;
+using Planner = std::function<Lowering(const CutCall& call)>;
 
 }  // namespace intarsia

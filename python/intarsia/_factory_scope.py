@@ -23,7 +23,7 @@ def _on_their_mesh(function: Callable) -> Callable:
         tensors = [_inside(x) for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
         if not any(map(_core.is_dtensor, tensors)):
             return function(*args, **options)
-        with _core.FromNothingScope(tensors):
+        with _core.FactoryScope(tensors):
             return function(*args, **options)
 
     return wrapper
