@@ -17,8 +17,8 @@
 #include "benchmarks/memory.h"
 #include "benchmarks/processes.h"
 #include "intarsia/comm/engines.h"
-#include "intarsia/data_parallel/fully_shard.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/intarsia.h"
 
 using namespace intarsia;

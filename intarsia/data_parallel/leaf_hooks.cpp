@@ -128,6 +128,12 @@ void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
 
 }  // namespace
 
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.requires_grad(), "[", where, "] the gradient of \"", name, "\" is to have a graph of its own ",
+                              "(create_graph), which is lost when the ranks bring it together. Use torch::autograd::grad, which ",
+                              "gives the gradient of this rank's loss, and call backward on what you make of it.");
+}
+
 bool is_in_hook_of_program() { return in_hook_; }
 
 void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {

@@ -8,6 +8,7 @@
 // on the node when a gradient first comes by.
 
 #include <memory>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -36,6 +37,9 @@ struct Watched {
   size_t index = 0;
 };
 Watched watched(const at::Tensor& leaf);
+
+// An error if the gradient has a graph of its own (create_graph): what the ranks bring together has none.
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad);
 
 // Note [Hooks of the program]
 // A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf are held back

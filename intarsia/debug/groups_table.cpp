@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/data_parallel/reducer.h"
-#include "intarsia/data_parallel/shard_group.h"
+#include "intarsia/data_parallel/fully_shard/param_group.h"
+#include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
@@ -31,13 +31,13 @@ int64_t bytes_held(const at::Tensor& tensor) {
 
 std::string counted(size_t count, const std::string& noun) { return std::to_string(count) + " " + noun + (count == 1 ? "" : "s"); }
 
-std::string state_of(const ShardGroup& group) {
+std::string state_of(const ParamGroup& group) {
   return std::string(group.is_whole() ? "whole" : group.is_begun() ? "being gathered" : "shards") +
          (group.reshards_after_forward() ? ", freed after forward" : ", kept after forward");
 }
 
 GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
-  if (auto* group = dynamic_cast<ShardGroup*>(watcher)) {
+  if (auto* group = dynamic_cast<ParamGroup*>(watcher)) {
     return {"fully_shard", group->name(), group->mesh().text(), state_of(*group), 0, 0, 0, {}};
   }
   if (auto* reducer = dynamic_cast<Reducer*>(watcher)) {
@@ -48,7 +48,7 @@ GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
 
 // At rest, whatever the leaf is now.
 at::Tensor at_rest(const at::Tensor& leaf, LeafWatcher* watcher) {
-  auto* group = dynamic_cast<ShardGroup*>(watcher);
+  auto* group = dynamic_cast<ParamGroup*>(watcher);
   if (!group) return leaf;
   for (auto& member : group->members()) {
     if (member.leaf().is_same(leaf)) return member.sharded();

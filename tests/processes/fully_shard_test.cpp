@@ -1,6 +1,6 @@
 // fully_shard where the ranks differ, which only real processes can.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
