@@ -8,6 +8,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/words.h"
+
 namespace intarsia {
 namespace {
 
@@ -61,7 +63,10 @@ void CollectiveOrder::agree_if_shared(int64_t module, int64_t part) {
 void CollectiveOrder::agree(int64_t module, int64_t part) {
   if (axis_.size() == 1 || axis_.slot_count() != 1) return;
   auto mine = at::scalar_tensor(module * kParts + part, at::kLong).view(1), all = at::empty({axis_.size()}, at::kLong);
-  axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
+  {
+    WordScope agreement;
+    axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
+  }
   if (all.eq(mine).all().item<bool>()) return;
   std::string text;
   auto& ranks = axis_.line().ranks[0];

@@ -135,6 +135,7 @@ void check_has_no_graph(const char* where, const std::string& name, const at::Te
 }
 
 bool is_in_hook_of_program() { return in_hook_; }
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !in_hook_; }
 
 void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
   auto* meta = impl::get_autograd_meta(leaf);

@@ -55,6 +55,8 @@ void run_post_accumulate_hooks(const at::Tensor& leaf);
 
 // Whether such a hook is running: what it does is not a part of the backward pass.
 bool is_in_hook_of_program();
+// Whether a backward pass runs on this thread, and no hook of the program inside it.
+bool is_in_backward();
 
 // A tensor that is held weakly.
 class WeakTensor {

@@ -1,10 +1,9 @@
-#include <map>
 #include <memory>
 
 #include "bindings.h"
 #include "intarsia/core/foreign.h"
+#include "intarsia/data_parallel/fully_shard/group_hooks.h"
 #include "intarsia/data_parallel/fully_shard/joined_mesh.h"
-#include "intarsia/data_parallel/fully_shard/param_group.h"
 #include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
 #include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -93,27 +92,18 @@ void bind_reducers(py::module_& m) {
                        const GivenNamed& buffers,
                        double first_bucket_mb, double bucket_cap_mb, bool as_view, bool find_unused, bool static_graph,
                        bool broadcast_buffers, bool init_sync, py::object find_unaveraged) {
-             ReducerOptions options{BucketSizes::of(first_bucket_mb, bucket_cap_mb), as_view, find_unused, static_graph,
-                                    broadcast_buffers, find_unaveraged_of(std::move(find_unaveraged))};
+             ReplicateOptions options;
+             options.first_bucket_mb = first_bucket_mb, options.bucket_cap_mb = bucket_cap_mb;
+             options.gradient_as_bucket_view = as_view, options.find_unused_parameters = find_unused;
+             options.static_graph = static_graph, options.broadcast_buffers = broadcast_buffers, options.init_sync = init_sync;
              return make_reducer(reinterpret_cast<const void*>(module), name, mesh, checked(parameters, "replicate"),
-                                 checked(buffers, "replicate"), options, init_sync);
+                                 checked(buffers, "replicate"), options, find_unaveraged_of(std::move(find_unaveraged)));
            }),
            Unlocked())
       .def("set_syncs", &Reducer::set_syncs)
       .def("set_comm_hook", [](Reducer& self, py::object hook) { self.set_comm_hook(comm_hook_of(std::move(hook))); })
       .def("bucket_names", &Reducer::bucket_names)
       .def("join", [](Reducer& self, const std::function<void()>& body, bool divide) { self.join(body, divide); }, Unlocked());
-}
-
-// Which dim of each parameter is cut; None: none.
-ParamGroupOptions param_group_options(const Named& parameters, const std::vector<std::optional<int64_t>>& dims,
-                                std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
-                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool replicated,
-                                bool on_full_mesh) {
-  std::map<std::string, std::optional<int64_t>> dim_of;
-  for (size_t i = 0; i < parameters.size(); ++i) dim_of[parameters[i].first] = dims.at(i);
-  auto find = [dim_of](const std::string& name, const at::Tensor&) { return dim_of.at(name); };
-  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to, replicated, on_full_mesh};
 }
 
 void bind_param_groups(py::module_& m) {
@@ -123,11 +113,14 @@ void bind_param_groups(py::module_& m) {
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
                        std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
-             auto parameters = checked(given, "fully_shard");
-             auto options = param_group_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated,
-                                          on_full_mesh);
-             return make_param_group(reinterpret_cast<const void*>(module), name, mesh, parameters,
-                                     checked(buffers, "fully_shard"), options, init_sync);
+             FullyShardOptions options;
+             options.reshard_after_forward = reshard_after_forward, options.reshard_to = reshard_to;
+             options.mp_policy.param_dtype = param_dtype, options.mp_policy.reduce_dtype = reduce_dtype;
+             options.init_sync = init_sync, options.broadcast_buffers = false;
+             auto axes = replicated ? ShardingAxes::replicated(mesh) : ShardingAxes::of(mesh);
+             axes.on_full_mesh = on_full_mesh;
+             return make_param_group(reinterpret_cast<const void*>(module), name, axes, checked(given, "fully_shard"), dims,
+                                     checked(buffers, "fully_shard"), options);
            }),
            Unlocked())
       .def_property_readonly("name", &ParamGroup::name)
@@ -150,9 +143,9 @@ void bind_param_groups(py::module_& m) {
            [](ParamGroup& self, bool in_backward, const std::vector<std::shared_ptr<ParamGroup>>& groups) {
              self.set_prefetched(in_backward, {groups.begin(), groups.end()});
            })
-      .def("begin_unshard", &ParamGroup::begin_unshard, Unlocked())
-      .def("unshard", &ParamGroup::unshard, Unlocked())
-      .def("need_whole", &ParamGroup::need_whole, Unlocked())
+      .def("begin_unshard", [](ParamGroup& self) { FullyShardState::of(self).begin_unshard(self); }, Unlocked())
+      .def("unshard", [](ParamGroup& self) { FullyShardState::of(self).unshard(self); }, Unlocked())
+      .def("need_whole", [](const std::shared_ptr<ParamGroup>& self) { FullyShardState::of(*self).need_whole(self); }, Unlocked())
       .def("reshard", &ParamGroup::need_shards, Unlocked())
       .def("reshard_after_forward", &ParamGroup::reshard_after_forward, Unlocked());
 }

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
-#include "intarsia/data_parallel/fully_shard/param_group.h"
+#include "intarsia/data_parallel/fully_shard/group_hooks.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/tensor/dtensor.h"
@@ -14,8 +14,6 @@
 
 namespace intarsia {
 namespace {
-
-std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<ParamGroup>(watcher_of(leaf)); }
 
 // Each once, in the order of the parameters.
 std::vector<std::shared_ptr<ParamGroup>> param_groups_in(const torch::nn::Module& module) {
@@ -65,16 +63,13 @@ std::shared_ptr<ParamGroup> any_group_in(const std::vector<torch::nn::Module*>& 
   return nullptr;
 }
 
-auto checked_dim(const FullyShardOptions& options) {
-  return [choose = options.shard_dim](const std::string& name, const at::Tensor& tensor) -> std::optional<int64_t> {
-    auto dim = choose ? choose(name, tensor) : std::nullopt;
-    if (!dim) dim = tensor.dim() ? std::optional<int64_t>(0) : std::nullopt;
-    if (!dim) return dim;
-    auto resolved = *dim < 0 ? *dim + tensor.dim() : *dim;
-    TORCH_CHECK_VALUE(resolved >= 0 && resolved < tensor.dim(), "[fully_shard] dim ", *dim, " of \"", name, "\" is to be cut, ",
-                      "which has the shape ", tensor.sizes(), ". Choose one of its dims.");
-    return resolved;
-  };
+std::optional<int64_t> dim_to_shard(const std::string& name, const at::Tensor& tensor, const FullyShardOptions& options) {
+  auto dim = options.shard_dim ? options.shard_dim(name, tensor) : std::nullopt;
+  if (!dim) return tensor.dim() ? std::optional<int64_t>(0) : std::nullopt;
+  auto resolved = *dim < 0 ? *dim + tensor.dim() : *dim;
+  TORCH_CHECK_VALUE(resolved >= 0 && resolved < tensor.dim(), "[fully_shard] dim ", *dim, " of \"", name, "\" is to be cut, ",
+                    "which has the shape ", tensor.sizes(), ". Choose one of its dims.");
+  return resolved;
 }
 
 void cast_tensors(Values& values, at::ScalarType dtype) {
@@ -99,7 +94,7 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& g
     if ((!alive && !is_bare) || &self != own) return;
     if (policy.param_dtype && policy.cast_forward_inputs) cast_tensors(inputs, *policy.param_dtype);
     if (!alive) return;
-    alive->need_whole();
+    FullyShardState::of(*alive).need_whole(alive);
     alive->set_pinned(true);
   });
   hooks->register_forward_hook([=](auto& self, Values&, Values& outputs) {
@@ -119,10 +114,10 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& g
 }  // namespace
 
 void Sharded::unshard() {
-  if (group_) group_->unshard();
+  if (group_) FullyShardState::of(*group_).unshard(*group_);
 }
 void Sharded::begin_unshard() {
-  if (group_) group_->begin_unshard();
+  if (group_) FullyShardState::of(*group_).begin_unshard(*group_);
 }
 void Sharded::reshard() {
   if (group_) group_->need_shards();
@@ -190,10 +185,9 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
     if (inner) add_buffers(*inner, buffers, options.init_sync);
     else make_per_rank(buffers, mesh.slots().size());
   } else {
-    ParamGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype,
-                                    policy.reduce_dtype, options.unused_as_zeros, options.reshard_to};
-    group_options.broadcast_buffers = options.broadcast_buffers;
-    group = make_param_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
+    Dims dims;
+    for (auto& [leaf_name, tensor] : parameters) dims.push_back(dim_to_shard(leaf_name, tensor, options));
+    group = make_param_group(modules[0], name, axes, parameters, dims, buffers, options);
   }
   for (auto* module : modules) hook_module(*module, group, policy), wrapped.add(*module);
   return Sharded(std::move(group));

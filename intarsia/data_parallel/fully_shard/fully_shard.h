@@ -18,15 +18,12 @@
 // these axes as well; it is cut once more at rest, and when it is whole it is what it was. See Note [Cut twice], and for what
 // becomes of gradients that are pending along these axes Note [Terms of an average].
 
-#include <functional>
+#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "intarsia/core/mesh.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard_options.h"
 
 namespace torch::nn {
 class Module;
@@ -35,29 +32,6 @@ class Module;
 namespace intarsia {
 
 class ParamGroup;
-
-struct MixedPrecisionPolicy {
-  std::optional<at::ScalarType> param_dtype;   // of the whole, in forward and backward; shards keep theirs
-  std::optional<at::ScalarType> reduce_dtype;  // in which gradients are added up; default: the one in which they come
-  std::optional<at::ScalarType> output_dtype;  // of what forward returns; needs a module with hooks
-  bool cast_forward_inputs = true;             // to param_dtype, floating ones; in a module with hooks
-};
-
-struct FullyShardOptions {
-  // Whether the whole is freed after forward and gathered again in backward. Default: yes, but for the outermost group, which
-  // backward begins with.
-  std::optional<bool> reshard_after_forward;
-  // Between forward and backward each rank keeps so large a part that this many ranks, a factor of all, have the whole together:
-  // backward gathers among these. For ranks of one host.
-  std::optional<int64_t> reshard_to;
-  // The dim that is cut; default: 0, and scalars stay whole on every rank.
-  std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> shard_dim;
-  MixedPrecisionPolicy mp_policy;
-  std::vector<at::Tensor> ignored_parameters;
-  bool init_sync = true;        // parameters and buffers are taken from the first rank
-  bool broadcast_buffers = true;  // after each step buffers are those of the first rank
-  bool unused_as_zeros = false;  // a parameter that some ranks do not use counts as zeros there, and is no error
-};
 
 // A group of parameters. A handle: it may be dropped and asked for again with sharded_by.
 class Sharded {

@@ -16,6 +16,8 @@
 namespace intarsia {
 namespace {
 
+constexpr const char* kReportCause = "fully_shard report";
+
 struct States {
   std::mutex mutex;
   std::map<const CollectiveOrder*, std::unique_ptr<FullyShardState>> by_order;
@@ -40,27 +42,62 @@ bool FullyShardState::wrapped_somewhere(const torch::nn::Module& module) {
   return std::any_of(all.begin(), all.end(), [&](auto& entry) { return entry.second->modules_.has(module); });
 }
 
-void FullyShardState::used(ParamGroup& group) {
+FullyShardState& FullyShardState::of(const ParamGroup& group) { return of(group.order()); }
+
+void FullyShardState::add(const Group& group) { groups_.push_back(group); }
+
+void FullyShardState::remove(const ParamGroup& group) {
+  if (last_ == &group) last_ = nullptr;
+  std::erase_if(groups_, [](auto& weak) { return weak.expired(); });
+  std::erase(ahead_, &group);
+  for (auto& sequence : sequences_) {
+    std::erase(sequence.now, &group);
+    std::erase(sequence.before, &group);
+  }
+}
+
+// --- gathering
+
+void FullyShardState::begin_unshard(ParamGroup& group) {
+  if (group.is_whole() || group.is_begun()) return;
+  group.check_has_data();
+  if (group.is_shared()) agree(group.id(), ParamGroup::kGather);
+  group.begin_unshard();
+}
+
+void FullyShardState::gather(ParamGroup& group) {
+  if (group.is_whole()) return;
+  do begin_unshard(group);
+  while (!group.finish_unshard());
+  prefetch(group, is_in_backward());
+}
+
+void FullyShardState::unshard(ParamGroup& group) {
+  group.reshard_if_written();
+  gather(group);
+  group.show_whole();
+}
+
+void FullyShardState::need_whole(const Group& group) {
+  if (is_in_backward()) {
+    used_in_backward(group);
+  } else {
+    used_in_forward(*group);
+    group->reshard_if_written();
+  }
+  gather(*group);
+  group->show_if_asked();
+}
+
+void FullyShardState::used_in_forward(ParamGroup& group) {
   if (last_ == &group) return;
-  auto* before = last_;
-  last_ = &group;
+  auto* before = std::exchange(last_, &group);
   if (before && before->reshards_after_forward() && !before->is_held()) before->reshard_after_forward();
 }
 
-void FullyShardState::released(ParamGroup& group) {
+void FullyShardState::hold(ParamGroup& group, bool held) {
+  if (group.hold(held)) return;
   if (last_ != &group && group.reshards_after_forward() && !group.is_held()) group.reshard_after_forward();
-}
-
-void FullyShardState::came(ParamGroup* group) { groups_.push_back(group); }
-
-void FullyShardState::gone(const ParamGroup* group) {
-  if (last_ == group) last_ = nullptr;
-  std::erase(groups_, group);
-  std::erase(ahead_, group);
-  for (auto& sequence : sequences_) {
-    std::erase(sequence.now, group);
-    std::erase(sequence.before, group);
-  }
 }
 
 ParamGroup* FullyShardState::Sequence::after(ParamGroup* group) {
@@ -70,7 +107,8 @@ ParamGroup* FullyShardState::Sequence::after(ParamGroup* group) {
   return found == before.end() || found + 1 == before.end() ? nullptr : *(found + 1);
 }
 
-void FullyShardState::gathered(ParamGroup& group, bool in_backward) {
+// Begins the groups that this one names, or else the one that came next in the last step.
+void FullyShardState::prefetch(ParamGroup& group, bool in_backward) {
   std::erase(ahead_, &group);
   auto* next = sequences_[in_backward].after(&group);
   auto named = group.prefetched(in_backward);
@@ -81,18 +119,30 @@ void FullyShardState::gathered(ParamGroup& group, bool in_backward) {
 void FullyShardState::begin_ahead(ParamGroup& group) {
   if (group.is_whole() || std::find(ahead_.begin(), ahead_.end(), &group) != ahead_.end()) return;
   ahead_.push_back(&group);
-  group.begin_unshard();
+  begin_unshard(group);
 }
 
 // Not on behalf of one group: ranks at different ones must be able to tell each other.
-void FullyShardState::word(int64_t user, int64_t part) {
-  CauseScope cause("fully_shard", false);
+void FullyShardState::agree(int64_t group, int64_t phase) {
+  CauseScope cause(kShardCause, false);
   all_know_ = true;
-  collective_order_.agree(user, part);
+  collective_order_.agree(group, phase);
   all_know_ = false;
 }
 
-void FullyShardState::used_in_backward(const std::shared_ptr<ParamGroup>& group) {
+// --- a backward pass
+
+void FullyShardState::before_gradient(const Group& group, size_t index, const at::Tensor& grad) {
+  used_in_backward(group);
+  group->before_gradient(index, grad);
+}
+
+void FullyShardState::after_gradient(const Group& group, size_t index) {
+  if (group->after_gradient(index)) reduce(group);
+}
+
+// What expects no gradient is not resharded by its reduction: it is when another node needs another group.
+void FullyShardState::used_in_backward(const Group& group) {
   arm();
   const void* node = torch::autograd::get_current_node().get();
   bool other_node = std::exchange(last_node_, node) != node;
@@ -101,6 +151,18 @@ void FullyShardState::used_in_backward(const std::shared_ptr<ParamGroup>& group)
   std::erase(touched_, group);
   touched_.push_back(group);
   if (last && other_node && last->is_frozen()) last->reshard_after_backward();
+}
+
+// What is sent stays in memory until the reduction is finished, so few are under way at a time.
+void FullyShardState::reduce(const Group& group) {
+  constexpr size_t kUnderWay = 2;
+  agree(group->id(), group->reduce_phase());
+  group->begin_reduction();
+  if (std::find(reduced_.begin(), reduced_.end(), group) == reduced_.end()) reduced_.push_back(group);
+  reducing_.push_back(group);
+  if (reducing_.size() <= kUnderWay) return;
+  reducing_.front()->finish_reductions();
+  reducing_.erase(reducing_.begin());
 }
 
 void FullyShardState::arm() {
@@ -113,15 +175,6 @@ void FullyShardState::arm() {
         end();
       },
       [this] { failed(); });
-}
-
-void FullyShardState::reducing(const std::shared_ptr<ParamGroup>& group) {
-  constexpr size_t kUnderWay = 2;
-  if (std::find(reduced_.begin(), reduced_.end(), group) == reduced_.end()) reduced_.push_back(group);
-  reducing_.push_back(group);
-  if (reducing_.size() <= kUnderWay) return;
-  reducing_.front()->finish_reductions();
-  reducing_.erase(reducing_.begin());
 }
 
 void FullyShardState::end() {
@@ -148,7 +201,7 @@ void FullyShardState::close_step() {
 void FullyShardState::check_late_parameters() {
   auto late = modules_.late_parameter();
   if (late.empty()) return;
-  CauseScope cause("fully_shard", false);
+  CauseScope cause(kShardCause, false);
   try {
     collective_order_.agree(CollectiveOrder::kNoModule, CollectiveOrder::kFailed);
   } catch (...) {  // that others see an error as well
@@ -161,11 +214,13 @@ void FullyShardState::check_late_parameters() {
 void FullyShardState::write() {
   at::NoGradGuard no_grad;
   check_late_parameters();
-  for (auto& group : std::vector(touched_)) group->reduce_rest();
-  for (auto* group : std::vector(groups_)) group->reduce_rest();
+  auto groups = touched_;
+  for (auto& weak : groups_) groups.push_back(weak.lock());
+  for (auto& group : groups) {
+    if (group && group->is_unreduced()) reduce(group);
+  }
   if (reduced_.empty()) return;
-  CauseScope cause("fully_shard", false);
-  word(CollectiveOrder::kNoModule, CollectiveOrder::kEnd);
+  agree(CollectiveOrder::kNoModule, CollectiveOrder::kEnd);
   StepReport mine;
   std::vector<std::string> names;
   bool as_zeros = true;
@@ -178,10 +233,14 @@ void FullyShardState::write() {
   for (auto& group : reduced_) buffers.add(group->buffers(), group->mesh());
   mine.steps = buffers.fingerprint();
   StepReports reports;
-  reports.begin(collective_order_.axis(), mine);
+  {
+    CauseScope cause(kReportCause, false);
+    reports.begin(collective_order_.axis(), mine);
+  }
+  CauseScope cause(kShardCause, false);
   for (auto& group : reduced_) group->finish_reductions();
   reports.finish();
-  reports.check("fully_shard", names, reduced_[0]->name(), as_zeros ? StepReports::Missing::allowed : StepReports::Missing::everywhere);
+  reports.check(kShardCause, names, reduced_[0]->name(), as_zeros ? StepReports::Missing::allowed : StepReports::Missing::everywhere);
   size_t first = 0;
   for (auto& group : reduced_) {
     group->write_gradients(reports, first);
@@ -192,7 +251,7 @@ void FullyShardState::write() {
 
 void FullyShardState::failed() {
   armed_ = false;
-  CauseScope cause("fully_shard", false);
+  CauseScope cause(kShardCause, false);
   try {
     if (!all_know_) collective_order_.agree(CollectiveOrder::kNoModule, CollectiveOrder::kFailed);
   } catch (...) {  // the others raise it, too

@@ -15,70 +15,30 @@
 #include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
-namespace {
-
-// Copies along the axis of the mesh, and shards along one of a single rank.
-ShardingAxes replicated_axes(const DeviceMesh& mesh) {
-  TORCH_CHECK_VALUE(mesh.ndim() == 1 && !mesh.slots().empty(), "[replicate] expects a mesh of one axis that this process takes ",
-                    "part in, not ", mesh.text(), ". Take a slice of it by name.");
-  DeviceMesh grid(mesh.device_type(), {mesh.group_count(), mesh.size(), 1}, mesh.ranks().vec());
-  return {mesh, 0, &Axis::of(grid, 2), &Axis::of(mesh, 0), &Axis::whole(mesh)};
-}
-
-bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program(); }
-
-}  // namespace
-
 ParamGroup::ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
-                       const ParamGroupOptions& options)
+                       const Dims& dims, const FullyShardOptions& options)
     : module_(module), name_(std::move(name)), axes_(axes), collective_order_(CollectiveOrder::of(*axes.all)),
-      state_(FullyShardState::of(collective_order_)),
       options_(options), cause_(cause_text(kShardCause, name_)), came_(parameters.size()), used_(parameters.size()) {
+  options_.ignored_parameters.clear();
+  options_.shard_dim = nullptr;
   CauseScope cause(kShardCause, false);
   auto others = verify_tensors_across_ranks(kShardCause, *axes_.all, parameters, {}, collective_order_.module_count());
-  user_ = collective_order_.open(name_, others);
+  id_ = collective_order_.open(name_, others);
   members_.reserve(parameters.size());
-  for (auto& [leaf_name, leaf] : parameters) {
-    auto dtype = leaf.is_floating_point() ? options_.param_dtype : std::nullopt;
-    members_.emplace_back(leaf_name, leaf, axes_, options_.dim_of(leaf_name, leaf), dtype);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    auto& [leaf_name, leaf] = parameters[i];
+    auto dtype = leaf.is_floating_point() ? options_.mp_policy.param_dtype : std::nullopt;
+    members_.emplace_back(leaf_name, leaf, axes_, dims.at(i), dtype);
   }
   if (options_.reshard_to) post_forward_.emplace(axes_, *options_.reshard_to);
 }
 
-ParamGroup::~ParamGroup() {
-  for (auto& member : members_) disown_memories(member);
-  state_.gone(this);
-  collective_order_.close(user_);
-}
-
-void ParamGroup::own_memories(size_t index) {
-  auto& member = members_[index];
-  for (auto& memory : member.memories()) own_storage(memory.storage(), weak_from_this(), index, true);
-  for (auto& shard : shards_of(member.sharded())) own_storage(shard.storage(), weak_from_this(), index, false);
-}
-
-void ParamGroup::disown_memories(const ShardedParam& member) const {
-  for (auto& memory : member.memories()) disown_storage(memory.storage());
-  for (auto& shard : body_of(member.sharded()).last_known_shards()) disown_storage(shard.storage());
-}
-
-void ParamGroup::start() {
-  at::NoGradGuard no_grad;
-  state_.came(this);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    own_memories(i);
-    members_[i].show_shards();
-    members_[i].free_whole();
-    let_plain_state_follow(&layout_of(members_[i].sharded()));
-    watch_leaf(members_[i].leaf(), shared_from_this(), i);
-    hold_hooks(members_[i].leaf(), /*tensor_hooks=*/true);
-  }
-}
+ParamGroup::~ParamGroup() { collective_order_.close(id_); }
 
 void ParamGroup::set_name(const std::string& name) {
   name_ = name;
   cause_ = cause_text(kShardCause, name_);
-  collective_order_.rename(user_, name);
+  collective_order_.rename(id_, name);
 }
 
 std::vector<std::shared_ptr<ParamGroup>> ParamGroup::prefetched(bool in_backward) const {
@@ -106,10 +66,7 @@ void ParamGroup::check_has_data() const {
 }
 
 void ParamGroup::begin_unshard() {
-  if (whole_ || begun_) return;
-  check_has_data();
   at::NoGradGuard no_grad;
-  if (axes_.shard->size() > 1) state_.word(user_, kGather);
   CauseScope cause(cause_, false);
   begun_ = true;
   gathered_version_ = version();
@@ -148,27 +105,31 @@ void ParamGroup::set_pinned(bool pinned) {
   show(whole_ && (asked_ || pinned_));
 }
 
-void ParamGroup::unshard() {
-  if (whole_ && version() != gathered_version_) reshard();  // shards were written since
-  gather();
+void ParamGroup::reshard_if_written() {
+  if (!whole_ || version() == gathered_version_) return;
+  bool asked = asked_;
+  reshard();
+  asked_ = asked;
+}
+
+void ParamGroup::show_whole() {
   asked_ = true;
   show(true);
 }
 
-void ParamGroup::gather() {
-  if (whole_) return;
+void ParamGroup::show_if_asked() { show(asked_ || pinned_); }
+
+bool ParamGroup::finish_unshard() {
   at::NoGradGuard no_grad;
-  do {  // shards may have been written since they were sent
-    begin_unshard();
-    wait_for_gathering();
-  } while (version() != gathered_version_);
+  wait_for_gathering();
+  if (version() != gathered_version_) return false;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (!from_post_forward_) members_[i].arrived(incoming_[i]);
   }
   incoming_.clear();
   if (post_forward_) post_forward_->drop();
   whole_ = true;
-  state_.gathered(*this, is_in_backward());
+  return true;
 }
 
 void ParamGroup::reshard() {
@@ -183,7 +144,7 @@ void ParamGroup::reshard() {
 }
 
 void ParamGroup::reshard_after_forward() {
-  if (is_in_backward()) return;
+  if (is_in_backward()) return;  // it recomputes
   if (post_forward_ && whole_) post_forward_->keep(members_, gathered_version_);
   reshard();
 }
@@ -202,32 +163,9 @@ void ParamGroup::set_divide_factor(std::optional<double> factor) {
   for (auto& member : members_) member.set_average_scale(factor ? ranks / *factor : 1);
 }
 
-void ParamGroup::hold(bool held) {
+bool ParamGroup::hold(bool held) {
   holds_ += held ? 1 : -1;
-  if (!holds_) state_.released(*this);
-}
-
-void ParamGroup::take_value(const at::Tensor& leaf, const at::Tensor& value) {
-  need_shards();
-  for (auto& member : members_) {
-    if (!member.leaf().is_same(leaf)) continue;
-    disown_memories(member);
-    member.replace(value);
-    own_memories(&member - members_.data());
-  }
-}
-
-void ParamGroup::need_whole() {
-  bool asked = asked_;
-  if (is_in_backward()) {
-    state_.used_in_backward(shared_from_this());
-  } else {
-    state_.used(*this);
-    if (whole_ && version() != gathered_version_) reshard();  // shards were written by a handle that we do not know
-  }
-  gather();
-  asked_ = asked;
-  show(asked_ || pinned_);
+  return holds_ > 0;
 }
 
 void ParamGroup::need_shards() {
@@ -238,58 +176,6 @@ void ParamGroup::need_shards() {
 
 bool ParamGroup::lies_on(const DeviceMesh& mesh) const {
   return std::any_of(members_.begin(), members_.end(), [&](auto& member) { return mesh_of(member.sharded()) == mesh; });
-}
-
-// All ranks start with the values of the first.
-static void take_first_values(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors) {
-  CauseScope cause(kShardCause, false);
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) broadcast_tensors(mesh, tensors, 0, nullptr, axis);
-}
-
-static void add_shared(const NamedTensors& buffers, std::vector<at::Tensor>& tensors) {
-  for (auto& [name, buffer] : buffers) {
-    if (!is_dtensor(buffer) && !buffer.is_meta() && !is_rehearsing()) tensors.push_back(buffer);
-  }
-}
-
-static void make_plain(const NamedTensors& buffers, const DeviceMesh& mesh) {
-  for (auto& [name, buffer] : buffers) {
-    if (lies_on(buffer, mesh)) buffer.set_data(full_tensor(buffer.detach()));  // activations are plain
-  }
-}
-
-void add_buffers(ParamGroup& group, const NamedTensors& buffers, bool init_sync) {
-  auto& mesh = group.mesh();
-  WorldScope world(mesh.world());
-  std::vector<at::Tensor> shared;
-  add_shared(buffers, shared);
-  if (init_sync) take_first_values(mesh, shared);
-  make_plain(buffers, mesh);
-  make_per_rank(buffers, mesh.slots().size());
-  group.share_buffers(buffers);
-}
-
-std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                             const NamedTensors& parameters, const NamedTensors& buffers,
-                                             const ParamGroupOptions& options, bool init_sync) {
-  WorldScope world(mesh.world());  // for meshes of more axes
-  auto axes = options.replicated ? replicated_axes(mesh) : ShardingAxes::of(mesh);
-  axes.on_full_mesh = options.on_full_mesh;
-  for (auto& [leaf_name, tensor] : parameters) layouts_of_param(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent
-  if (init_sync) {
-    std::vector<at::Tensor> tensors;
-    for (auto& [leaf_name, tensor] : parameters) {
-      if (!is_cut_along(tensor, axes) && !tensor.is_meta() && !is_rehearsing()) tensors.push_back(tensor);
-    }
-    if (options.broadcast_buffers) add_shared(buffers, tensors);
-    take_first_values(mesh, tensors);
-  }
-  if (!options.on_full_mesh) make_plain(buffers, mesh);
-  make_per_rank(buffers, mesh.slots().size());
-  auto group = std::make_shared<ParamGroup>(module, name, axes, parameters, options);
-  if (options.broadcast_buffers) group->share_buffers(buffers);
-  group->start();
-  return group;
 }
 
 }  // namespace intarsia

@@ -10,44 +10,38 @@
 #include "intarsia/comm/packed.h"
 #include "intarsia/data_parallel/collective_order.h"
 #include "intarsia/data_parallel/fully_shard/custom_collective.h"
-#include "intarsia/data_parallel/fully_shard/fully_shard_state.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard_options.h"
 #include "intarsia/data_parallel/fully_shard/post_forward_shards.h"
 #include "intarsia/data_parallel/fully_shard/sharded_param.h"
-#include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
-#include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
 
 namespace intarsia {
 
-struct ParamGroupOptions {
-  std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> dim_of;
-  std::optional<bool> reshard_after_forward;
-  std::optional<at::ScalarType> param_dtype, reduce_dtype;
-  bool unused_as_zeros = false;
-  std::optional<int64_t> reshard_to = {};  // ranks that together keep a whole between forward and backward
-  bool replicated = false;  // nothing is cut, and gradients are averaged over the one axis of the mesh
-  bool on_full_mesh = false;  // see ShardingAxes
-  bool broadcast_buffers = false;  // after each step buffers are those of the first rank
-};
-
 // Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
 using ReducedHook = std::function<void(const Shards& flat)>;
 
+// By parameter, the dim along which it is sharded; none: every rank keeps the whole.
+using Dims = std::vector<std::optional<int64_t>>;
+
 constexpr const char* kShardCause = "fully_shard";
 
-class ParamGroup final : public LeafWatcher, public ParamOwner, public std::enable_shared_from_this<ParamGroup> {
+// A group answers for itself: it does not know the other groups, nor the state that has them all. What it finds out it returns.
+class ParamGroup final {
  public:
   ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
-             const ParamGroupOptions& options);
-  ~ParamGroup() override;
-  void start();  // from now on the parameters are shards
+             const Dims& dims, const FullyShardOptions& options);
+  ~ParamGroup();
+  ParamGroup(const ParamGroup&) = delete;
+  ParamGroup& operator=(const ParamGroup&) = delete;
 
   const void* module() const { return module_; }
   const std::string& name() const { return name_; }
   const DeviceMesh& mesh() const { return axes_.mesh; }
-  FullyShardState& state() const { return state_; }
+  CollectiveOrder& order() const { return collective_order_; }
+  int64_t id() const { return id_; }  // in this order
   const std::vector<ShardedParam>& members() const { return members_; }
+  ShardedParam& member(size_t index) { return members_[index]; }
   const std::vector<WeakTensor>& buffers() const { return buffers_; }  // that are shared
   void share_buffers(const NamedTensors& buffers) {
     for (auto& [name, buffer] : buffers) buffers_.emplace_back(buffer);
@@ -75,36 +69,36 @@ class ParamGroup final : public LeafWatcher, public ParamOwner, public std::enab
   void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ParamGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
   std::vector<std::shared_ptr<ParamGroup>> prefetched(bool in_backward) const;
 
+  // Gathering, in two halves. Before the first one the ranks agree on it, if several share the parameters. The second one is
+  // false if shards were written since they were sent: then both are done again.
+  void check_has_data() const;
+  bool is_shared() const { return axes_.shard->size() > 1; }
   void begin_unshard();
-  void unshard();  // for the program: the leaves are the whole until they are resharded
+  bool finish_unshard();
+  void reshard_if_written();  // the whole is out of date where shards were written by a handle that nobody knows
+  void show_whole();          // for the program: the leaves are the whole until they are resharded
+  void show_if_asked();       // by the program, or by the module's forward
+
   void reshard();
   void reshard_after_forward();  // not where backward recomputes
   void reshard_after_backward();
+  void need_shards();  // before a write
   bool is_frozen() const;  // no parameter of it requires grad
-
-  void need_whole() override;
-  void need_shards() override;
-  StandIn stand_in(size_t index, bool for_leaf) override { return members_[index].stand_in(for_leaf); }
-  const at::Tensor& shards_of_leaf(size_t index) const override { return members_[index].sharded(); }
-  bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const override {
-    return members_[index].is_handle_of_shards(tensor);
-  }
-  bool is_handle_of_whole(size_t index, const at::Tensor& tensor) const override {
-    return members_[index].is_handle_of_whole(tensor);
-  }
-  const std::string& name_of(size_t index) const override { return members_[index].name(); }
-  void take_value(const at::Tensor& leaf, const at::Tensor& value) override;
-  void hold(bool held) override;
-  bool is_shown() const override { return shown_; }
-  bool is_pinned() const override { return pinned_; }
+  bool is_shown() const { return shown_; }
+  bool is_pinned() const { return pinned_; }
   bool is_held() const { return pinned_ || holds_ > 0; }
-  bool lies_on(const DeviceMesh& mesh) const override;
+  bool hold(bool held);  // whether somebody still holds it: see ParamOwner
+  bool lies_on(const DeviceMesh& mesh) const;
 
-  void before_gradient(size_t index, const at::Tensor& grad) override;
-  void after_gradient(size_t index) override;
+  void before_gradient(size_t index, const at::Tensor& grad);
+  bool after_gradient(size_t index);  // whether the group is to be reduced: all gradients are there that this pass brings
+  // Reducing: what the ranks agree on before, and the first half; finish_reductions is the other one.
+  enum Phase : int64_t { kGather = 0, kReduce = 1 };
+  int64_t reduce_phase() const;  // ranks on which other parameters are frozen would send other sizes
+  void begin_reduction();
 
   // For the end of a backward pass: see FullyShardState.
-  void reduce_rest();  // also what earlier passes have added up without sync
+  bool is_unreduced() const;  // gradients are left, also of earlier passes without sync
   void finish_reductions();
   void write_gradients(const StepReports& reports, size_t first);
   void forget_step();
@@ -112,36 +106,28 @@ class ParamGroup final : public LeafWatcher, public ParamOwner, public std::enab
   bool unused_as_zeros() const { return options_.unused_as_zeros; }
 
  private:
-  enum Word : int64_t { kGather = 0, kReduce = 1 };  // what the group is at
   struct Round {  // one reduction of the group
     std::vector<size_t> members;
     ShardsList parts;
     Wait wait;
     bool finished = false;
   };
-  void check_has_data() const;
-  void gather();
   void show(bool whole);
   void wait_for_gathering();
   uint64_t version() const;
   bool all_came() const;
   bool waits_for_copies() const { return axes_.replicate && !syncs_copies_; }
-  void reduce();
-  void own_memories(size_t index);
-  void disown_memories(const ShardedParam& member) const;
   void reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts);
   void reduce_over_copies(Round& round);
   void divide(Round& round) const;
   void run_reduced_hook(const Round& round) const;
-  int64_t fingerprint() const;
 
   const void* module_;
   std::string name_;
   ShardingAxes axes_;
   CollectiveOrder& collective_order_;
-  FullyShardState& state_;
-  int64_t user_ = 0;
-  ParamGroupOptions options_;
+  int64_t id_ = 0;
+  FullyShardOptions options_;  // without ignored_parameters and shard_dim
   std::vector<WeakTensor> buffers_;
   std::vector<ShardedParam> members_;
   const char* cause_;
@@ -166,14 +152,5 @@ class ParamGroup final : public LeafWatcher, public ParamOwner, public std::enab
   std::vector<bool> used_;       // there was a gradient to reduce since gradients were last written
   std::vector<Round> rounds_;
 };
-
-// Has a group keep buffers equal that belong to a module without a group. With `init_sync` they are taken from the first rank.
-void add_buffers(ParamGroup& group, const NamedTensors& buffers, bool init_sync);
-
-// A group for these parameters of a module, at work: all ranks of the mesh call it together. With `init_sync` the parameters are
-// taken from the first rank.
-std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                             const NamedTensors& parameters, const NamedTensors& buffers,
-                                             const ParamGroupOptions& options, bool init_sync);
 
 }  // namespace intarsia

@@ -14,20 +14,20 @@
 namespace intarsia {
 
 void ParamGroup::before_gradient(size_t index, const at::Tensor& grad) {
-  state_.used_in_backward(shared_from_this());
   check_has_no_graph(kShardCause, members_[index].name(), grad);
   hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
   members_[index].lend_gradient();
 }
 
-void ParamGroup::after_gradient(size_t index) {
+bool ParamGroup::after_gradient(size_t index) {
   members_[index].take_gradient();
   came_[index] = true;
-  if (!syncs_) members_[index].show_as_pending(options_.reduce_dtype);
-  if (!all_came()) return;
-  if (syncs_) return reduce();
+  if (!syncs_) members_[index].show_as_pending(options_.mp_policy.reduce_dtype);
+  if (!all_came()) return false;
+  if (syncs_) return true;
   std::fill(came_.begin(), came_.end(), false);
   if (reshard_after_backward_) reshard();
+  return false;
 }
 
 // Whether all gradients are there that this pass will bring.
@@ -43,16 +43,14 @@ bool ParamGroup::all_came() const {
   return true;
 }
 
-// Ranks on which other parameters are frozen would send other sizes.
-int64_t ParamGroup::fingerprint() const {
+int64_t ParamGroup::reduce_phase() const {
   int64_t hash = 0;
   for (auto& member : members_) hash = (hash * 31 + member.leaf().requires_grad()) % 999'983;
-  return hash;
+  return kReduce + hash;
 }
 
-void ParamGroup::reduce() {
+void ParamGroup::begin_reduction() {
   at::NoGradGuard no_grad;
-  state_.word(user_, kReduce + fingerprint());
   CauseScope cause(cause_, false);
   auto& round = rounds_.emplace_back();
   ShardsList send;
@@ -63,14 +61,13 @@ void ParamGroup::reduce() {
     round.members.push_back(i);
     if (!came_[i]) member.fetch_pending();
     used_[i] = used_[i] || member.has_gradient();
-    send.push_back(member.parts_of_gradient(options_.reduce_dtype.value_or(member.gradient_dtype())));
+    send.push_back(member.parts_of_gradient(options_.mp_policy.reduce_dtype.value_or(member.gradient_dtype())));
     counts.push_back(member.gradient_counts());
     member.drop_gradient();
     came_[i] = false;
   }
   reduce_over_shards(round, send, counts);
   if (reshard_after_backward_) reshard();
-  state_.reducing(shared_from_this());
 }
 
 void ParamGroup::reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts) {
@@ -88,12 +85,13 @@ void ParamGroup::divide(Round& round) const {
   for (auto& part : round.parts) std::for_each(part.begin(), part.end(), [&](auto& local) { local.div_(divisor); });
 }
 
-void ParamGroup::reduce_rest() {
-  if (std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); })) return;  // abandoned
-  bool any = std::find(came_.begin(), came_.end(), true) != came_.end();
-  // Taken only in reduce(), when all ranks are there: what is left after an error must be in reach of zero_grad.
-  for (size_t i = 0; i < members_.size(); ++i) any = any || (!came_[i] && members_[i].has_pending());
-  if (any && syncs_) reduce();
+bool ParamGroup::is_unreduced() const {
+  if (!syncs_ || std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); })) return false;
+  // Taken only in begin_reduction, when all ranks are there: what is left after an error must be in reach of zero_grad.
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (came_[i] || members_[i].has_pending()) return true;
+  }
+  return false;
 }
 
 void ParamGroup::reduce_over_copies(Round& round) {

@@ -167,6 +167,15 @@ ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
   return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr, &Axis::whole(mesh)};
 }
 
+// The shards are along an axis of a single rank.
+ShardingAxes ShardingAxes::replicated(const DeviceMesh& mesh) {
+  TORCH_CHECK_VALUE(mesh.ndim() == 1 && !mesh.slots().empty(), "[replicate] expects a mesh of one axis that this process takes ",
+                    "part in, not ", mesh.text(), ". Take a slice of it by name.");
+  WorldScope world(mesh.world());
+  DeviceMesh grid(mesh.device_type(), {mesh.group_count(), mesh.size(), 1}, mesh.ranks().vec());
+  return {mesh, 0, &Axis::of(grid, 2), &Axis::of(mesh, 0), &Axis::whole(mesh)};
+}
+
 bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh) { return is_dtensor(parameter) && mesh_of(parameter) == mesh; }
 
 bool is_cut_along(const at::Tensor& parameter, const ShardingAxes& axes) {

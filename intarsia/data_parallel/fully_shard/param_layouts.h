@@ -26,6 +26,8 @@ struct ShardingAxes {
 
   // Of one or two axes; the last one shards.
   static ShardingAxes of(const DeviceMesh& mesh);
+  // Of a mesh of one axis: copies along it, and nothing is sharded.
+  static ShardingAxes replicated(const DeviceMesh& mesh);
 };
 
 // Whether a parameter is distributed over that very mesh already: it was born there, and only its shards move.

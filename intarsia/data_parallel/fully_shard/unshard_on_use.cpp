@@ -15,6 +15,7 @@
 
 #include "intarsia/core/interposed.h"
 #include "intarsia/core/keys.h"
+#include "intarsia/data_parallel/fully_shard/param_use.h"
 #include "intarsia/data_parallel/fully_shard/set_data.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/dispatch/fan_out.h"
@@ -121,18 +122,18 @@ UsingCall look_at_call(const c10::OperatorHandle& op, const Stack& stack) {
   return call;
 }
 
-bool is_formula_of_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !is_in_hook_of_program(); }
-
-// See Note [Reads are of the whole].
-bool needs_whole(const OpTraits& op, const UsingCall& call, const ParamOwner& owner) {
-  if (call.writes) return false;
-  if (call.meets_plain || owner.is_pinned() || is_formula_of_backward()) return true;
-  if (call.has_leaf && at::GradMode::is_enabled()) return true;
-  if (!call.others.empty()) {
-    auto is_beside = [&](auto& other) { return owner.lies_on(mesh_of(other)); };
-    return std::none_of(call.others.begin(), call.others.end(), is_beside);
-  }
-  return call.has_whole || call.has_computed || owner.is_shown() || !op.keeps_shards;
+ParamUse use_of(const OpTraits& op, const UsingCall& call, const ParamOwner& owner) {
+  ParamUse use;
+  use.writes = call.writes;
+  use.meets_plain = call.meets_plain;
+  use.in_forward = owner.is_pinned();
+  use.in_formula = is_in_backward();
+  use.is_recorded = call.has_leaf && at::GradMode::is_enabled();
+  use.meets_dtensor = !call.others.empty();
+  use.meets_shards = std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
+  use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
+  use.keeps_shards = op.keeps_shards;
+  return use;
 }
 
 // --- what the op gets
@@ -300,7 +301,7 @@ void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector
 
 // Whether the results are values of parameters alone, which an optimizer may go on with.
 bool computes(const OpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
-  if (op.writes || call.meets_plain || !call.others.empty() || is_formula_of_backward()) return false;
+  if (op.writes || call.meets_plain || !call.others.empty() || is_in_backward()) return false;
   if (call.has_leaf && at::GradMode::is_enabled()) return false;
   if (std::any_of(whole.begin(), whole.end(), [](auto& owner) { return owner->is_shown(); })) return false;
   return call.has_computed || (!whole.empty() && whole.size() == call.owners.size());
@@ -312,7 +313,7 @@ void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call,
   c10::impl::ExcludeDispatchKeyGuard ours(kFromNothingKeys);  // what is made here is plain
   std::vector<Owner> whole;
   for (auto& owner : call.owners) {
-    if (needs_whole(traits_of(op), call, *owner)) whole.push_back(owner);
+    if (row_of(use_of(traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
   }
   bool uses_shards = whole.size() < call.owners.size();
   gathered.gather(std::move(whole));

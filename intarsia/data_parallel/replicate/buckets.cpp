@@ -45,7 +45,8 @@ std::vector<Bucket> deal(const std::vector<ReplicatedParam>& leaves, const std::
 
 }  // namespace
 
-BucketSizes BucketSizes::of(double first_mib, double cap_mib) {
+BucketSizes BucketSizes::of(const ReplicateOptions& options) {
+  double cap_mib = options.bucket_cap_mb, first_mib = options.first_bucket_mb;
   TORCH_CHECK_VALUE(cap_mib > 0 && first_mib > 0, "[replicate] buckets of ", cap_mib, " and ", first_mib,
                     " MiB were asked for. Sizes are above 0.");
   auto bytes = [](double mib) { return static_cast<int64_t>(std::min(mib, 1e6) * (1 << 20)); };

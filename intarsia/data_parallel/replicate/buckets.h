@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "intarsia/data_parallel/reduction.h"
+#include "intarsia/data_parallel/replicate/replicate_options.h"
 #include "intarsia/data_parallel/replicate/replicated_param.h"
 
 namespace intarsia {
@@ -30,7 +31,7 @@ struct Bucket {
 struct BucketSizes {
   int64_t first, others;  // bytes
 
-  static BucketSizes of(double first_mib, double cap_mib);  // an error unless both are above 0; the first is at most the cap
+  static BucketSizes of(const ReplicateOptions& options);  // an error unless both are above 0; the first is at most the cap
 };
 
 class Buckets {

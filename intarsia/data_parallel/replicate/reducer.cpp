@@ -1,8 +1,6 @@
 #include "intarsia/data_parallel/replicate/reducer.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -13,6 +11,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/end_of_backward.h"
 #include "intarsia/data_parallel/module_names.h"
+#include "intarsia/data_parallel/replicate/reducers.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -36,33 +35,26 @@ bool is_in_this_pass(const at::Tensor& leaf) {
 
 }  // namespace
 
-std::vector<Reducer*>& Reducer::along(const CollectiveOrder& order) {
-  static auto* mutex = new std::mutex;
-  static auto* all = new std::map<const CollectiveOrder*, std::vector<Reducer*>>;
-  std::lock_guard lock(*mutex);
-  return (*all)[&order];
-}
-
 Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
-                 const NamedTensors& buffers, ReducerOptions options)
+                 const NamedTensors& buffers, const ReplicateOptions& options, FindUnaveraged find_unaveraged)
     : module_(module), name_(std::move(name)), mesh_(mesh), axis_(Axis::of(mesh, 0)), collective_order_(CollectiveOrder::of(axis_)),
-      cause_(cause_text(kCause, name_)), options_(std::move(options)), order_(last_first(parameters.size())) {
+      cause_(cause_text(kCause, name_)), options_(options),
+      find_unaveraged_(std::move(find_unaveraged)), bucket_sizes_(BucketSizes::of(options)), order_(last_first(parameters.size())) {
+  options_.ignored_modules.clear();  // they may go before this does
+  options_.ignored_parameters.clear();
   CauseScope cause(kCause, false);
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
   auto others = verify_tensors_across_ranks("replicate", axis_, parameters, buffers, collective_order_.module_count());
   user_ = collective_order_.open(name_, others);
-  buckets_ = std::make_unique<Buckets>(leaves_, order_, options_.bucket_sizes);
+  buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
   touched_.resize(leaves_.size());
 }
 
-Reducer::~Reducer() {
-  std::erase(along(collective_order_), this);
-  collective_order_.close(user_);
-}
+Reducer::~Reducer() { collective_order_.close(user_); }
 
 void Reducer::watch() {
-  along(collective_order_).push_back(this);
+  add_reducer(collective_order_, weak_from_this());
   for (size_t i = 0; i < leaves_.size(); ++i) watch_leaf(leaves_[i].tensor.lock(), shared_from_this(), i);
 }
 
@@ -173,7 +165,7 @@ void Reducer::follow_parameters() {
     changed = true;
   }
   if (!changed) return;
-  buckets_ = std::make_unique<Buckets>(leaves_, order_, options_.bucket_sizes);
+  buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
   empty_buckets();
 }
 
@@ -256,14 +248,15 @@ void Reducer::clear_step() {
 }
 
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReducerOptions& options,
-                                      bool init_sync) {
+                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReplicateOptions& options,
+                                      FindUnaveraged find_unaveraged) {
+  BucketSizes::of(options);  // an error before anything is changed
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
   make_per_rank(buffers, mesh.slots().size());
-  auto reducer = std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options);
-  if (init_sync) reducer->take_over(0);
+  auto reducer = std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));
+  if (options.init_sync) reducer->take_over(0);
   reducer->watch();
   return reducer;
 }

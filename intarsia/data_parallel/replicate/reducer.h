@@ -11,17 +11,12 @@
 #include "intarsia/data_parallel/collective_order.h"
 #include "intarsia/data_parallel/replicate/buckets.h"
 #include "intarsia/data_parallel/replicate/comm_hooks.h"
+#include "intarsia/data_parallel/replicate/replicate_options.h"
 #include "intarsia/data_parallel/replicate/unaveraged.h"
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
 
 namespace intarsia {
-
-struct ReducerOptions {
-  BucketSizes bucket_sizes;
-  bool gradient_as_bucket_view, find_unused_parameters, static_graph, broadcast_buffers;
-  FindUnaveraged find_unaveraged = {};
-};
 
 // Note [A step of a reducer]
 // The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as
@@ -40,7 +35,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
  public:
   // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
   Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters, const NamedTensors& buffers,
-          ReducerOptions options);
+          const ReplicateOptions& options, FindUnaveraged find_unaveraged);
   ~Reducer() override;
   void watch();  // from now on it gets the gradients
 
@@ -72,7 +67,6 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
     bool sends_zeros = false;  // of a rank that has no batch, or whose pass has failed
     std::vector<at::Tensor> own;  // by leaf: the gradient that lay in the bucket, where this pass has brought none
   };
-  static std::vector<Reducer*>& along(const CollectiveOrder& order);  // in the order in which they came
   bool may_lend(const Bucket& bucket) const;
   void open_step();
   void prepare_step();
@@ -109,7 +103,9 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   CollectiveOrder& collective_order_;
   int64_t user_ = 0;  // of the collective order
   const char* cause_;
-  ReducerOptions options_;
+  ReplicateOptions options_;  // without what is ignored
+  FindUnaveraged find_unaveraged_;
+  BucketSizes bucket_sizes_;
   std::vector<ReplicatedParam> leaves_;
   std::vector<WeakTensor> buffers_;
   std::vector<size_t> order_;  // of the leaves in buckets
@@ -127,9 +123,9 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   bool all_know_ = false;  // the last error was one that all ranks raised
 };
 
-// One at work. With `init_sync` parameters and buffers are taken from the first rank.
+// One at work.
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReducerOptions& options,
-                                      bool init_sync);
+                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReplicateOptions& options,
+                                      FindUnaveraged find_unaveraged);
 
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/data_parallel/replicate/reducer.h"
+#include "intarsia/data_parallel/replicate/reducers.h"
 #include "intarsia/data_parallel/replicate/unaveraged.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
@@ -49,8 +50,8 @@ bool Reducer::waits() const {
 
 void Reducer::end_steps_of_others() {
   std::vector<std::shared_ptr<Reducer>> waiting;
-  for (auto* other : along(collective_order_)) {
-    if (other->waits()) waiting.push_back(other->shared_from_this());
+  for (auto& other : reducers_along(collective_order_)) {
+    if (other->waits()) waiting.push_back(other);
   }
   for (auto& other : waiting) {
     other->open_step();
@@ -102,7 +103,7 @@ Use Reducer::use_of(size_t leaf, const at::Tensor& tensor) const {
 }
 
 std::vector<std::string> Reducer::unaveraged() const {
-  return options_.find_unaveraged ? options_.find_unaveraged() : std::vector<std::string>();
+  return find_unaveraged_ ? find_unaveraged_() : std::vector<std::string>();
 }
 
 StepReport Reducer::report(Part part) const {
@@ -182,7 +183,7 @@ void Reducer::learn_order(const StepReports& reports) {
   order_known_ = true;
   auto& order = reports.all()[reports.first(Part::active)].order;
   order_.assign(order.begin(), order.end());
-  buckets_ = std::make_unique<Buckets>(leaves_, order_, options_.bucket_sizes);
+  buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
 }
 
 }  // namespace intarsia

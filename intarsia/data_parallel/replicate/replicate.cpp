@@ -44,14 +44,6 @@ NamedTensors listed(const Items& items, Addresses& seen, Keep keep) {
   return tensors;
 }
 
-ReducerOptions options_of_reducer(const ReplicateOptions& options) {
-  return {BucketSizes::of(options.first_bucket_mb, options.bucket_cap_mb),
-          options.gradient_as_bucket_view,
-          options.find_unused_parameters,
-          options.static_graph,
-          options.broadcast_buffers};
-}
-
 }  // namespace
 
 const DeviceMesh& Replica::mesh() const { return reducer_->mesh(); }
@@ -64,10 +56,9 @@ void Replica::join(const std::function<void()>& body, bool divide_by_initial_wor
 
 Replica replicate(ModuleRef given, const DeviceMesh& mesh, const ReplicateOptions& options) {
   auto& module = *given;
-  auto reducer_options = options_of_reducer(options);
   auto name = type_name(module);
   auto seen = ignored_by(options);
-  reducer_options.find_unaveraged = unaveraged_in(module, options.ignored_parameters, options.ignored_modules);
+  auto find_unaveraged = unaveraged_in(module, options.ignored_parameters, options.ignored_modules);
   size_t taken = 0;
   auto is_free = [&](const at::Tensor& tensor) {
     bool watched = watcher_of(tensor) != nullptr;
@@ -79,7 +70,7 @@ Replica replicate(ModuleRef given, const DeviceMesh& mesh, const ReplicateOption
   TORCH_CHECK(any || !taken, "[replicate] all parameters of ", name, " are replicated or sharded already.");
   TORCH_CHECK(any, "[replicate] no parameter of ", name, " requires grad, so there is nothing to average.");
   auto buffers = listed(module.named_buffers(), seen, [](auto&) { return true; });
-  auto reducer = make_reducer(&module, name, mesh, parameters, buffers, reducer_options, options.init_sync);
+  auto reducer = make_reducer(&module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));
   return Replica(std::move(reducer));
 }
 
