@@ -16,8 +16,8 @@
 #include "benchmarks/ddp.h"
 #include "benchmarks/memory.h"
 #include "benchmarks/processes.h"
-#include "intarsia/data_parallel/fully_shard.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/intarsia.h"
 #include "intarsia/job/engines.h"
 

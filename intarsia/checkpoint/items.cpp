@@ -7,7 +7,7 @@
 #include "intarsia/checkpoint/safetensors.h"
 #include "intarsia/checkpoint/states.h"
 #include "intarsia/core/overloaded.h"
-#include "intarsia/data_parallel/handles.h"
+#include "intarsia/data_parallel/fully_shard/param_handles.h"
 
 namespace intarsia::checkpoint {
 namespace {
@@ -17,7 +17,7 @@ Tensors tensors_in(torch::nn::Module& module, const std::string& scope) {
   Tensors tensors;
   for (auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (auto& item : items) {
-      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), brought_to_rest(item.value()));
+      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), resharded(item.value()));
     }
   }
   return tensors;
@@ -88,13 +88,13 @@ Contents contents_of(const Items& items) {
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", scope,
                                               "\" is an undefined tensor. Leave it out.");
-                            contents.tensors.emplace_back(scope, brought_to_rest(tensor));
+                            contents.tensors.emplace_back(scope, resharded(tensor));
                           },
                           [&](const NamedState& state) {
                             for (auto& [name, tensor] : state.tensors) {
                               TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", joined_name(scope, name),
                                                 "\" is an undefined tensor. Leave it out.");
-                              contents.tensors.emplace_back(joined_name(scope, name), brought_to_rest(tensor));
+                              contents.tensors.emplace_back(joined_name(scope, name), resharded(tensor));
                             }
                           },
                           [&](const StateMaker& maker) {
@@ -135,12 +135,12 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,
                                               "\" is an undefined tensor. Make one of the right shape.");
-                            wanted.tensors.emplace_back(scope, brought_to_rest(tensor));
+                            wanted.tensors.emplace_back(scope, resharded(tensor));
                           },
                           [&](const NamedState& state) {
                             wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
                             for (auto& [name, tensor] : state.tensors)
-                              wanted.tensors.emplace_back(joined_name(scope, name), brought_to_rest(tensor));
+                              wanted.tensors.emplace_back(joined_name(scope, name), resharded(tensor));
                           },
                           [&](const Value&) { wanted.values.push_back(scope); }},
                item.content());

@@ -7,7 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "intarsia/data_parallel/handles.h"
+#include "intarsia/data_parallel/fully_shard/param_handles.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia::checkpoint {
@@ -239,7 +239,7 @@ void for_each_parameter(Optimizer& optimizer, const ParameterNames& names, Body 
     auto& parameters = optimizer.param_groups()[group].params();
     for (size_t i = 0; i < parameters.size(); ++i) {
       auto found = names.find(parameters[i].unsafeGetTensorImpl());
-      body(found != names.end() ? found->second : c10::str(group, ".", i), brought_to_rest(parameters[i]));
+      body(found != names.end() ? found->second : c10::str(group, ".", i), resharded(parameters[i]));
     }
   }
 }

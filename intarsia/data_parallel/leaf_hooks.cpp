@@ -128,7 +128,14 @@ void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
 
 }  // namespace
 
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.requires_grad(), "[", where, "] the gradient of \"", name, "\" is to have a graph of its own ",
+                              "(create_graph), which is lost when the ranks bring it together. Use torch::autograd::grad, which ",
+                              "gives the gradient of this rank's loss, and call backward on what you make of it.");
+}
+
 bool is_in_hook_of_program() { return in_hook_; }
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0 && !in_hook_; }
 
 void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
   auto* meta = impl::get_autograd_meta(leaf);

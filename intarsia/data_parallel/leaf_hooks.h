@@ -8,6 +8,7 @@
 // on the node when a gradient first comes by.
 
 #include <memory>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -37,6 +38,9 @@ struct Watched {
 };
 Watched watched(const at::Tensor& leaf);
 
+// An error if the gradient has a graph of its own (create_graph): what the ranks bring together has none.
+void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad);
+
 // Note [Hooks of the program]
 // A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf are held back
 // during the backward pass, and run when the reduced gradient is there: an optimizer may step in them. For tensor hooks this holds
@@ -51,6 +55,8 @@ void run_post_accumulate_hooks(const at::Tensor& leaf);
 
 // Whether such a hook is running: what it does is not a part of the backward pass.
 bool is_in_hook_of_program();
+// Whether a backward pass runs on this thread, and no hook of the program inside it.
+bool is_in_backward();
 
 // A tensor that is held weakly.
 class WeakTensor {

@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/data_parallel/reducer.h"
-#include "intarsia/data_parallel/shard_group.h"
+#include "intarsia/data_parallel/fully_shard/group_hooks.h"
+#include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
@@ -31,13 +31,13 @@ int64_t bytes_held(const at::Tensor& tensor) {
 
 std::string counted(size_t count, const std::string& noun) { return std::to_string(count) + " " + noun + (count == 1 ? "" : "s"); }
 
-std::string state_of(const ShardGroup& group) {
+std::string state_of(const ParamGroup& group) {
   return std::string(group.is_whole() ? "whole" : group.is_begun() ? "being gathered" : "shards") +
          (group.reshards_after_forward() ? ", freed after forward" : ", kept after forward");
 }
 
 GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
-  if (auto* group = dynamic_cast<ShardGroup*>(watcher)) {
+  if (auto group = group_of(leaf)) {
     return {"fully_shard", group->name(), group->mesh().text(), state_of(*group), 0, 0, 0, {}};
   }
   if (auto* reducer = dynamic_cast<Reducer*>(watcher)) {
@@ -47,8 +47,8 @@ GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
 }
 
 // At rest, whatever the leaf is now.
-at::Tensor at_rest(const at::Tensor& leaf, LeafWatcher* watcher) {
-  auto* group = dynamic_cast<ShardGroup*>(watcher);
+at::Tensor at_rest(const at::Tensor& leaf) {
+  auto group = group_of(leaf);
   if (!group) return leaf;
   for (auto& member : group->members()) {
     if (member.leaf().is_same(leaf)) return member.sharded();
@@ -78,7 +78,7 @@ std::string groups_table(const std::vector<std::pair<std::string, at::Tensor>>& 
     auto line = begin_line(leaf, watcher.get());
     auto [place, is_new] = places.try_emplace({watcher.get(), line.kind + line.mesh}, lines.size());
     if (is_new) lines.push_back(std::move(line));
-    add_to(lines[place->second], at_rest(leaf, watcher.get()));
+    add_to(lines[place->second], at_rest(leaf));
   }
   if (!any) return "";
   TextTable table({"kind", "group", ">parameters", "on", "layouts", ">bytes", ">of a rank", "state"});

@@ -1,12 +1,11 @@
-#include <map>
 #include <memory>
 
 #include "bindings.h"
 #include "intarsia/core/foreign.h"
-#include "intarsia/data_parallel/first_use.h"
-#include "intarsia/data_parallel/joined_mesh.h"
-#include "intarsia/data_parallel/reducer.h"
-#include "intarsia/data_parallel/shard_group.h"
+#include "intarsia/data_parallel/fully_shard/group_hooks.h"
+#include "intarsia/data_parallel/fully_shard/joined_mesh.h"
+#include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
+#include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/per_rank/per_rank.h"
 
 namespace intarsia::python {
@@ -67,7 +66,7 @@ ReducedHook reduced_hook_of(py::object function) {
 
 // An object with allocate(elements, dtype), which gives one tensor per hosted rank, and run(result, given), which returns None or a
 // function that is called when the result is needed.
-std::optional<OwnCollective> own_collective_of(py::object object) {
+std::optional<CustomCollective> custom_collective_of(py::object object) {
   if (object.is_none()) return {};
   auto shared = held(std::move(object));
   auto allocate = [shared](int64_t elements, at::ScalarType dtype) {
@@ -84,7 +83,7 @@ std::optional<OwnCollective> own_collective_of(py::object object) {
       (*finish)();
     };
   };
-  return OwnCollective{allocate, run};
+  return CustomCollective{allocate, run};
 }
 
 void bind_reducers(py::module_& m) {
@@ -93,10 +92,12 @@ void bind_reducers(py::module_& m) {
                        const GivenNamed& buffers,
                        double first_bucket_mb, double bucket_cap_mb, bool as_view, bool find_unused, bool static_graph,
                        bool broadcast_buffers, bool init_sync, py::object find_unaveraged) {
-             ReducerOptions options{BucketSizes::of(first_bucket_mb, bucket_cap_mb), as_view, find_unused, static_graph,
-                                    broadcast_buffers, find_unaveraged_of(std::move(find_unaveraged))};
+             ReplicateOptions options;
+             options.first_bucket_mb = first_bucket_mb, options.bucket_cap_mb = bucket_cap_mb;
+             options.gradient_as_bucket_view = as_view, options.find_unused_parameters = find_unused;
+             options.static_graph = static_graph, options.broadcast_buffers = broadcast_buffers, options.init_sync = init_sync;
              return make_reducer(reinterpret_cast<const void*>(module), name, mesh, checked(parameters, "replicate"),
-                                 checked(buffers, "replicate"), options, init_sync);
+                                 checked(buffers, "replicate"), options, find_unaveraged_of(std::move(find_unaveraged)));
            }),
            Unlocked())
       .def("set_syncs", &Reducer::set_syncs)
@@ -105,68 +106,60 @@ void bind_reducers(py::module_& m) {
       .def("join", [](Reducer& self, const std::function<void()>& body, bool divide) { self.join(body, divide); }, Unlocked());
 }
 
-// Which dim of each parameter is cut; None: none.
-ShardGroupOptions shard_options(const Named& parameters, const std::vector<std::optional<int64_t>>& dims,
-                                std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
-                                std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype, bool replicated,
-                                bool on_full_mesh) {
-  std::map<std::string, std::optional<int64_t>> dim_of;
-  for (size_t i = 0; i < parameters.size(); ++i) dim_of[parameters[i].first] = dims.at(i);
-  auto find = [dim_of](const std::string& name, const at::Tensor&) { return dim_of.at(name); };
-  return {find, reshard_after_forward, param_dtype, reduce_dtype, false, reshard_to, replicated, on_full_mesh};
-}
-
-void bind_shard_groups(py::module_& m) {
-  py::class_<ShardGroup, std::shared_ptr<ShardGroup>>(m, "ShardGroup", "Parameters that are gathered and reduced together.")
+void bind_param_groups(py::module_& m) {
+  py::class_<ParamGroup, std::shared_ptr<ParamGroup>>(m, "ParamGroup", "Parameters that are gathered and reduced together.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const GivenNamed& given,
                        const GivenNamed& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
                        std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
-             auto parameters = checked(given, "fully_shard");
-             auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated,
-                                          on_full_mesh);
-             return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters,
-                                     checked(buffers, "fully_shard"), options, init_sync);
+             FullyShardOptions options;
+             options.reshard_after_forward = reshard_after_forward, options.reshard_to = reshard_to;
+             options.mp_policy.param_dtype = param_dtype, options.mp_policy.reduce_dtype = reduce_dtype;
+             options.init_sync = init_sync, options.broadcast_buffers = false;
+             auto axes = replicated ? ShardingAxes::replicated(mesh) : ShardingAxes::of(mesh);
+             axes.on_full_mesh = on_full_mesh;
+             return make_param_group(reinterpret_cast<const void*>(module), name, axes, checked(given, "fully_shard"), dims,
+                                     checked(buffers, "fully_shard"), options);
            }),
            Unlocked())
-      .def_property_readonly("name", &ShardGroup::name)
-      .def_property_readonly("bytes", &ShardGroup::bytes)
-      .def_property_readonly("is_whole", &ShardGroup::is_whole)
-      .def_property_readonly("reshards_after_forward", &ShardGroup::reshards_after_forward)
-      .def("set_name", &ShardGroup::set_name)
-      .def("set_root", &ShardGroup::set_root)
-      .def("set_pinned", &ShardGroup::set_pinned)
-      .def("set_syncs", &ShardGroup::set_syncs)
-      .def("set_syncs_copies", &ShardGroup::set_syncs_copies)
-      .def("set_reduced_hook", [](ShardGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
-      .def("set_own_gather", [](ShardGroup& self, py::object own) { self.set_own_gather(own_collective_of(std::move(own))); })
-      .def("set_own_reduce", [](ShardGroup& self, py::object own) { self.set_own_reduce(own_collective_of(std::move(own))); })
-      .def("set_reshard_after_forward", &ShardGroup::set_reshard_after_forward)
-      .def("set_reshard_after_backward", &ShardGroup::set_reshard_after_backward)
-      .def("set_divide_factor", &ShardGroup::set_divide_factor)
-      .def("set_unused_as_zeros", &ShardGroup::set_unused_as_zeros)
+      .def_property_readonly("name", &ParamGroup::name)
+      .def_property_readonly("bytes", &ParamGroup::bytes)
+      .def_property_readonly("is_whole", &ParamGroup::is_whole)
+      .def_property_readonly("reshards_after_forward", &ParamGroup::reshards_after_forward)
+      .def("set_name", &ParamGroup::set_name)
+      .def("set_root", &ParamGroup::set_root)
+      .def("set_pinned", &ParamGroup::set_pinned)
+      .def("set_syncs", &ParamGroup::set_syncs)
+      .def("set_syncs_copies", &ParamGroup::set_syncs_copies)
+      .def("set_reduced_hook", [](ParamGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
+      .def("set_custom_all_gather", [](ParamGroup& self, py::object own) { self.set_custom_all_gather(custom_collective_of(std::move(own))); })
+      .def("set_custom_reduce_scatter", [](ParamGroup& self, py::object own) { self.set_custom_reduce_scatter(custom_collective_of(std::move(own))); })
+      .def("set_reshard_after_forward", &ParamGroup::set_reshard_after_forward)
+      .def("set_reshard_after_backward", &ParamGroup::set_reshard_after_backward)
+      .def("set_divide_factor", &ParamGroup::set_divide_factor)
+      .def("set_unused_as_zeros", &ParamGroup::set_unused_as_zeros)
       .def("set_prefetched",
-           [](ShardGroup& self, bool in_backward, const std::vector<std::shared_ptr<ShardGroup>>& groups) {
+           [](ParamGroup& self, bool in_backward, const std::vector<std::shared_ptr<ParamGroup>>& groups) {
              self.set_prefetched(in_backward, {groups.begin(), groups.end()});
            })
-      .def("begin_unshard", &ShardGroup::begin_unshard, Unlocked())
-      .def("unshard", &ShardGroup::unshard, Unlocked())
-      .def("need_whole", &ShardGroup::need_whole, Unlocked())
-      .def("reshard", &ShardGroup::need_shards, Unlocked())
-      .def("reshard_after_forward", &ShardGroup::reshard_after_forward, Unlocked());
+      .def("begin_unshard", [](ParamGroup& self) { FullyShardState::of(self).begin_unshard(self); }, Unlocked())
+      .def("unshard", [](ParamGroup& self) { FullyShardState::of(self).unshard(self); }, Unlocked())
+      .def("need_whole", [](const std::shared_ptr<ParamGroup>& self) { FullyShardState::of(*self).need_whole(self); }, Unlocked())
+      .def("reshard", &ParamGroup::need_shards, Unlocked())
+      .def("reshard_after_forward", &ParamGroup::reshard_after_forward, Unlocked());
 }
 
 }  // namespace
 
 void bind_data_parallel(py::module_& module) {
   bind_reducers(module);
-  bind_shard_groups(module);
+  bind_param_groups(module);
   module.def("data_mesh", &data_mesh, py::arg("full"), py::arg("replicate"), py::arg("shard"),
              "The mesh of data parallelism along named axes: copies, then shards; several names are one axis.");
-  module.def("laid_out_at_rest",
+  module.def("laid_out_as_shards",
              [](const std::string& name, const DeviceMesh& mesh, const GivenTensor& parameter, std::optional<int64_t> dim) {
-               return laid_out_at_rest(name, mesh, parameter, dim);
+               return laid_out_as_shards(name, mesh, parameter, dim);
              },
              py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
              "A distributed parameter on meta as it will lie once it has values.");

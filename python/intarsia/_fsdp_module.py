@@ -130,14 +130,14 @@ class FSDPModule(WrappedModule):
         """``comm(output, input, group, async_op)`` gathers the parameters of this module, in place of the engine."""
         group = self._only_group("set_custom_all_gather", _AMBIGUOUS)
         if group is not None:
-            group.set("set_own_gather", OwnAllGather(comm, group.mesh))
+            group.set("set_custom_all_gather", OwnAllGather(comm, group.mesh))
             self._sharding().own_gather = comm
 
     def set_custom_reduce_scatter(self, comm: ReduceScatter) -> None:
         """``comm(output, input, group, op, async_op)`` adds the gradients of this module up, in place of the engine."""
         group = self._only_group("set_custom_reduce_scatter", _AMBIGUOUS)
         if group is not None:
-            group.set("set_own_reduce", OwnReduceScatter(comm, group.mesh))
+            group.set("set_custom_reduce_scatter", OwnReduceScatter(comm, group.mesh))
             self._sharding().own_reduce = comm
 
     def _only_group(self, method: str, why: str) -> "Group | None":

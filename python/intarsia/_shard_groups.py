@@ -24,7 +24,7 @@ class Group:
     ) -> None:
         self.modules, self.mesh, self.reshards, self.policy, self.replicated = modules, mesh, reshards, policy, replicated
         self.is_root, self.name = True, type(modules[0]).__name__
-        self.made: "_core.ShardGroup | None" = None
+        self.made: "_core.ParamGroup | None" = None
         self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
         self.given: list[tuple] = []  # how parameters lie on a mesh with other axes, when they are whole
         self.ties: list[tuple[nn.Module, str, int]] = []  # other places of parameters: module, name there, number of the place
@@ -45,7 +45,7 @@ class Group:
             if isinstance(parameter, DTensor) and (not parameter.is_meta or self.replicated or not self.mesh.is_named):
                 continue
             if isinstance(parameter, DTensor):
-                made = _core.laid_out_at_rest(full_name, self.mesh.core(), parameter.detach(), dim)
+                made = _core.laid_out_as_shards(full_name, self.mesh.core(), parameter.detach(), dim)
             else:
                 cut = Replicate() if dim is None else Shard(dim)
                 made = _core.distribute_tensor(parameter.detach(), self.mesh.core(), self._placements(cut, Replicate()), None)
@@ -61,7 +61,7 @@ class Group:
     def _placements(self, cut: Any, whole: Any) -> list:
         return [whole] * self.mesh.has_copies + [cut]
 
-    def core(self) -> "_core.ShardGroup":
+    def core(self) -> "_core.ParamGroup":
         if self.made is None:
             self._make()
         return self.made
@@ -92,7 +92,7 @@ class Group:
         self._bring_back(parameters)
         keep_hooks(parameter for _, parameter in parameters)
         buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
-        self.made = _core.ShardGroup(
+        self.made = _core.ParamGroup(
             id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],
             *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated, self.mesh.is_named,
         )

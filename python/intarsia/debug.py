@@ -52,12 +52,12 @@ def _counted_as(kind: str, cause: str = "", axis: str = "") -> Any:
     """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them.
 
     From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and there where several axes take part; programs
-    of the drop-in count that. None for the words by which the ranks of fully_shard make sure that they are at the same group.
+    of the drop-in count that. None for the reports at the end of a backward pass of fully_shard, which PyTorch's ranks do not exchange.
     """
     from ._dropin import installed
 
     name = kind.split("(")[0]
-    if cause == "fully_shard" and name == "all_gather":
+    if cause == "fully_shard report":
         return None
     if cause.split(" ")[0] == "fully_shard":
         return _COUNTED_AS_GROUPS.get(name, kind)

@@ -10,7 +10,7 @@
 #include <torch/serialize.h>
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/state_dict.h"
 #include "tests/checkpoint/folders.h"

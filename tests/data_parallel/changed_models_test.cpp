@@ -1,6 +1,6 @@
 // What programs do to a sharded model besides training it.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 

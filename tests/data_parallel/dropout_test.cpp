@@ -1,7 +1,7 @@
 // Dropout under data parallelism: with a LocalRandomScope each rank draws the masks of its rows, those of one device
 // with all rows.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "intarsia/random/local_random_scope.h"
 #include "tests/data_parallel/models.h"
 

@@ -1,6 +1,6 @@
 // fully_shard of parameters that are distributed over several axes: those of data parallelism among them, or others.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
 

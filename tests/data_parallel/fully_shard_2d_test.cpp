@@ -1,6 +1,6 @@
 // fully_shard around tensor parallelism: parameters are cut over "tp" and then over "dp".
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
 

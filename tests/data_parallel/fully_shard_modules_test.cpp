@@ -1,6 +1,6 @@
 // fully_shard on modules of torch::nn as they are: values and gradients are those of the plain module.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
 #include "tests/support/peak_memory.h"

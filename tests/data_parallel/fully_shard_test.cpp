@@ -1,4 +1,4 @@
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "tests/data_parallel/models.h"

@@ -1,12 +1,12 @@
 // Parameters that are large enough to travel straight from and into their places, with sizes that do not divide.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "intarsia/core/world.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"

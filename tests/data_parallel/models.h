@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "examples/llama.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/intarsia.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "tests/support/worlds.h"

@@ -2,7 +2,7 @@
 // [One parameter, seen from outside].
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/redistribute_module.h"

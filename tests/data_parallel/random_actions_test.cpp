@@ -4,7 +4,7 @@
 #include <random>
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/checkpoint/folders.h"
 #include "tests/data_parallel/models.h"
 

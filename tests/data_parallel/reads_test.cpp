@@ -1,6 +1,6 @@
 // What an op sees of a parameter does not depend on grad mode: see Note [Reads are of the whole].
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 

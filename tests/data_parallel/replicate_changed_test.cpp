@@ -1,6 +1,6 @@
 // What programs do to a replicated model besides training it.
 
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 

@@ -1,4 +1,4 @@
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "tests/data_parallel/models.h"

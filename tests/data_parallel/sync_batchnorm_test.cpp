@@ -2,7 +2,7 @@
 
 #include "intarsia/nn/sync_batchnorm.h"
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 

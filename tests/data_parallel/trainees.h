@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 
 namespace intarsia {

@@ -1,7 +1,7 @@
 // Backward passes that are not one plain backward() per step, and changes of a model between them: the numbers are those of a plain
 // module, or there is an error.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 

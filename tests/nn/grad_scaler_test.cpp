@@ -9,8 +9,8 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
-#include "intarsia/data_parallel/fully_shard.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/nn/grad_scaler.h"
 #include "intarsia/nn/lambda_lr.h"

@@ -4,7 +4,7 @@
 #include <torch/optim/sgd.h>
 
 #include "intarsia/checkpoint/checkpoint.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/checkpoint/folders.h"
 #include "tests/nn/parallel_models.h"
 #include "tests/support/compare.h"

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/comm/trace.h"
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/styles.h"
 #include "tests/ops/along_the_cut.h"

@@ -1,6 +1,6 @@
 // fully_shard where the ranks differ, which only real processes can.
 
-#include "intarsia/data_parallel/fully_shard.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
@@ -60,6 +60,24 @@ struct Growing : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return late.defined() ? at::linear(x, w, late) : at::linear(x, w); }
   at::Tensor w, late;
 };
+
+TEST(FullyShardProcesses, TheOrderOfCollectivesIsAnAgreementAndNoCollective) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  shard_layers(model, mesh);
+  auto x = mine(inputs(0, {24, 5}), mesh);
+  for (int64_t step = 0; step < 2; ++step) {
+    CommDebugMode comms;
+    model->forward(x).square().mean().backward();
+    auto counts = comms.get_comm_counts();
+    EXPECT_EQ(counts["all_gather"], 5 + 1) << comms.text();  // and the report, as in a simulation
+    EXPECT_EQ(counts["reduce_scatter(avg)"], 3) << comms.text();
+    for (auto& event : comms.events()) EXPECT_NE(event.op, "fully_shard") << str(event);
+    auto agreements = comms.agreements();
+    EXPECT_EQ(agreements.size(), 5 + 3 + 1);  // one before each gathering and each reduction, and at the end
+    for (auto& agreement : agreements) EXPECT_EQ(agreement.op, "fully_shard");
+  }
+}
 
 TEST(FullyShardProcesses, AParameterThatOneRankRegistersLateIsAnErrorOnAll) {
   auto mesh = all_ranks();

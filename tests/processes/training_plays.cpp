@@ -6,8 +6,8 @@
 
 #include <torch/torch.h>
 
-#include "intarsia/data_parallel/fully_shard.h"
-#include "intarsia/data_parallel/replicate.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
+#include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/intarsia.h"
 #include "intarsia/job/init.h"
 

@@ -101,7 +101,7 @@ OBJECTS: "dict[str, Callable[[], Any]]" = {  # that have methods
     "Mesh": lambda: core_mesh(mesh()),
     "MovingParameters": lambda: _core.MovingParameters(),
     "Reducer": lambda: _core.Reducer(1, "m", core_mesh(mesh()), [("w", torch.ones(4, 3, requires_grad=True))], [], 1, 1, *[False] * 5),
-    "ShardGroup": lambda: _group(),
+    "ParamGroup": lambda: _group(),
     "World": lambda: current_world(),
 }
 LEFT_OUT = {"make_backend", "joined_world", "World.close"}  # they wait for other processes
@@ -115,9 +115,9 @@ A_MOCK = "what says that it is a tensor"  # PyTorch's own functions read it as i
 BY_PYTORCH_AS_WELL = (("data", "an escaped grad"), *((name, "an escaped functionalize") for name in PROGRAMS))
 
 
-def _group(dim: int = 0) -> "_core.ShardGroup":
+def _group(dim: int = 0) -> "_core.ParamGroup":
     parameters = [("w", torch.ones(4, 3, requires_grad=True))]
-    return _core.ShardGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False)
+    return _core.ParamGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False)
 
 
 def parameters(function: Any) -> "list[str]":

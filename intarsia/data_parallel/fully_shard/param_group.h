@@ -1,0 +1,156 @@
+#pragma once
+// Parameters that are gathered together before use and freed after it, and whose gradients are reduced to shards together.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/packed.h"
+#include "intarsia/data_parallel/collective_order.h"
+#include "intarsia/data_parallel/fully_shard/custom_collective.h"
+#include "intarsia/data_parallel/fully_shard/fully_shard_options.h"
+#include "intarsia/data_parallel/fully_shard/post_forward_shards.h"
+#include "intarsia/data_parallel/fully_shard/sharded_param.h"
+#include "intarsia/data_parallel/step_report.h"
+#include "intarsia/data_parallel/sync_module_states.h"
+
+namespace intarsia {
+
+// Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
+using ReducedHook = std::function<void(const Shards& flat)>;
+
+// By parameter, the dim along which it is sharded; none: every rank keeps the whole.
+using Dims = std::vector<std::optional<int64_t>>;
+
+constexpr const char* kShardCause = "fully_shard";
+
+// A group answers for itself: it does not know the other groups, nor the state that has them all. What it finds out it returns.
+class ParamGroup final {
+ public:
+  ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
+             const Dims& dims, const FullyShardOptions& options);
+  ~ParamGroup();
+  ParamGroup(const ParamGroup&) = delete;
+  ParamGroup& operator=(const ParamGroup&) = delete;
+
+  const void* module() const { return module_; }
+  const std::string& name() const { return name_; }
+  const DeviceMesh& mesh() const { return axes_.mesh; }
+  CollectiveOrder& order() const { return collective_order_; }
+  int64_t id() const { return id_; }  // in this order
+  const std::vector<ShardedParam>& members() const { return members_; }
+  ShardedParam& member(size_t index) { return members_[index]; }
+  const std::vector<WeakTensor>& buffers() const { return buffers_; }  // that are shared
+  void share_buffers(const NamedTensors& buffers) {
+    for (auto& [name, buffer] : buffers) buffers_.emplace_back(buffer);
+  }
+  bool is_whole() const { return whole_; }  // in memory; what the leaves are is another matter: see is_shown
+  bool is_begun() const { return begun_; }  // its gathering
+  bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
+  int64_t bytes() const;
+
+  void set_name(const std::string& name);  // its path, once it is inside another
+  void set_root(bool root) { is_root_ = root; }
+  void set_reshard_after_forward(bool reshards) { options_.reshard_after_forward = reshards; }
+  void set_reshard_after_backward(bool reshards) { reshard_after_backward_ = reshards; }
+  void set_syncs(bool syncs) { syncs_ = syncs; }
+  // Without, gradients are reduced over the shards, and the average over the copies of a mesh of two axes waits.
+  void set_syncs_copies(bool syncs) { syncs_copies_ = syncs; }
+  void set_divide_factor(std::optional<double> factor);
+  void set_pinned(bool pinned);  // in the forward of its module, as hooks know it
+  void set_reduced_hook(ReducedHook hook) { reduced_hook_ = std::move(hook); }
+  // In place of the engine's messages; none: the engine's again.
+  void set_custom_all_gather(std::optional<CustomCollective> own) { custom_all_gather_ = std::move(own); }
+  void set_custom_reduce_scatter(std::optional<CustomCollective> own) { custom_reduce_scatter_ = std::move(own); }
+  void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
+  // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
+  void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ParamGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
+  std::vector<std::shared_ptr<ParamGroup>> prefetched(bool in_backward) const;
+
+  // Gathering, in two halves. Before the first one the ranks agree on it, if several share the parameters. The second one is
+  // false if shards were written since they were sent: then both are done again.
+  void check_has_data() const;
+  bool is_shared() const { return axes_.shard->size() > 1; }
+  void begin_unshard();
+  bool finish_unshard();
+  void reshard_if_written();  // the whole is out of date where shards were written by a handle that nobody knows
+  void show_whole();          // for the program: the leaves are the whole until they are resharded
+  void show_if_asked();       // by the program, or by the module's forward
+
+  void reshard();
+  void reshard_after_forward();  // not where backward recomputes
+  void reshard_after_backward();
+  void need_shards();  // before a write
+  bool is_frozen() const;  // no parameter of it requires grad
+  bool is_shown() const { return shown_; }
+  bool is_pinned() const { return pinned_; }
+  bool is_held() const { return pinned_ || holds_ > 0; }
+  bool hold(bool held);  // whether somebody still holds it: see ParamOwner
+  bool lies_on(const DeviceMesh& mesh) const;
+
+  void before_gradient(size_t index, const at::Tensor& grad);
+  bool after_gradient(size_t index);  // whether the group is to be reduced: all gradients are there that this pass brings
+  // Reducing: what the ranks agree on before, and the first half; finish_reductions is the other one.
+  enum Phase : int64_t { kGather = 0, kReduce = 1 };
+  int64_t reduce_phase() const;  // ranks on which other parameters are frozen would send other sizes
+  void begin_reduction();
+
+  // For the end of a backward pass: see FullyShardState.
+  bool is_unreduced() const;  // gradients are left, also of earlier passes without sync
+  void finish_reductions();
+  void write_gradients(const StepReports& reports, size_t first);
+  void forget_step();
+  void append_uses(std::vector<Use>& uses) const;
+  bool unused_as_zeros() const { return options_.unused_as_zeros; }
+
+ private:
+  struct Round {  // one reduction of the group
+    std::vector<size_t> members;
+    ShardsList parts;
+    Wait wait;
+    bool finished = false;
+  };
+  void show(bool whole);
+  void wait_for_gathering();
+  uint64_t version() const;
+  bool all_came() const;
+  bool waits_for_copies() const { return axes_.replicate && !syncs_copies_; }
+  void reduce_over_shards(Round& round, const ShardsList& send, const CountsList& counts);
+  void reduce_over_copies(Round& round);
+  void divide(Round& round) const;
+  void run_reduced_hook(const Round& round) const;
+
+  const void* module_;
+  std::string name_;
+  ShardingAxes axes_;
+  CollectiveOrder& collective_order_;
+  int64_t id_ = 0;
+  FullyShardOptions options_;  // without ignored_parameters and shard_dim
+  std::vector<WeakTensor> buffers_;
+  std::vector<ShardedParam> members_;
+  const char* cause_;
+  bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, syncs_copies_ = true, pinned_ = false;
+  int holds_ = 0;
+  std::optional<double> divide_factor_;
+  ReducedHook reduced_hook_;
+  std::optional<CustomCollective> custom_all_gather_, custom_reduce_scatter_;
+  std::vector<std::weak_ptr<ParamGroup>> prefetched_[2];
+
+  bool whole_ = false;  // in memory
+  bool shown_ = false;  // and the leaves are the whole: see Note [One parameter, seen from outside]
+  bool asked_ = false;  // by unshard()
+  ShardsList incoming_;  // of a gathering that is under way
+  Wait gathering_;
+  std::optional<PostForwardShards> post_forward_;
+  bool from_post_forward_ = false;  // the gathering that is under way
+  bool begun_ = false;
+  uint64_t gathered_version_ = 0;  // of the shards that were sent
+
+  std::vector<bool> came_;       // by member: in this backward pass, and not yet reduced
+  std::vector<bool> used_;       // there was a gradient to reduce since gradients were last written
+  std::vector<Round> rounds_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,82 @@
+#include "intarsia/data_parallel/fully_shard/param_handles.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+namespace {
+
+struct Owned {
+  std::weak_ptr<ParamOwner> owner;
+  size_t index;
+  bool is_of_whole;
+};
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<const c10::StorageImpl*, Owned> by_storage;
+};
+Registry& registry() {
+  static auto* all = new Registry;
+  return *all;
+}
+
+// The memory that tells whose a tensor is: that of the first hosted rank.
+const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  if (is_dtensor(tensor)) {
+    auto& shards = body_of(tensor).last_known_shards();
+    return shards.empty() || !shards[0].has_storage() ? nullptr : shards[0].storage().unsafeGetStorageImpl();
+  }
+  if (is_per_rank(tensor)) return value_at(tensor, 0).storage().unsafeGetStorageImpl();
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+}  // namespace
+
+Handle handle_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kFirstUseKey)) return {};
+  auto own = watched(tensor);
+  auto leafs = std::dynamic_pointer_cast<ParamOwner>(own.watcher);
+  if (leafs) return {HandleKind::leaf, std::move(leafs), own.index};
+  Handle found;
+  {
+    std::lock_guard lock(registry().mutex);
+    auto entry = registry().by_storage.find(memory_of(tensor));
+    if (entry != registry().by_storage.end()) {
+      auto& [owner, index, is_of_whole] = entry->second;
+      found = {is_of_whole ? HandleKind::whole : HandleKind::shards, owner.lock(), index};
+    }
+  }
+  if (!found.owner) return {is_dtensor(tensor) ? HandleKind::none : HandleKind::computed, nullptr, 0};
+  // What has a gradient of its own is a distributed tensor like any other, and so is a part.
+  if (found.kind == HandleKind::whole) return found;
+  return !tensor.requires_grad() && found.owner->is_handle_of_shards(found.index, tensor) ? found : Handle{};
+}
+
+void own_storage(const at::Storage& storage, std::weak_ptr<ParamOwner> owner, size_t index, bool is_of_whole) {
+  std::lock_guard lock(registry().mutex);
+  registry().by_storage[storage.unsafeGetStorageImpl()] = {std::move(owner), index, is_of_whole};
+}
+
+void disown_storage(const at::Storage& storage) {
+  std::lock_guard lock(registry().mutex);
+  registry().by_storage.erase(storage.unsafeGetStorageImpl());
+}
+
+at::Tensor resharded(const at::Tensor& tensor) {
+  auto handle = handle_of(tensor);
+  if (!handle.owner || handle.kind == HandleKind::shards) return tensor;
+  if (handle.kind == HandleKind::leaf) {
+    if (handle.owner->is_shown()) handle.owner->need_shards();
+    return tensor;
+  }
+  bool all = handle.owner->is_handle_of_whole(handle.index, tensor);
+  if (all) handle.owner->need_shards();
+  return all ? handle.owner->shards_of_leaf(handle.index).detach() : tensor;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,40 @@
+#pragma once
+// Which value of a parameter an op sees, the shards or the whole: a table of ten rows.
+
+#include <c10/util/ArrayRef.h>
+
+namespace intarsia {
+
+// Note [Reads are of the whole]
+// An op cannot know whether it runs in the forward of a module of torch::nn or in an optimizer. So an op that reads parameters
+// alone sees the whole, with and without NoGradGuard, and its result serves both: it is plain beside activations, and the key
+// marks it (HandleKind::computed), so that beside a gradient it is taken for a value that all ranks have: grad.add(wd * p). One
+// that is written to becomes distributed in place: (wd * p).add_(grad). What comes first are uses that show by themselves which
+// value they need: see param_use_rows.
+
+// What is known of the use of a parameter by an op, before the op runs.
+struct ParamUse {
+  bool writes = false;         // the op writes to one of its parameters
+  bool meets_plain = false;    // a tensor that is not distributed is among the arguments
+  bool in_forward = false;     // of the parameter's module, if that has hooks
+  bool in_formula = false;     // of backward
+  bool is_recorded = false;    // by autograd: a parameter itself is among the arguments, and GradMode is on
+  bool meets_shards = false;   // distributed tensors are among the arguments, one on the mesh of the shards
+  bool meets_dtensor = false;  // distributed tensors are among the arguments
+  bool meets_whole = false;    // an unsharded parameter, or what was computed from one
+  bool keeps_shards = false;   // the op makes a tensor like its argument, or maps a list: zeros_like, clone, _foreach_norm
+};
+
+enum class ParamValue { shards, whole };
+
+struct ParamUseRow {
+  const char* when;
+  bool ParamUse::*condition;  // null: always
+  ParamValue sees;
+};
+
+// The first row whose condition holds decides.
+c10::ArrayRef<ParamUseRow> param_use_rows();
+const ParamUseRow& row_of(const ParamUse& use);
+
+}  // namespace intarsia

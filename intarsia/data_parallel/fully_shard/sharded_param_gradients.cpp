@@ -1,0 +1,185 @@
+// What ShardedParam does with gradients: see Note [Gradients that wait].
+
+#include "intarsia/data_parallel/fully_shard/sharded_param.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "intarsia/data_parallel/fully_shard/average_terms.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/body.h"
+
+namespace intarsia {
+
+Shards ShardedParam::terms_of_gradient() const {
+  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of_gradient());
+  Shards terms;
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(gradient_, slot));
+  return terms;
+}
+
+// What is whole on every rank is sent to every rank.
+Shards ShardedParam::parts_of_gradient(at::ScalarType dtype) const {
+  auto& axis = *axes_.shard;
+  Shards terms, parts;
+  if (gradient_.defined()) terms = terms_of_gradient();
+  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
+    auto grad = terms.empty() ? at::zeros(whole_sizes(slot), at::TensorOptions().dtype(dtype)) : terms[slot].to(dtype);
+    if (dim_ == 0) {
+      parts.push_back(grad.contiguous().view(-1));
+      continue;
+    }
+    std::vector<at::Tensor> pieces;
+    for (int64_t j = 0; j < axis.size(); ++j) pieces.push_back(piece(grad, j).reshape(-1));
+    parts.push_back(at::cat(pieces));
+  }
+  return parts;
+}
+
+Counts ShardedParam::gradient_counts() const {
+  Counts counts;
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
+    auto& row = counts.emplace_back();
+    for (int64_t j = 0; j < axes_.shard->size(); ++j) row.push_back(c10::multiply_integers(local_sizes(slot, j)));
+  }
+  return counts;
+}
+
+at::Tensor ShardedParam::dtensor_of(Shards locals, const Layout* layout) const {
+  auto dtype = locals[0].dtype();
+  return wrap(c10::make_intrusive<DTensorBody>(std::move(locals), layout), sizes_, sharded_.strides(), dtype);
+}
+
+void ShardedParam::add_gradient(const Shards& parts, bool pending) {
+  at::NoGradGuard no_grad;
+  Shards locals;
+  for (size_t slot = 0; slot < parts.size(); ++slot) {
+    locals.push_back(parts[slot].to(dtype_).view(local_sizes(slot, axes_.shard->position(slot))));
+  }
+  auto grad = dtensor_of(std::move(locals), pending ? pending_over_copies() : &layout_of(sharded_));
+  auto tensor = leaf();
+  if (!pending) grad = after_tensor_hooks(tensor, grad);
+  tensor.grad().defined() ? tensor.mutable_grad().add_(grad) : tensor.mutable_grad() = grad;
+}
+
+// --- gradients that wait
+
+static const Layout* with_average(const Layout& layout, const std::vector<int64_t>& axes) {
+  auto placements = settled(layout.placements());
+  for (auto axis : axes) placements[axis] = Partial(ReduceOp::avg);
+  return layout.with(placements);
+}
+
+const Layout* ShardedParam::layout_of_gradient() const { return with_average(*rest_.whole, rest_.data_of_whole); }
+const Layout* ShardedParam::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
+const Layout* ShardedParam::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
+
+static bool is_laid_out(const at::Tensor& grad, const Layout* layout) {
+  return grad.defined() && is_dtensor(grad) && &layout_of(grad) == layout;
+}
+
+Shards ShardedParam::take_pending_over_copies() {
+  auto tensor = leaf();
+  if (!axes_.replicate || !is_laid_out(tensor.grad(), pending_over_copies())) return {};
+  Shards terms;
+  for (auto& term : shards_of(tensor.grad())) terms.push_back(term.reshape(-1));
+  tensor.mutable_grad() = at::Tensor();
+  return terms;
+}
+
+bool ShardedParam::has_pending() const { return is_laid_out(leaf().grad(), pending_layout()); }
+
+bool ShardedParam::fetch_pending() {
+  auto tensor = leaf();
+  auto& grad = tensor.mutable_grad();
+  if (is_laid_out(grad, pending_layout())) {
+    Shards terms = shards_of(grad);
+    for (size_t slot = 0; average_scale_ != 1 && slot < terms.size(); ++slot) terms[slot] = terms[slot] / average_scale_;
+    bool one = terms.size() == 1;
+    if (!is_dtensor(whole_)) {
+      gradient_ = one ? terms[0] : per_rank(std::move(terms));
+    } else {
+      gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+    }
+    grad = at::Tensor();
+  }
+  return gradient_.defined();
+}
+
+void ShardedParam::show_as_pending(std::optional<at::ScalarType> dtype) {
+  at::NoGradGuard no_grad;
+  if (!gradient_.defined()) return;
+  if (dtype) to_dtype(*dtype);
+  auto tensor = leaf();
+  auto terms = terms_of_gradient();
+  for (size_t slot = 0; slot < terms.size(); ++slot) {
+    bool shared = slot > 0 && terms[slot].is_same(terms[0]);  // one value that stands for all simulated ranks
+    terms[slot] = shared ? terms[slot].clone(at::MemoryFormat::Contiguous) : terms[slot].contiguous();
+  }
+  for (size_t slot = 0; average_scale_ != 1 && slot < terms.size(); ++slot) terms[slot] = terms[slot] * average_scale_;
+  if (tensor.grad().defined()) add_reduced(terms, tensor.grad());
+  tensor.mutable_grad() = dtensor_of(std::move(terms), pending_layout());
+  drop_gradient();
+}
+
+// A reduced gradient as terms of an average, without asking other ranks: of n ranks, each adds n times its own part.
+// 1, 2 on two ranks are the terms (2, 0) and (0, 4).
+void ShardedParam::add_reduced(Shards& terms, const at::Tensor& grad) const {
+  TORCH_CHECK_VALUE(is_dtensor(grad), "[fully_shard] the gradient of \"", name_, "\" is a plain tensor of shape ", grad.sizes(),
+                    ", and one that is not reduced yet is to be added. Assign distributed gradients, or call zero_grad first.");
+  auto parts = is_laid_out(grad, pending_over_copies()) ? shards_of(grad) : shards_in(grad, &layout_of(sharded_));
+  double count = dim_ ? static_cast<double>(axes_.shard->size()) : 1;
+  for (size_t slot = 0; slot < terms.size(); ++slot) {
+    terms[slot] = terms[slot].to(at::promote_types(terms[slot].scalar_type(), grad.scalar_type()));
+    piece(terms[slot], axes_.shard->position(slot)).add_(parts[slot], count);
+  }
+}
+
+void ShardedParam::to_dtype(at::ScalarType dtype) {
+  if (gradient_.scalar_type() == dtype) return;
+  if (!is_spread()) return void(gradient_ = gradient_.to(dtype));
+  Shards terms;  // each by itself: what is pending stays so
+  for (auto& term : shards_of(gradient_)) terms.push_back(term.to(dtype));
+  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+}
+
+void ShardedParam::add_terms(const at::Tensor& grad) {
+  if (!grad.defined()) return;
+  at::NoGradGuard no_grad;
+  auto terms = to_average_terms(name_, grad, *rest_.whole, rest_.data_of_whole, !axes_.on_full_mesh);
+  for (size_t slot = 0; gradient_.defined() && slot < terms.size(); ++slot) {
+    terms[slot] = shards_of(gradient_)[slot] + terms[slot];
+  }
+  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+}
+
+// Terms are not lent, but added when the gradient is taken: what comes may be a sum, a value, or another kind.
+void ShardedParam::lend_gradient() {
+  fetch_pending();
+  auto tensor = leaf();
+  own_gradient_ = tensor.grad();
+  tensor.mutable_grad() = is_spread() ? at::Tensor() : std::move(gradient_);
+  if (!is_spread()) gradient_ = at::Tensor();
+  lent_ = true;
+}
+
+at::Tensor ShardedParam::take_back() {
+  auto tensor = leaf();
+  auto grad = tensor.grad();
+  tensor.mutable_grad() = std::move(own_gradient_);
+  own_gradient_ = at::Tensor();
+  lent_ = false;
+  return grad;
+}
+
+void ShardedParam::take_gradient() {
+  auto grad = take_back();
+  is_spread() ? add_terms(grad) : void(gradient_ = grad);
+}
+
+void ShardedParam::end_loan() {
+  if (lent_) take_back(), drop_gradient();
+}
+
+}  // namespace intarsia

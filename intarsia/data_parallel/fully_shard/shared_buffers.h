@@ -1,0 +1,35 @@
+#pragma once
+// Buffers of sharded modules: whole on every rank, and after each step those of the first rank.
+
+#include <cstdint>
+#include <vector>
+
+#include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/step_report.h"
+#include "intarsia/data_parallel/sync_module_states.h"
+
+namespace intarsia {
+
+// Note [Buffers of sharded modules]
+// A batch norm moves its running statistics by the rows of its rank. Most other buffers are constants, which need not
+// be sent. So at the end of a backward pass the ranks compare fingerprints of their buffers, which travel with their
+// reports, and only where these differ the first rank's are sent. The mesh's axes are done one after the other.
+class SharedBuffers {
+ public:
+  // Those that live and were not added before.
+  void add(const std::vector<WeakTensor>& buffers, const DeviceMesh& mesh);
+
+  int32_t fingerprint() const;  // of this rank
+  // Whether the ranks have different ones; `reports` have the fingerprints as `steps`.
+  bool differ(const StepReports& reports) const;
+  void take_first() const;
+
+ private:
+  struct Entry {
+    at::Tensor tensor;
+    DeviceMesh mesh;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,400 @@
+#include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/library.h>
+
+#include "intarsia/data_parallel/fully_shard/param_use.h"
+#include "intarsia/data_parallel/fully_shard/set_data.h"
+#include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/libtorch/interposition.h"
+#include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/dispatch/fan_out.h"
+#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/start.h"
+#include "intarsia/tensor/body.h"
+#include "intarsia/tensor/policy.h"
+#include "intarsia/tensor/rehearsal.h"
+
+namespace intarsia {
+namespace {
+
+using Owner = std::shared_ptr<ParamOwner>;
+using Stack = torch::jit::Stack;
+
+// --- what the kernel asks of an op, found once per op
+
+// These are about the handle and its history, not about values.
+bool is_about_the_handle(const std::string& name) {
+  static const std::set<std::string> names = {
+      "aten::detach", "aten::detach_", "aten::alias", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf",
+      "aten::output_nr", "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_has_compatible_shallow_copy_type",
+      "aten::is_same_size", "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel"};
+  return names.count(name) > 0;
+}
+
+bool makes_one_like_it(const std::string& name) {
+  static const std::set<std::string> names = {
+      "aten::empty_like",   "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like",
+      "aten::randn_like",   "aten::randint_like", "aten::new_empty", "aten::new_zeros", "aten::new_ones",
+      "aten::new_full",     "aten::new_empty_strided", "aten::clone"};
+  return names.count(name) > 0;
+}
+
+bool is_list_of_tensors(const c10::Argument& argument) {
+  return argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+// Ops of optimizers: _foreach_norm(Tensor[] self) -> Tensor[].
+bool maps_lists(const c10::FunctionSchema& schema) {
+  auto &given = schema.arguments(), &made = schema.returns();
+  return !given.empty() && is_list_of_tensors(given[0]) && made.size() == 1 && is_list_of_tensors(made[0]);
+}
+
+bool returns_a_view(const c10::FunctionSchema& schema) {
+  for (auto& result : schema.returns()) {
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+struct OpTraits {
+  bool about_the_handle, is_view, keeps_shards, writes;
+};
+
+const OpTraits& traits_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, OpTraits> known;
+  auto& schema = op.schema();  // lives as long as the op
+  auto found = known.find(&schema);
+  if (found != known.end()) return found->second;
+  OpTraits traits{is_about_the_handle(schema.name()), returns_a_view(schema),
+                  makes_one_like_it(schema.name()) || maps_lists(schema), schema.is_mutable()};
+  return known.emplace(&schema, traits).first->second;
+}
+
+// --- what a call needs of the parameters among its arguments
+
+struct UsingCall {
+  std::vector<Owner> owners;       // each once
+  std::vector<at::Tensor> others;  // distributed tensors that are none of ours
+  bool has_leaf = false, has_whole = false, has_computed = false;
+  bool meets_plain = false;      // other tensors that are not distributed
+  bool writes = false;           // to a parameter
+  bool writes_computed = false;  // to what was computed from one
+};
+
+void look_at(UsingCall& call, const at::Tensor& tensor, bool written) {
+  if (!tensor.defined()) return;
+  auto handle = handle_of(tensor);
+  if (handle.owner) {
+    bool is_known = std::find(call.owners.begin(), call.owners.end(), handle.owner) != call.owners.end();
+    if (!is_known) call.owners.push_back(handle.owner);
+    call.writes = call.writes || written;
+    call.has_leaf = call.has_leaf || handle.kind == HandleKind::leaf;
+    call.has_whole = call.has_whole || handle.kind == HandleKind::whole;
+  } else if (handle.kind == HandleKind::computed) {
+    call.has_computed = true;
+    call.writes_computed = call.writes_computed || written;
+  } else if (is_dtensor(tensor)) {
+    call.others.push_back(tensor);
+  } else {
+    call.meets_plain = call.meets_plain || tensor.dim() > 0;
+  }
+}
+
+UsingCall look_at_call(const c10::OperatorHandle& op, const Stack& stack) {
+  UsingCall call;
+  auto& arguments = op.schema().arguments();
+  auto first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    auto* alias = arguments[i].alias_info();
+    for (auto& tensor : tensors_in(stack[first + i])) look_at(call, tensor, alias && alias->isWrite());
+  }
+  return call;
+}
+
+ParamUse use_of(const OpTraits& op, const UsingCall& call, const ParamOwner& owner) {
+  ParamUse use;
+  use.writes = call.writes;
+  use.meets_plain = call.meets_plain;
+  use.in_forward = owner.is_pinned();
+  use.in_formula = is_in_backward();
+  use.is_recorded = call.has_leaf && at::GradMode::is_enabled();
+  use.meets_dtensor = !call.others.empty();
+  use.meets_shards = std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
+  use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
+  use.keeps_shards = op.keeps_shards;
+  return use;
+}
+
+// --- what the op gets
+
+using Change = std::function<at::Tensor(const at::Tensor&)>;
+
+void change_tensors(c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    value = change(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(change(tensor));
+    value = list;
+  } else if (!tensors_in(value).empty()) {  // of which some may be missing
+    auto list = value.toList().copy();
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list.get(i).isTensor()) list.set(i, change(list.get(i).toTensor()));
+    }
+    value = list;
+  }
+}
+
+// The last `count` entries: the arguments of a call, or its results.
+void change_last(Stack& stack, size_t count, const Change& change) {
+  for (auto i = stack.size() - count; i < stack.size(); ++i) change_tensors(stack[i], change);
+}
+
+// The parameters of a call that needs the whole of some owners. What it puts in their place lives as long as it does.
+class Gathered {
+ public:
+  ~Gathered() {
+    for (auto& owner : held_) owner->hold(false);
+  }
+  // Where an op uses the leaves of several owners, the gathering of one must not free another.
+  void gather(std::vector<Owner> owners) {
+    owners_ = std::move(owners);
+    for (auto& owner : owners_) {
+      if (owners_.size() > 1) owner->hold(true), held_.push_back(owner);
+    }
+    for (auto& owner : owners_) owner->need_whole();
+  }
+  const std::vector<Owner>& owners() const { return owners_; }
+  bool has(const Owner& owner) const { return std::find(owners_.begin(), owners_.end(), owner) != owners_.end(); }
+
+  at::Tensor in_place_of(const at::Tensor& tensor) {
+    auto handle = handle_of(tensor);
+    if (!handle.owner || !has(handle.owner)) return tensor;
+    if (handle.kind == HandleKind::shards) return handle.owner->stand_in(handle.index, false).tensor;
+    bool of_leaf = handle.kind == HandleKind::leaf || (tensor.requires_grad() && tensor.is_leaf());
+    if (!of_leaf) return tensor;
+    auto made = handle.owner->stand_in(handle.index, true);
+    if (made.accumulator) accumulators_.push_back(made.accumulator);
+    if (handle.kind == HandleKind::whole) return tensor;
+    stand_ins_.emplace_back(made.tensor, tensor);
+    return made.tensor;
+  }
+
+  // An op that returns what it was given, such as contiguous, returns the leaf.
+  at::Tensor leaf_for(const at::Tensor& result) const {
+    for (auto& [stand_in, leaf] : stand_ins_) {
+      if (result.is_same(stand_in) && result.scalar_type() == leaf.scalar_type()) return leaf;
+    }
+    return result;
+  }
+
+ private:
+  std::vector<Owner> owners_, held_;
+  std::vector<NodePtr> accumulators_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;  // and the leaf
+};
+
+// Before shards are used: handles of the whole become handles of the shards, and views of it values, since its memory
+// may go.
+void leave_whole(const UsingCall& call, const c10::OperatorHandle& op, Stack& stack, const Gathered& gathered) {
+  bool is_shown = std::any_of(call.owners.begin(), call.owners.end(), [](auto& owner) { return owner->is_shown(); });
+  if (!call.has_whole && !is_shown) return;
+  std::vector<bool> written;
+  for (auto& argument : op.schema().arguments()) {
+    written.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+  }
+  for (size_t i = 0, first = stack.size() - written.size(); i < written.size(); ++i) {
+    change_tensors(stack[first + i], [&](const at::Tensor& tensor) {
+      auto handle = handle_of(tensor);
+      bool is_shown_leaf = handle.kind == HandleKind::leaf && handle.owner->is_shown() && !written[i];
+      if (is_shown_leaf && !gathered.has(handle.owner)) return handle.owner->shards_of_leaf(handle.index);
+      if (handle.kind != HandleKind::whole || gathered.has(handle.owner)) return tensor;
+      if (handle.owner->is_handle_of_whole(handle.index, tensor)) return handle.owner->shards_of_leaf(handle.index);
+      TORCH_CHECK(!written[i], "[fully_shard] a part of \"", handle.owner->name_of(handle.index), "\", of shape ",
+                  tensor.sizes(), ", is written. Use the parameter itself.");
+      handle.owner->need_whole();
+      return tensor.detach().clone();
+    });
+  }
+}
+
+// What was computed from parameters becomes distributed like the tensor that is written into it.
+void distribute_computed(const UsingCall& call, const c10::OperatorHandle& op, Stack& stack) {
+  change_last(stack, op.schema().arguments().size(), [&](const at::Tensor& tensor) {
+    if (handle_of(tensor).kind != HandleKind::computed) return tensor;
+    auto has_its_shape = [&](auto& other) { return other.sizes() == tensor.sizes(); };
+    auto like = std::find_if(call.others.begin(), call.others.end(), has_its_shape);
+    auto& mesh = mesh_of(like == call.others.end() ? call.others[0] : *like);
+    bool fits = like != call.others.end() && !layout_of(*like).has_partial();
+    auto placements = fits ? placements_of(*like) : Placements(mesh.ndim(), Replicate());
+    auto made = distribute_tensor(tensor.detach(), mesh, placements, std::nullopt);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(made.getIntrusivePtr());
+    return tensor;
+  });
+}
+
+// --- what comes of it
+
+// Has the owners gather before the node runs.
+class GatherFirst final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit GatherFirst(std::vector<std::weak_ptr<ParamOwner>> owners) : owners_(std::move(owners)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    for (auto& owner : owners_) {
+      if (auto alive = owner.lock()) alive->need_whole();
+    }
+    return grads;
+  }
+
+ private:
+  std::vector<std::weak_ptr<ParamOwner>> owners_;
+};
+
+// A view of a distributed whole shares its memory, so what reads the view needs the whole, too.
+void mark_view(const at::Tensor& view) {
+  auto marked = with_first_use_key(view);
+  if (handle_of(marked).kind != HandleKind::whole) return;
+  view.unsafeGetTensorImpl()->shallow_copy_from(marked.getIntrusivePtr());
+}
+
+// Autograd hands the key on to another handle; without autograd, in inference mode, a new one is made.
+at::Tensor still_marked(const at::Tensor& handle) {
+  bool is_unmarked = is_dtensor(handle) && !handle.key_set().has(kFirstUseKey);
+  return is_unmarked ? with_first_use_key(handle) : handle;
+}
+
+at::Tensor marked_as_computed(const at::Tensor& value) {
+  bool is_plain = value.defined() && !is_dtensor(value) && !is_per_rank(value) && value.is_cpu() &&
+                  value.has_storage() && value.layout() == c10::kStrided && value.dim() > 0 && !value.requires_grad();
+  if (!is_plain || value.key_set().has(kFirstUseKey)) return value;
+  auto keys = value.key_set().add(kFirstUseKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(value.storage()), keys, value.dtype());
+  impl->set_storage_offset(value.storage_offset());
+  impl->set_sizes_and_strides(value.sizes(), value.strides());
+  return at::Tensor(std::move(impl));
+}
+
+void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector<Owner>& owners) {
+  std::set<torch::autograd::Node*> nodes;
+  auto count = op.schema().returns().size();
+  for (auto i = stack.size() - count; i < stack.size(); ++i) {
+    for (auto& tensor : tensors_in(stack[i])) {
+      if (!tensor.defined() || !tensor.grad_fn()) continue;
+      if (is_dtensor(tensor) && traits_of(op).is_view) mark_view(tensor);
+      auto node = tensor.grad_fn();
+      if (!nodes.insert(node.get()).second) continue;
+      node->add_pre_hook(std::make_unique<GatherFirst>(std::vector<std::weak_ptr<ParamOwner>>(owners.begin(), owners.end())));
+    }
+  }
+}
+
+// Whether the results are values of parameters alone, which an optimizer may go on with.
+bool computes(const OpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
+  if (op.writes || call.meets_plain || !call.others.empty() || is_in_backward()) return false;
+  if (call.has_leaf && at::GradMode::is_enabled()) return false;
+  if (std::any_of(whole.begin(), whole.end(), [](auto& owner) { return owner->is_shown(); })) return false;
+  return call.has_computed || (!whole.empty() && whole.size() == call.owners.size());
+}
+
+// Brings the parameters of a call into the form that it needs. The scope, if one is opened, is for the call.
+void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call, Gathered& gathered,
+             std::optional<PlainTensorScope>& plain) {
+  c10::impl::ExcludeDispatchKeyGuard ours(kFromNothingKeys);  // what is made here is plain
+  std::vector<Owner> whole;
+  for (auto& owner : call.owners) {
+    if (row_of(use_of(traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
+  }
+  bool uses_shards = whole.size() < call.owners.size();
+  gathered.gather(std::move(whole));
+  if (uses_shards) leave_whole(call, op, stack, gathered);
+  if (call.writes) std::for_each(call.owners.begin(), call.owners.end(), [](auto& owner) { owner->need_shards(); });
+  if (!gathered.owners().empty()) {
+    change_last(stack, op.schema().arguments().size(), [&](auto& tensor) { return gathered.in_place_of(tensor); });
+  }
+  if (call.writes_computed && !call.meets_plain && !call.others.empty()) distribute_computed(call, op, stack);
+  bool values_of_all = call.writes && (call.meets_plain || call.has_whole);  // p.copy_(whole): each rank takes its part
+  bool beside_shards = call.has_computed && !call.meets_plain && (uses_shards || !call.others.empty());
+  if (values_of_all || beside_shards) plain.emplace(PlainTensors::replicate);
+}
+
+void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  Gathered gathered;
+  UsingCall call;
+  std::optional<PlainTensorScope> plain;
+  auto& traits = traits_of(op);
+  if (!traits.about_the_handle) {
+    call = look_at_call(op, *stack);
+    prepare(op, *stack, call, gathered, plain);
+  }
+  {
+    // In inference mode another handle has no version counter, which LibTorch's kernel for views would set.
+    c10::DispatchKeySet done(kFirstUseKey);
+    if (traits.about_the_handle && c10::InferenceMode::is_enabled()) done = done.add(c10::DispatchKey::ADInplaceOrView);
+    c10::impl::ExcludeDispatchKeyGuard guard(done);
+    op.callBoxed(stack);
+  }
+  auto& whole = gathered.owners();
+  auto results = op.schema().returns().size();
+  if (traits.about_the_handle) return change_last(*stack, results, still_marked);
+  if (!whole.empty() && at::GradMode::is_enabled()) hook_results(op, *stack, whole);
+  if (!whole.empty()) change_last(*stack, results, [&](auto& tensor) { return gathered.leaf_for(tensor); });
+  if (computes(traits, call, whole)) change_last(*stack, results, marked_as_computed);
+}
+
+void register_first_use() {
+  start();
+  watch_set_data();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    static auto* all = new torch::Library(torch::Library::IMPL, "_", kFirstUseKey, __FILE__, __LINE__);
+    all->fallback(torch::CppFunction::makeFromBoxedFunction<&on_use>());
+  });
+}
+
+}  // namespace
+
+// In a rehearsal activations are one per rank, and so is what meets them: see Note [Tensors without data].
+static at::Tensor per_rank_with_key(const at::Tensor& value) {
+  auto one = per_rank({value});
+  auto* given = one.unsafeGetTensorImpl();
+  auto impl = c10::make_intrusive<c10::TensorImpl>(given->key_set().add(kFirstUseKey), one.dtype(), one.device());
+  impl->set_sizes_and_strides(value.sizes(), value.strides());
+  impl->set_storage_access_should_throw();
+  impl->set_backend_meta(given->get_backend_meta_intrusive_ptr());
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor make_whole(at::Storage storage, at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype) {
+  register_first_use();
+  bool has_data = storage.device_type() != c10::DeviceType::Meta;
+  auto keys = c10::DispatchKeySet({has_data ? c10::DispatchKey::CPU : c10::DispatchKey::Meta, kFirstUseKey});
+  if (!has_data && is_rehearsing()) keys = keys.remove(kFirstUseKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, dtype);
+  impl->set_sizes_and_strides(sizes, strides);
+  at::Tensor whole(std::move(impl));
+  return keys.has(kFirstUseKey) ? whole : per_rank_with_key(whole);
+}
+
+at::Tensor with_first_use_key(const at::Tensor& dtensor) {
+  register_first_use();
+  auto keys = dtensor.unsafeGetTensorImpl()->key_set().add(kFirstUseKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(keys, dtensor.dtype(), dtensor.device());
+  impl->set_sizes_and_strides(dtensor.sizes(), dtensor.strides());
+  impl->set_storage_access_should_throw();
+  explain_missing_memory(*impl);
+  impl->set_backend_meta(shared_body_of(dtensor));
+  return at::Tensor(std::move(impl));
+}
+
+}  // namespace intarsia

@@ -1,0 +1,70 @@
+#pragma once
+// What the ranks tell each other at the end of a backward pass: who took part with which gradients.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "intarsia/comm/axis.h"
+
+namespace intarsia {
+
+// How a rank took part in a step.
+enum class Part : int32_t {
+  active,  // it ran a backward pass
+  joined,  // it has no more batches, and only keeps the others company
+  failed,  // its backward pass ended with an error
+};
+
+// How a leaf took part on one rank.
+enum class Use : int32_t {
+  none,     // no gradient came
+  used,     // one did
+  frozen,   // it requires no grad
+  gone,     // nobody holds the parameter any more
+  changed,  // it got gradients otherwise than in the first step, which static_graph forbids
+};
+
+struct StepReport {
+  Part part = Part::active;
+  int32_t steps = 0;            // that the rank has made; in fully_shard a fingerprint of its buffers
+  std::vector<Use> uses;        // by leaf
+  std::vector<int32_t> order;   // of the leaves, as their gradients came; empty if that is known already
+  bool unaveraged = false;      // whether parameters of the module have a gradient and are not among the leaves
+};
+
+// The reports of all members of our line, in order.
+class StepReports {
+ public:
+  // Sends our own; `wait` finishes it.
+  void begin(const Axis& axis, const StepReport& mine);
+  void finish();
+
+  const std::vector<StepReport>& all() const { return reports_; }
+  int64_t count(Part part) const;
+  int64_t first(Part part) const;  // its position; -1 if there is none
+  bool any_used(size_t leaf) const;
+  bool any_unaveraged() const;
+
+  // An error of `where`, the same on all ranks, if the step cannot count. `missing` says when a leaf may stay without a
+  // gradient.
+  enum class Missing { forbidden, everywhere, allowed };
+  void check(const char* where, const std::vector<std::string>& names, const std::string& module, Missing missing) const;
+
+ private:
+  bool all_active(const std::function<bool(const StepReport&)>& is) const;
+  std::string who(const std::function<bool(const StepReport&)>& is) const;  // as rank_list
+
+  const Axis* axis_ = nullptr;
+  size_t leaf_count_ = 0;
+  bool with_order_ = false;
+  Shards mine_, gathered_;
+  Wait wait_;
+  std::vector<StepReport> reports_;
+};
+
+// Ranks as text: "rank 2", "ranks 0, 3".
+std::string rank_list(const std::vector<int64_t>& ranks);
+
+}  // namespace intarsia
