@@ -1,5 +1,6 @@
 #pragma once
-// Whether functions of LibTorch whose place ours take are really ours; see Note [Interposed functions].
+// Checks that the LibTorch functions that Intarsia interposes resolve to its definitions; see Note [Interposed
+// functions].
 
 #include <c10/core/TensorImpl.h>
 

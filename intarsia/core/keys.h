@@ -1,5 +1,5 @@
 #pragma once
-// The dispatch keys by which LibTorch tells our tensors from others.
+// The LibTorch dispatch keys of distributed and per-rank tensors.
 
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKeySet.h>
@@ -7,7 +7,7 @@
 namespace intarsia {
 
 constexpr auto kDTensorKey = c10::DispatchKey::PrivateUse3;  // a distributed tensor
-constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;  // one that stands for a value per rank
+constexpr auto kPerRankKey = c10::DispatchKey::PrivateUse2;  // a per-rank tensor
 constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;    // see Note [Tensors with a note]
 
 constexpr auto kFirstUseKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  // see Note [Gathered at first use]
@@ -18,7 +18,7 @@ constexpr auto kFromNothingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 constexpr auto kBesidePlainKey = c10::DispatchKey::AutocastIPU;
 constexpr c10::DispatchKeySet kFromNothingKeys({kFromNothingKey, kBesidePlainKey});
 
-// The key by which autocast sees the tensors of a device. PyTorch adds it to the tensors of its own backends only.
+// The autocast key of a device. PyTorch adds it to tensors of its built-in backends only.
 inline c10::DispatchKeySet autocast_keys(c10::Device device) {
   if (device.is_cpu()) return c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
   if (device.is_cuda()) return c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
