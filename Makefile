@@ -11,7 +11,8 @@
 #   make asan      the simulated tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan      the simulated tests, with threads as ranks, under ThreadSanitizer
 #   make build     build everything
-#   make format    format the sources (needs clang-format)
+#   make lint      clang-format, line lengths, ruff, mypy, spelling: lines `file:line: what`; under a minute
+#   make format    format the C++ sources
 #   make tidy      run clang-tidy's short list on the library (needs clang-tidy)
 #   make clean     remove what was built; .venv stays
 #
@@ -24,7 +25,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
 first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
 
-.PHONY: demo check test test-all package nightly bench python asan tsan build setup setup-tests format tidy clean
+.PHONY: demo check test test-all package nightly bench python asan tsan build setup setup-tests setup-lint lint format tidy clean
 .DEFAULT_GOAL := build
 
 setup:
@@ -32,6 +33,9 @@ setup:
 
 setup-tests:
 	@tools/setup tests
+
+setup-lint:
+	@tools/setup lint
 
 build: setup
 	$(call first_build,15)
@@ -96,9 +100,11 @@ tsan: setup-tests
 	cmake --build --preset tsan --parallel $(JOBS)
 	ctest --preset tsan --parallel $(JOBS)
 
-format:
-	@command -v clang-format >/dev/null || { echo "please run:  sudo apt-get install clang-format"; exit 1; }
-	git ls-files '*.h' '*.cpp' | xargs clang-format -i
+lint: setup-lint
+	@tools/lint
+
+format: setup-lint
+	@tools/lint --format
 
 tidy: setup
 	@command -v clang-tidy >/dev/null || { echo "please run:  sudo apt-get install clang-tidy"; exit 1; }

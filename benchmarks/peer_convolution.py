@@ -11,7 +11,7 @@ def run(rank, world, path):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+    from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
     mesh = init_device_mesh("cpu", (world,))
     conv = torch.nn.Conv2d(3, 256, 4, stride=4)

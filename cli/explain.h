@@ -2,7 +2,7 @@
 
 namespace intarsia::cli {
 
-// intarsia explain: what dispatch would do with a call.
+// intarsia explain: prints what dispatch would do with a call.
 int explain_main(int argc, char** argv);
 
 }  // namespace intarsia::cli

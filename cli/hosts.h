@@ -1,5 +1,5 @@
 #pragma once
-// The launchers of one job on several hosts: where their ranks meet, and how they hear of each other's failures.
+// The launchers of one job on several hosts: their rendezvous, and how they learn of each other's failures.
 
 #include <chrono>
 #include <cstdint>
@@ -35,7 +35,8 @@ class Hosts {
   void tell(const Failure& failure);  // the others, unless they told of one before
   // All launchers meet once more, for the restart with this number, and know of no failure.
   void restart(int64_t number);
-  // Our ranks have ended. If well, returns when those of the other hosts have, too. The failure of another host, if that was the first.
+  // Our ranks have ended. If well, returns when those of the other hosts have ended. The failure of another host, if
+  // that was the first.
   std::optional<Failure> leave(bool well);
 
  private:

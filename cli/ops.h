@@ -2,7 +2,7 @@
 
 namespace intarsia::cli {
 
-// intarsia ops: how every op is served.
+// intarsia ops: lists how every ATen op runs.
 int ops_main(int argc, char** argv);
 
 }  // namespace intarsia::cli

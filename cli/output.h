@@ -1,5 +1,5 @@
 #pragma once
-// Passes on what a rank writes, whole lines at a time, so that the lines of ranks never mix.
+// Forwards the output of a rank by whole lines, so that lines of ranks never mix.
 
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ class LineForwarder {
 
   int fd() const { return from_; }  // -1 after the end of the stream
 
-  // Takes what is there without blocking. At the end of the stream an unfinished line is finished.
+  // Reads what is available without blocking. At the end of the stream an unfinished line is finished.
   void forward();
   // Ends the stream here, whoever still holds its other side.
   void finish();

@@ -1,5 +1,5 @@
 #pragma once
-// intarsia run: starts a program as several ranks on this machine and stands by until all have ended.
+// intarsia run: starts a program as several ranks on this machine and waits for them.
 
 namespace intarsia::cli {
 

@@ -1,8 +1,8 @@
 #pragma once
-// Distributed tensors for LibTorch: what a program that uses them needs, beside torch/torch.h. Not included are rules
-// of one's own (rules/table.h, rules/builders.h, debug/prove.h), meshes over existing process groups
-// (job/from_group.h), interrupts of waits (comm/interrupts.h), and what the library keeps to itself (dispatch/,
-// ops/, tensor/body.h).
+// Distributed tensors for LibTorch: what a program needs in addition to torch/torch.h. Not included are headers for
+// custom rules (rules/table.h, rules/builders.h, debug/prove.h), meshes over existing process groups
+// (job/from_group.h), interrupts of waits (comm/interrupts.h), and internals (most of dispatch/, ops/,
+// tensor/body.h).
 
 #include "intarsia/checkpoint/checkpoint.h"
 #include "intarsia/comm/implicit_moves.h"

@@ -15,7 +15,7 @@ from intarsia import DTensor, Shard, distribute_tensor, init_device_mesh, simula
 from intarsia.experimental import register_sharding
 
 
-seen = []
+seen: list = []
 
 
 def swish(x: torch.Tensor, beta: float) -> torch.Tensor:

@@ -25,7 +25,7 @@ llama = importlib.import_module("4_llama")
 
 def bytes_held(model):
     """By the rank that holds most."""
-    shards = lambda p: p.shards if hasattr(p, "shards") else [p]  # noqa: E731
+    shards = lambda p: p.shards if hasattr(p, "shards") else [p]
     return sum(max(shard.nbytes for shard in shards(parameter.detach())) for parameter in model.parameters())
 
 

@@ -1,5 +1,5 @@
 #pragma once
-// A part of a box as runs of bytes in the row-major memory, or file, of the whole box.
+// The byte ranges that a part of a box occupies in the row-major memory or file of the whole box.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// The checkpoints of a folder: which are complete, which is the newest, and which may go.
+// Lists the checkpoints of a folder: which are complete, which is the newest, and which may be removed.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,8 @@ namespace intarsia::checkpoint {
 // says.
 std::vector<std::string> complete(const std::string& folder);
 
-// The newest of them; an error if there is none. On several ranks, ask on each: the answer is the same as long as nobody writes.
+// The newest of them; an error if there is none. On several ranks, ask on each: the answer is the same as long as no
+// save runs.
 std::string latest(const std::string& folder);
 bool has_latest(const std::string& folder);
 
@@ -26,13 +27,13 @@ std::vector<std::string> retire(const std::string& folder, int64_t count);
 constexpr const char* kSavingMark = ".saving-";
 constexpr const char* kLockName = "lock";
 
-// Removes what was left by saves that were killed: those whose lock nobody holds.
+// Removes the folders of killed saves: those whose lock is free.
 void remove_abandoned(const std::string& folder);
 
 // The sequence number of the next checkpoint in the folder.
 int64_t next_sequence(const std::string& folder);
 
-// An error that names what is wrong if a file is missing or not as long as the index says.
+// Raises an error if a file is missing or its length differs from the index.
 void check_files(const std::string& path, const CheckpointIndex& index);
 
 // A new name for what is being written.
@@ -41,7 +42,7 @@ std::string new_id();
 // `path` without slashes at its end; an error of `where` if it is no name for a checkpoint.
 std::string checked_place(const std::string& path, const char* where);
 
-// An error of `where` if there is something at `path` that is no checkpoint: nobody wants a save to remove a folder of
+// An error of `where` if there is something at `path` that is no checkpoint: a save must not remove a folder of
 // them.
 void check_replaceable(const std::string& path, const char* where);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Checkpoints: what a program has trained, on disk, for any number of ranks.
+// Checkpoints of modules, optimizers and tensors, loadable on any number of ranks: all headers that programs need.
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/export.h"

@@ -10,11 +10,11 @@
 
 #include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/catalog.h"
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/pieces.h"
 #include "intarsia/checkpoint/reader.h"
 #include "intarsia/checkpoint/slabs.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/writer.h"
 #include "intarsia/comm/trace.h"
 
@@ -43,7 +43,7 @@ std::vector<PlannedFile> plan_files(const std::map<std::string, IndexedTensor>& 
   for (size_t i = 0; i < files.size(); ++i) {
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, files.size());
-    files[i].name = files.size() == 1 ? kForeignFile : name;
+    files[i].name = files.size() == 1 ? kHuggingFaceFile : name;
     std::stable_sort(files[i].tensors.begin(), files[i].tensors.end(),
                      [](auto& a, auto& b) { return c10::elementSize(a.dtype) > c10::elementSize(b.dtype); });
     files[i].header = header_for(files[i].tensors, {{"format", "pt"}});
@@ -63,7 +63,7 @@ void make_files(const std::string& folder, const std::vector<PlannedFile>& files
   }
   if (files.size() == 1) return;
   nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  write_text(folder + "/" + kForeignIndex, index.dump(2) + "\n");
+  write_text(folder + "/" + kHuggingFaceIndex, index.dump(2) + "\n");
 }
 
 void write_box(const OpenFile& file, const StoredTensor& tensor, const OwnedPiece& piece, Progress& progress) {
@@ -105,7 +105,7 @@ bool is_exported_name(const std::string& name) {
   size_t number = 0, of = 0;
   int length = 0;
   bool numbered = std::sscanf(name.c_str(), "model-%5zu-of-%5zu.safetensors%n", &number, &of, &length) == 2;
-  return name == kForeignFile || name == kForeignIndex || (numbered && length == static_cast<int>(name.size()));
+  return name == kHuggingFaceFile || name == kHuggingFaceIndex || (numbered && length == static_cast<int>(name.size()));
 }
 
 // A folder of Hugging Face often has more than weights, and a new one takes the place of the old one.
@@ -218,7 +218,7 @@ void export_full(const std::string& place, const Items& items, const ExportOptio
     parts = owned_parts(world, tensors, forms);
     files = plan_files(forms, options.file_bytes);
   });
-  auto id = told_by_all(world, std::vector<std::string>(world.hosted().size(), new_id()))[0];
+  auto id = gather_texts(world, std::vector<std::string>(world.hosted().size(), new_id()))[0];
   auto folder = path + kSavingMark + id;
   std::optional<OpenFile> lock;
   int64_t total = 0;

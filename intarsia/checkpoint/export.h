@@ -1,5 +1,5 @@
 #pragma once
-// Writes files for others: a folder as Hugging Face lays it out.
+// Writes checkpoints in Hugging Face's format: a folder of safetensors files with an index.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Files and folders that stay as they were written, or fail with an error that names them.
+// Durable file operations (write, sync, rename, exchange) whose errors name the file.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// The index of a checkpoint: which tensors it has, in which boxes they stand in which files, their checksums, and the numbers
-// and texts beside them. It is the last file that is written: a folder without it is no checkpoint.
+// The index of a checkpoint: its tensors, the files and boxes that hold them, their checksums, and its numbers and
+// texts. It is the last file that is written: a folder without it is no checkpoint.
 
 #include <cstdint>
 #include <map>
@@ -22,7 +22,7 @@ struct StoredPiece {
   int64_t file;  // its number in the index
   int64_t offset;
   Box box;
-  std::vector<uint64_t> checksums;  // of its blocks; none: nobody has counted them (files of others)
+  std::vector<uint64_t> checksums;  // of its blocks; none: not known (Hugging Face's files)
 };
 
 struct IndexedTensor {

@@ -6,10 +6,10 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/load.h"
 #include "intarsia/checkpoint/reader.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/writer.h"
 
 namespace intarsia::checkpoint {
@@ -43,12 +43,12 @@ std::string picture(const IndexedTensor& tensor) {
 struct Opened {
   CheckpointIndex index;
   std::string folder;
-  bool foreign;
+  bool hugging_face;
 };
 
 Opened open_any(const std::string& path) {
-  Opened opened{{}, path, !path_exists(path + "/" + kIndexName) && is_foreign(path)};
-  opened.index = opened.foreign ? read_foreign(path, &opened.folder) : read_index(path);
+  Opened opened{{}, path, !path_exists(path + "/" + kIndexName) && is_hugging_face(path)};
+  opened.index = opened.hugging_face ? read_hugging_face(path, &opened.folder) : read_index(path);
   return opened;
 }
 
@@ -108,15 +108,15 @@ std::string listing(const std::string& folder) {
 }
 
 std::string description(const std::string& path, bool pictures) {
-  auto [index, folder, foreign] = open_any(path);
+  auto [index, folder, hugging_face] = open_any(path);
   size_t width = 0;
   for (auto& [name, tensor] : index.tensors) width = std::max(width, name.size());
   auto text = c10::str(
-      path, ": ", foreign ? "files of safetensors, without checksums" : "a checkpoint of " + std::to_string(index.ranks) + " ranks",
+      path, ": ", hugging_face ? "files of safetensors, without checksums" : "a checkpoint of " + std::to_string(index.ranks) + " ranks",
       ", ", bytes_text(bytes_of_files(index)), "\n\n");
   for (auto& [name, tensor] : index.tensors) {
     text += c10::str(padded(name, width), "  ", tensor.form(), "  ", tensor.layout, "\n");
-    if (!pictures || foreign) continue;
+    if (!pictures || hugging_face) continue;
     text += "    |" + picture(tensor) + "|";
     for (auto& piece : tensor.pieces) {
       text += c10::str(" ", static_cast<char>('A' + piece.file % 26), str(piece.box));
@@ -132,8 +132,8 @@ std::string description(const std::string& path, bool pictures) {
   text += "\n";
   for (size_t i = 0; i < index.files.size(); ++i) {
     auto& file = index.files[i];
-    text += c10::str(foreign ? "" : c10::str(static_cast<char>('A' + i % 26), "  "), file.name, "  ", bytes_text(file.bytes));
-    if (!foreign) text += c10::str("  by rank ", file.rank, ", header ", checksum_text(file.header_checksum));
+    text += c10::str(hugging_face ? "" : c10::str(static_cast<char>('A' + i % 26), "  "), file.name, "  ", bytes_text(file.bytes));
+    if (!hugging_face) text += c10::str("  by rank ", file.rank, ", header ", checksum_text(file.header_checksum));
     text += "\n";
   }
   return text;
@@ -147,8 +147,8 @@ void convert(const std::string& from, const std::string& place, int64_t files, b
   TORCH_CHECK_VALUE(files > 0, "[checkpoint::convert] cannot write ", files, " files. Give one at least.");
   TORCH_CHECK_VALUE(files <= kMostFiles, "[checkpoint::convert] cannot write ", files, " files. Give ", kMostFiles,
                     " at most.");
-  auto [source, folder, foreign] = open_any(from);
-  if (!foreign) check_files(folder, source);
+  auto [source, folder, hugging_face] = open_any(from);
+  if (!hugging_face) check_files(folder, source);
   CheckpointIndex index;
   index.id = new_id();
   index.ranks = files;

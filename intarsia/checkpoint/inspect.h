@@ -1,5 +1,5 @@
 #pragma once
-// What is in a checkpoint, in words.
+// Describes the contents of a checkpoint as text, for `intarsia checkpoint list` and `show`.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// What a program saves and loads, by name: modules, optimizers, tensors, numbers and text.
+// Items: the modules, optimizers, tensors, numbers and texts that a program saves and loads, by name.
 
 #include <concepts>
 #include <functional>

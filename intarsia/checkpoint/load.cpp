@@ -7,9 +7,9 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/shared_reading.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
@@ -187,7 +187,7 @@ void check_joint(const World& world, const ReadingPlan& plan) {
   std::string words;
   auto texts = plan.joint_texts();
   for (auto& text : texts) words += checksum_text(checksum_of(text.data(), text.size()));
-  auto all = told_by_all(world, std::vector<std::string>(world.hosted().size(), words));
+  auto all = gather_texts(world, std::vector<std::string>(world.hosted().size(), words));
   for (size_t i = 0; i < texts.size(); ++i) {
     for (auto rank : plan.joint[i].first.ranks()) {
       TORCH_CHECK_VALUE(all[rank].find(words.substr(16 * i, 16)) != std::string::npos,
@@ -257,7 +257,7 @@ double Loaded::number(const std::string& name) const {
 
 CheckpointIndex index_of(const std::string& path) {
   std::string folder;
-  return !path_exists(path + "/" + kIndexName) && is_foreign(path) ? read_foreign(path, &folder) : read_index(path);
+  return !path_exists(path + "/" + kIndexName) && is_hugging_face(path) ? read_hugging_face(path, &folder) : read_index(path);
 }
 
 Loaded load(const std::string& path, const Items& items, const LoadOptions& options) {
@@ -271,9 +271,9 @@ Loaded load(const std::string& path, const Items& items, const LoadOptions& opti
   Match found;
   ReadingPlan plan;
   do_together(world, "checkpoint::load", [&] {
-    bool foreign = !path_exists(path + "/" + kIndexName) && is_foreign(path);
-    index = foreign ? read_foreign(path, &folder) : read_index(path);
-    if (!foreign) check_headers(folder, index);
+    bool hugging_face = !path_exists(path + "/" + kIndexName) && is_hugging_face(path);
+    index = hugging_face ? read_hugging_face(path, &folder) : read_index(path);
+    if (!hugging_face) check_headers(folder, index);
     wanted = wanted_by(items, index, rename);
     found = match(wanted, index, rename);
     if (options.strict) refuse_mismatch(path, found);

@@ -1,5 +1,5 @@
 #pragma once
-// The state of the optimizers of torch::optim by the names of their parameters, and their options by group.
+// Flattens the state of torch::optim optimizers into tensors named after their parameters, and options named by group.
 
 #include <string>
 #include <unordered_map>

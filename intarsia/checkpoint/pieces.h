@@ -1,5 +1,5 @@
 #pragma once
-// What each rank writes of the tensors of a checkpoint: the boxes that it owns.
+// Computes the boxes of the tensors that each rank writes.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@ struct OwnedPart {
   std::vector<OwnedPiece> pieces;
 };
 
-// Settles what is pending and finds out who writes what: ranks that hold the same share it. Plain tensors are those of
+// Settles what is pending and assigns the writing: ranks that hold the same data share it. Plain tensors are those of
 // rank 0, and tensors on a mesh that was cut out of another one are those of its first group.
 // One part per hosted rank, in their order. `forms` gets all tensors, without pieces.
 std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors, std::map<std::string, IndexedTensor>& forms);

@@ -1,10 +1,11 @@
 #pragma once
-// Whether the ranks of an asynchronous save still live, and what the first of them has to tell, by files in the folder of the save.
+// Liveness of the ranks of an asynchronous save, and the result of its first rank, by locked files in the folder of the
+// save.
 //
 // Note [Who lives]
-// Each rank holds a lock on a file of its own while it takes part. The kernel releases it when the process ends, however it ends;
-// so whoever waits for a rank sees that it is gone, and need not wait for a time-out. On a file system without locks nobody ever
-// seems to be gone, and the time-out is what is left.
+// Each rank holds a lock on its own file while it takes part. The kernel releases it when the process ends, however it
+// ends; so ranks that wait for it notice at once instead of waiting for a time-out. On a file system without locks,
+// only the time-out remains.
 
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ class Presence {
   // Of another rank: whether its process has ended, or has left the save.
   bool is_gone() const;
 
-  // A text for whoever watches this rank, and that text once it is there. It is seen also after the folder has got another name.
+  // A text for the ranks that watch this one, and that text once it exists. It is readable even after the folder was
+  // renamed.
   void tell(const std::string& text) const;
   std::optional<std::string> told() const;
 

@@ -1,5 +1,5 @@
 #pragma once
-// How far a long save or load is.
+// Reports the progress of a long save or load.
 
 #include <atomic>
 #include <chrono>

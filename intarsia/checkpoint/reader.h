@@ -1,5 +1,5 @@
 #pragma once
-// Reads boxes out of stored pieces, and checks what it reads.
+// Reads boxes of tensors from files and checks their checksums.
 
 #include <map>
 #include <string>

@@ -2,7 +2,7 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/save.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/core/world.h"
 
 namespace intarsia::checkpoint {
@@ -15,7 +15,7 @@ std::optional<std::string> newest_for_all(const std::string& folder) {
     auto found = complete(folder);
     if (!found.empty()) mine = found.back();
   });
-  auto all = told_by_all(world, std::vector<std::string>(world.hosted().size(), mine));
+  auto all = gather_texts(world, std::vector<std::string>(world.hosted().size(), mine));
   auto words = [](const std::string& path) { return path.empty() ? std::string("none") : path; };
   for (size_t rank = 0; rank < all.size(); ++rank) {
     TORCH_CHECK_VALUE(all[rank] == all[0], "[checkpoint::resume] the newest checkpoint is ", words(all[0]),

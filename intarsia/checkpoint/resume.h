@@ -1,5 +1,5 @@
 #pragma once
-// Goes on where a training ended, if there is a checkpoint of it.
+// Loads the newest checkpoint of a training run, if there is one.
 //
 //   if (auto loaded = checkpoint::resume("runs/7", items)) step = loaded->integer("step");
 

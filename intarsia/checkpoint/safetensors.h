@@ -1,6 +1,6 @@
 #pragma once
-// The file format of Hugging Face: eight bytes with the length of a header, the header in JSON, then the tensors one behind the
-// other, each row-major and little-endian.
+// The safetensors file format: eight bytes with the length of a header, the header in JSON, then the tensors one behind
+// the other, each row-major and little-endian.
 
 #include <cstdint>
 #include <map>
@@ -17,7 +17,7 @@ namespace intarsia::checkpoint {
 
 constexpr const char* kMetadataName = "__metadata__";  // in a header; no tensor can be called so
 
-// Where a tensor stands in a file.
+// The byte range of a tensor in a file.
 struct StoredTensor {
   std::string name;
   c10::ScalarType dtype;
@@ -34,8 +34,8 @@ c10::ScalarType dtype_named(const std::string& name);
 int64_t checked_count(c10::ArrayRef<int64_t> shape);
 int64_t checked_bytes(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype);
 
-// What a file holds, in the order in which it stands there. Everything is checked against the size of the file, and nothing is
-// allocated that is larger than that.
+// The tensors of a file, in the order of their offsets. Everything is checked against the size of the file, and nothing
+// is allocated that is larger than that.
 struct StoredHeader {
   int64_t length;  // of everything before the first tensor
   uint64_t checksum;
@@ -43,7 +43,7 @@ struct StoredHeader {
   std::map<std::string, std::string> metadata;
 };
 StoredHeader read_header(const OpenFile& file);
-// The same of bytes: all that stands before the first tensor, of a file of `file_size` bytes.
+// The same of bytes: all bytes before the first tensor, of a file of `file_size` bytes.
 StoredHeader parse_header(std::string_view bytes, int64_t file_size);
 
 // The bytes before the first tensor, for tensors in this order. Sets their offsets.

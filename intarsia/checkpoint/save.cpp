@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "intarsia/checkpoint/saving.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia::checkpoint {
@@ -29,7 +29,7 @@ struct PendingSave::State {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& unheard) {  // nobody is left who could be told otherwise
-      std::fprintf(stderr, "%s\n", words_of(unheard).c_str());
+      std::fprintf(stderr, "%s\n", text_of_error(unheard).c_str());
     }
   }
 };

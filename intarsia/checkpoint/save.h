@@ -4,9 +4,9 @@
 //   checkpoint::save("runs/7/step-100", {{"model", model}, {"optimizer", optimizer}, {"step", 100}});
 //
 // Note [There or not]
-// A checkpoint is written into a folder beside its place, synced to the disk, and renamed into its place when all ranks have
-// written theirs and the index is complete. Whoever is killed at whatever moment leaves either the checkpoint or a folder that
-// the next save removes. One that stands in its place already is exchanged in one step.
+// A checkpoint is written into a temporary folder beside its path, synced to disk, and renamed to its path when all
+// ranks have written and the index is complete. A rank that is killed at any moment leaves either the checkpoint or a
+// folder that the next save removes. An existing checkpoint is exchanged atomically.
 
 #include <chrono>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace intarsia::checkpoint {
 
 struct SaveOptions {
   int64_t keep = 0;                    // how many checkpoints stay in the folder, this one among them; 0: all
-  ProgressFn progress;                 // told how far it is; besides, rank 0 says on stderr what takes long
+  ProgressFn progress;                 // called with the bytes done; in addition, rank 0 reports long saves on stderr
   bool quiet = false;                  // it says nothing
   std::chrono::seconds timeout{1800};  // of an asynchronous save: how long it waits for other ranks
 };
@@ -33,7 +33,7 @@ void save(const std::string& path, const Items& items, const SaveOptions& option
 class PendingSave {
  public:
   bool done() const;
-  void wait();  // an error of the save comes out here; if nobody waits, of the next save, or on stderr when the program ends
+  void wait();  // rethrows an error of the save; without a wait, the next save does, or stderr shows it when the program ends
 
   struct State;
   explicit PendingSave(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -11,7 +11,7 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/writer.h"
 #include "intarsia/core/copy_past_caches.h"
 
@@ -151,7 +151,7 @@ Saving::Saving(const World& world, const std::string& path, const Items& items, 
 // All ranks name one place, and write where the first one says.
 void Saving::agree() {
   if (id_.empty()) id_ = new_id();  // nobody reads it but that of rank 0
-  auto all = told_by_all(world_, std::vector<std::string>(world_.hosted().size(), id_ + path_));
+  auto all = gather_texts(world_, std::vector<std::string>(world_.hosted().size(), id_ + path_));
   auto length = id_.size();
   for (size_t rank = 0; rank < all.size(); ++rank) {
     TORCH_CHECK_VALUE(all[rank].substr(length) == all[0].substr(length), "[checkpoint::save] rank 0 saves to ",
@@ -213,7 +213,7 @@ void Saving::write() {
       index.values = values_;
       told_.push_back(kWritten + part_text(index));
     } catch (const std::exception& error) {
-      told_.push_back(kFailed + words_of(error));
+      told_.push_back(kFailed + text_of_error(error));
       remove_data();  // on a full disk, room for saying so
     }
   }
@@ -239,7 +239,7 @@ std::string Saving::commit(const std::vector<std::string>& parts) {
     }
     complete_checkpoint(folder_, path_, index);
   } catch (const std::exception& error) {
-    return kFailed + words_of(error);
+    return kFailed + text_of_error(error);
   }
   std::vector<std::string> retired;
   if (path_exists(folder_)) retired.push_back(folder_);  // what stood in its place
@@ -248,15 +248,15 @@ std::string Saving::commit(const std::vector<std::string>& parts) {
       for (auto& old : retire(folder_of(path_), options_.keep)) retired.push_back(old);
     }
   } catch (const std::exception& error) {
-    TORCH_WARN("[checkpoint::save] ", path_, " is complete, but an old one stays: ", words_of(error));
+    TORCH_WARN("[checkpoint::save] ", path_, " is complete, but an old one stays: ", text_of_error(error));
   }
   return outcome_text(retired);
 }
 
 void Saving::finish_together() {
-  auto parts = told_by_all(world_, told_);
+  auto parts = gather_texts(world_, told_);
   std::vector<std::string> outcome(world_.hosted().size(), leads() ? commit(parts) : "");
-  auto all = told_by_all(world_, outcome);
+  auto all = gather_texts(world_, outcome);
   if (all[0][0] == kWritten) {
     for (auto& folder : retired_in(all[0])) remove_share(folder, world_);
     return;
@@ -313,7 +313,7 @@ std::string Saving::part_of(int64_t rank, std::chrono::steady_clock::time_point 
     try {
       if (path_exists(name)) return read_text(name, INT64_MAX);
     } catch (const std::exception& error) {
-      return kFailed + words_of(error);
+      return kFailed + text_of_error(error);
     }
     if (gone) return kFailed + std::string("was gone before it had written its part");
     if (std::chrono::steady_clock::now() > end)

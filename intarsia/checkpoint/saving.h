@@ -1,5 +1,5 @@
 #pragma once
-// The steps of a save: agree on a place, write, and put it into its place.
+// The steps of a save: agree on a folder, write, commit.
 
 #include <memory>
 #include <optional>
@@ -21,11 +21,11 @@ class Saving {
   void take_part();        // before finish_alone: each rank shows that it lives, where the others can see it
   void copy_to_memory();   // so that what is saved may change
   void look_for_others();  // after take_part and before write
-  void write();            // what the hosted ranks own; errors are noted, and told by what follows
+  void write();            // what the hosted ranks own; errors are kept, and raised by the next step
 
   // Rank 0 makes one checkpoint of all that was written. An error of any rank is an error on all of them.
   void finish_together();
-  // The same on a thread of its own, where ranks tell each other through files.
+  // The same on another thread, where ranks signal each other through files.
   void finish_alone();
 
  private:

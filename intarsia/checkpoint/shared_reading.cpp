@@ -7,7 +7,7 @@
 #include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/checksum.h"
 #include "intarsia/checkpoint/slabs.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/exchange.h"
@@ -120,7 +120,7 @@ class JointRead {
       try {
         if (error.empty()) reader.read(*target.stored, slab.box, values, progress);
       } catch (const std::exception& failure) {
-        error = c10::str("tensor \"", target.name, "\": ", words_of(failure));
+        error = c10::str("tensor \"", target.name, "\": ", text_of_error(failure));
       }
     }
     return result;

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks that want parts of the same blocks of a file share the reading.
+// Shares reads between ranks that need parts of the same blocks of a file: one rank reads a block and sends the parts.
 //
 // Note [Whole blocks]
 // What is read is checked, and a checksum is of a whole block of 1 MiB. A tensor that was saved in rows and is wanted in
@@ -28,8 +28,8 @@ bool is_read_jointly(const IndexedTensor& stored, const Layout& layout);
 // A tensor that is read jointly, in words that every rank of its mesh has to say.
 std::string joint_text(const SharedTarget& target);
 
-// Reads all of them, which lie on `mesh`; all ranks of it call it together, with the same list. What goes wrong is noted in
-// `error`, the first only, and the exchange goes on, so that nobody is left waiting.
+// Reads all of them, which lie on `mesh`; all ranks of it call it together, with the same list. What goes wrong is kept
+// in `error`, the first only, and the exchange continues, so that no rank is left waiting.
 void read_jointly(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets, PieceReader& reader, Progress& progress,
                   std::string& error);
 

@@ -1,5 +1,5 @@
 #pragma once
-// A box in parts that stand in one piece each where the box is stored row by row.
+// Splits a box into parts that are contiguous in its row-major storage.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
-// What a training has beside tensors: schedules, scalers, generators and samplers, as items of a checkpoint.
+// Schedules, scalers, generators and samplers as items of a checkpoint.
 //
 // Note [A state per rank]
-// Generators and samplers are each rank's own, and may be in different states: a sampler of a rank's part of the data
-// is. A checkpoint has the states of all ranks, one row each. Where all rows are equal, any number of ranks goes on
-// from them. Else as many ranks as there are rows do, each from its own.
+// Every rank has its own generators and samplers, which may be in different states: a sampler of a rank's part of the
+// data is. A checkpoint has the states of all ranks, one row each. Where all rows are equal, any number of ranks goes
+// on from them. Else as many ranks as there are rows do, each from its own.
 
 #include "intarsia/checkpoint/items.h"
 

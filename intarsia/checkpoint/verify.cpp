@@ -1,10 +1,10 @@
 #include "intarsia/checkpoint/verify.h"
 
 #include "intarsia/checkpoint/catalog.h"
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/inspect.h"
 #include "intarsia/checkpoint/reader.h"
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 
 namespace intarsia::checkpoint {
 namespace {
@@ -19,7 +19,7 @@ class Problems {
       step();
       return true;
     } catch (const std::exception& error) {
-      lines_.push_back(what + words_of(error));
+      lines_.push_back(what + text_of_error(error));
       return false;
     }
   }
@@ -39,12 +39,12 @@ void read_pieces(const std::string& path, const std::string& folder, const Check
 }
 
 // Every file by itself, then the index against all of them, then all bytes: a disk may be unable to read some.
-void verify_foreign(const std::string& path, Verified& verified) {
+void verify_hugging_face(const std::string& path, Verified& verified) {
   Problems problems(verified.problems);
-  ForeignFiles files;
-  if (!problems.find_in("", [&] { files = foreign_files(path); })) return;
+  HuggingFaceFiles files;
+  if (!problems.find_in("", [&] { files = hugging_face_files(path); })) return;
   CheckpointIndex index;
-  for (auto& name : files.names) problems.find_in("", [&] { add_foreign_file(index, files.folder, name); });
+  for (auto& name : files.names) problems.find_in("", [&] { add_hugging_face_file(index, files.folder, name); });
   for (auto& problem : problems_of_map(files, index)) verified.problems.push_back(problem);
   read_pieces(path, files.folder, index, problems);
   verified.map = files.map.has_value();
@@ -78,8 +78,8 @@ void verify_own(const std::string& path, Verified& verified) {
 
 Verified verify(const std::string& path) {
   Verified verified;
-  bool foreign = !path_exists(path + "/" + kIndexName) && is_foreign(path);
-  foreign ? verify_foreign(path, verified) : verify_own(path, verified);
+  bool hugging_face = !path_exists(path + "/" + kIndexName) && is_hugging_face(path);
+  hugging_face ? verify_hugging_face(path, verified) : verify_own(path, verified);
   return verified;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Whether a checkpoint, or a folder of Hugging Face, is still as it was written, as far as its files can show.
+// Checks a checkpoint, or a folder in Hugging Face's format, for damage.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// Writes the pieces of a rank into a safetensors file.
+// Writes a rank's boxes into a safetensors file.
 
 #include <string>
 

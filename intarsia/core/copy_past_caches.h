@@ -1,5 +1,5 @@
 #pragma once
-// Copies of memory that will not be read soon.
+// Copies memory with stores that bypass the CPU caches, for data that will not be read soon.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Who on a line of ranks holds which positions of a tensor dim.
+// The positions of a tensor dim that each rank along an axis holds.
 
 #include "intarsia/core/cut_axes.h"
 
@@ -10,7 +10,8 @@ namespace intarsia {
 std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size, c10::ArrayRef<int64_t> axes,
                                        c10::ArrayRef<int64_t> coordinate);
 
-// The same along the axes that cut `dim`. The others make no difference to it, so all those lines are alike.
+// The same along the axes that cut `dim`. The other axes do not affect it, so the result is the same on all of their
+// lines.
 inline std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size) {
   return held_by_members(layout, dim, size, axes_cutting(layout, dim), std::vector<int64_t>(layout.mesh().ndim(), 0));
 }

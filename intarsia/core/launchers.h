@@ -1,5 +1,5 @@
 #pragma once
-// What a launcher says about the place of this process in its job, read from the environment.
+// Rank, local rank and world size as a launcher (torchrun, Open MPI, MPICH, Slurm) sets them in the environment.
 
 #include <cstdint>
 #include <functional>

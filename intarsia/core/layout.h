@@ -1,5 +1,6 @@
 #pragma once
-// A layout is a mesh and one placement per axis: how a tensor lies on the ranks. Local shapes follow from it.
+// A layout is a mesh and one placement per axis: how a tensor is distributed over the ranks. Local shapes follow from
+// it.
 
 #include <algorithm>
 #include <cstdint>

@@ -17,8 +17,9 @@ ReduceOp norm_op(double order);
 std::optional<ReduceOp> norm_op_if_room(double order);  // none where norm_op is an error
 std::optional<double> norm_order(ReduceOp op);          // none for other reductions
 
-// A sum of what the ranks found in their parts of a table of shape `table`, cut along `dim`; what a rank does not hold counts as 0.
-// Such sums are told from others because PyTorch's DTensor does. When 200 are known, the next ones are plain sums.
+// A sum of what the ranks found in their parts of a table of shape `table`, cut along `dim`; what a rank does not hold
+// is 0. They are distinguished from plain sums because PyTorch's DTensor does so. After 200 of them, the next ones are
+// plain sums.
 struct MaskedSum {
   std::vector<int64_t> table;
   int64_t dim = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Reductions that are pending on several axes at once.
+// Tensors that are Partial on several mesh axes at once.
 
 #include "intarsia/core/placement.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// What one mesh axis does with a tensor: copies it, cuts it, or leaves a reduction pending.
+// Placements: how one mesh axis distributes a tensor (Replicate, Shard, StridedShard, Partial).
 
 #include <compare>
 #include <cstdint>
@@ -61,8 +61,8 @@ Placements parse_placements(std::string_view text);
 size_t hash_value(const Placement& placement);
 
 // Note [Kinds of placements]
-// What code asks of a placement is asked by the functions below, and each answers by one visit over all kinds. A new kind does
-// not compile until each has an answer for it; nobody else looks for one alternative and takes the others for granted.
+// What code asks of a placement is asked by the functions below, and each answers by one visit over all kinds. A new
+// kind does not compile until each has an answer for it; no other code looks for one alternative and assumes the rest.
 
 // Every rank holds the whole value.
 inline bool is_replicate(const Placement& p) {

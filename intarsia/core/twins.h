@@ -1,19 +1,19 @@
 #pragma once
-// Local tensors of simulated ranks that hold one value in one memory, as long as none of them is written to.
+// Copy-on-write sharing of memory between simulated ranks that hold the same value.
 //
 // Note [Twins]
-// Where a simulation comes by one value on several ranks (a gather, a broadcast, an op on arguments that are twins themselves),
-// it is made once, and the ranks' tensors are twins: each has a storage of its own, and the storages hold one memory together.
-// Before LibTorch gives out a pointer to write to (StorageImpl::mutable_data), it calls a function that the storage may carry;
-// ours gives that storage memory of its own, a copy unless it is the last holder. So whoever writes to one rank's tensor, by an
-// op, through a view, through from_local or with a pointer, reaches that rank alone, as in a job of processes, and nothing above
-// has to know of twins in order to be right.
+// Where a simulation comes by one value on several ranks (a gather, a broadcast, an op on arguments that are twins
+// themselves), it is made once, and the ranks' tensors are twins: each has its own storage, and the storages share one
+// memory. Before LibTorch gives out a pointer to write to (StorageImpl::mutable_data), it calls a function that the
+// storage may carry; ours gives that storage separate memory, a copy unless it is the last holder. So a write to one
+// rank's tensor, by an op, through a view, through from_local or with a pointer, changes that rank's tensor only, as in
+// a job of processes, and the code above is correct without knowing of twins.
 //
-// What ranks with twins would all do alike is done once, and its results are twins: made_once, write_once, and call_on_all_slots
-// of dispatch. That saves work and can be left out anywhere.
+// Work that would be identical on ranks with twins is done once, and its results are twins: made_once, write_once, and
+// call_on_all_slots of dispatch. That saves work and can be left out anywhere.
 //
-// Memory comes to be shared only while nobody can have a pointer to write to it: when it has just been made here (twin_of,
-// shareable). A pointer that is taken later parts the storage from its twins first.
+// Memory becomes shared only while no pointer for writing to it can exist: when it has just been allocated here
+// (twin_of, shareable). A pointer that is taken later parts the storage from its twins first.
 
 #include <cstdint>
 #include <vector>
@@ -25,10 +25,10 @@
 
 namespace intarsia {
 
-// Whether both show the same memory alike, and so the same values, to the bit. True of a tensor and itself.
+// Whether both are the same view of the same memory, and so bitwise equal. True of a tensor and itself.
 bool are_twins(const at::Tensor& a, const at::Tensor& b);
 
-// Whether what is written to the one, and to the other alike, may be written once: their storages hold one memory together,
+// Whether the same write to both may be done once: their storages share one memory,
 // or are one storage.
 bool may_write_once(const at::Tensor& a, const at::Tensor& b);
 
@@ -95,8 +95,8 @@ inline std::vector<size_t> first_twins(const Shards& tensors) {
                      [&](size_t i, size_t j) { return are_twins(tensors[i], tensors[j]); });
 }
 
-// make(slot) for every slot, where `first` has the first slots that are alike: what is made of one of them counts for all. A
-// result is new or made of `from`.
+// make(slot) for every slot, where `first` has the first of each set of equal slots: its result is used for all of
+// them. A result is new or made of `from`.
 template <class Make>
 Shards made_once(const std::vector<size_t>& first, const Shards& from, Make make) {
   Shards result;

@@ -1,5 +1,5 @@
 #pragma once
-// A world is the set of ranks of a job, and which of them this process plays.
+// A world is the set of ranks of a job, and which of them this process hosts.
 //
 // In a real job a process hosts one rank. In a simulation it hosts all of them and runs them in lockstep.
 // Code that depends on a rank's coordinate is written once, as a loop over the hosted ranks.
@@ -54,7 +54,7 @@ class WorldScope {
   const World* outer_;
 };
 
-// A world of one rank that talks to nobody. The same one on every call.
+// A world of one rank, without communication. The same one on every call.
 const World& world_of_one();
 
 }  // namespace intarsia

@@ -97,7 +97,7 @@ class HeldPostAccumulateHook final : public torch::autograd::PostAccumulateGradH
 // The type of the entry that runs all hooks of C++. LibTorch does not export it, so a tensor with such a hook shows it.
 const std::type_info& type_of_cpp_hooks() {
   c10::InferenceMode no_inference(false);
-  c10::impl::ExcludeDispatchKeyGuard plain(kFromNothingKeys);
+  c10::impl::ExcludeDispatchKeyGuard plain(kFactoryKeys);
   auto probe = at::empty({0}).requires_grad_();
   probe.register_hook([](const at::Tensor& grad) { return grad; });
   auto& hook = *impl::get_autograd_meta(probe)->hooks_.at(0);

@@ -1,5 +1,5 @@
 #pragma once
-// CommDebugMode: a scope that records every collective, and tells what moved, why and for how long.
+// CommDebugMode: a scope that records every collective: what moved, why and for how long.
 
 #include <cstdint>
 #include <map>

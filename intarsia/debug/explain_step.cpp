@@ -201,7 +201,7 @@ class Rehearsal {
 
 }  // namespace
 
-at::Tensor sum_of(const Values& results) {
+at::Tensor sum_of(const HookArguments& results) {
   at::Tensor sum;
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results.is_tensor(i) || !results.tensor(i).requires_grad()) continue;

@@ -1,6 +1,6 @@
 #pragma once
-// What one training step of a parallel model would do, without running it: how parameters and activations lie, what would be
-// sent, and how much memory a rank would need.
+// Predicts one training step of a parallel model without running it: layouts of parameters and activations, what is
+// sent, and the memory of a rank.
 
 #include <concepts>
 #include <functional>
@@ -11,7 +11,7 @@
 #include "intarsia/debug/explain.h"
 #include "intarsia/debug/module_trace.h"
 #include "intarsia/nn/parallelize_module.h"
-#include "intarsia/nn/values.h"
+#include "intarsia/nn/hook_arguments.h"
 
 namespace intarsia {
 
@@ -66,7 +66,7 @@ StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const Parallel
                         const std::vector<Imagined>& inputs, const TrainingStep& step);
 
 // The sum of all results that have gradients.
-at::Tensor sum_of(const Values& results);
+at::Tensor sum_of(const HookArguments& results);
 
 template <class Impl, class C, class R, class... A, size_t... I>
 at::Tensor sum_of_forward(Impl& module, R (C::*)(A...), const std::vector<at::Tensor>& inputs, std::index_sequence<I...>) {
@@ -74,7 +74,7 @@ at::Tensor sum_of_forward(Impl& module, R (C::*)(A...), const std::vector<at::Te
   TORCH_CHECK_VALUE(inputs.size() == sizeof...(A), "[explain] ", inputs.size(), " inputs given, but forward takes ",
                     sizeof...(A), ". Give a shape for each.");
   auto result = module.forward(inputs[I]...);
-  Values results;
+  HookArguments results;
   results.add(result);
   return sum_of(results);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What data parallelism does with the parameters of a model, as a table.
+// Describes as a table how fully_shard and replicate group the parameters of a model.
 
 #include <string>
 #include <utility>

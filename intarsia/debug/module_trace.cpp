@@ -62,14 +62,14 @@ ModuleTrace::~ModuleTrace() {
 void ModuleTrace::attach(torch::nn::Module& module, const std::string& path) {
   auto* hooks = hooks_of(module);
   if (!hooks) return;
-  auto each = [](Values& values, auto see) {
+  auto each = [](HookArguments& values, auto see) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (!values.is_tensor(i)) continue;
       auto& tensor = values.tensor(i);
       if (tensor.defined() && tensor.requires_grad() && !tensor.is_leaf()) see(tensor);
     }
   };
-  auto before = [state = state_, path, each](auto&, Values& inputs) {
+  auto before = [state = state_, path, each](auto&, HookArguments& inputs) {
     auto parent = state->parent();
     state->begin(path);
     each(inputs, [&](at::Tensor& tensor) {
@@ -78,7 +78,7 @@ void ModuleTrace::attach(torch::nn::Module& module, const std::string& path) {
       });
     });
   };
-  auto after = [state = state_, path, each](auto&, Values&, Values& outputs) {
+  auto after = [state = state_, path, each](auto&, HookArguments&, HookArguments& outputs) {
     state->end(path);
     each(outputs, [&](at::Tensor& tensor) {
       tensor.register_hook([state, path](const at::Tensor&) { state->backward = path, state->after_backward = true; });

@@ -1,5 +1,5 @@
 #pragma once
-// ModuleTrace: which module of a model sent what, in forward, in backward and in the optimizer's step.
+// ModuleTrace: records which module of a model sent what, in forward, backward and the optimizer's step.
 
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// How many bytes tensors without data would take if they had it.
+// Counts the bytes that meta tensors would take if they had data.
 
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// Proves the rows of a rule of one's own on sample arguments.
+// Checks the rows of a custom rule on sample arguments against the plain op.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// One call of an op on tensors without data: how its results would lie, and what would move.
+// Runs one call of an op on meta tensors: the layouts of its results, and what would be sent.
 
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace intarsia {
 
 struct RehearsedCall {
-  std::vector<const Layout*> out;  // on `mesh`; null for what is no distributed tensor
+  std::vector<const Layout*> out;  // on `mesh`; null if not a distributed tensor
   std::vector<CommEvent> moves;
   // It ran on ones, and on zeros for whole numbers. Other values may move otherwise.
   bool with_data = false;

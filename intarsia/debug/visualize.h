@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of layouts in text: which rank holds what.
+// Draws layouts as text: which rank holds what.
 
 #include <string>
 
@@ -16,7 +16,7 @@ namespace intarsia {
 //       ├────┼────┤
 //   2-3 │ 2  │ 3  │
 //       └────┴────┘
-// With `colour`, every set of ranks has a background of its own (ANSI escapes). Needs no communication.
+// With `colour`, every set of ranks has a different background (ANSI escapes). Needs no communication.
 std::string visualize_sharding(const at::Tensor& tensor, bool colour = false);
 
 // A table with a line for every parameter and buffer: name, shape, dtype, placements, local shape on each rank.

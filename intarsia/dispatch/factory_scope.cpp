@@ -26,8 +26,8 @@ void set_keys(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
 
 void enter(bool beside_plain) {
   auto keys = c10::impl::tls_local_dispatch_key_set();
-  auto included = (keys.included_ - kFromNothingKeys).add(beside_plain ? kBesidePlainKey : kFromNothingKey);
-  set_keys(included, keys.excluded_ - kFromNothingKeys);
+  auto included = (keys.included_ - kFactoryKeys).add(beside_plain ? kBesidePlainKey : kFactoryKey);
+  set_keys(included, keys.excluded_ - kFactoryKeys);
 }
 
 bool is_tensor(const c10::TypePtr& type) {
@@ -93,10 +93,10 @@ bool takes_memory() {
 
 void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   if (takes_memory()) {
-    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
     op.callBoxed(*stack);
   } else {
-    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
     bool made = place_ && make_in_parts(op, *stack, *place_);
     if (!made) make_replicated(op, stack, place_ ? place_->mesh : model_->mesh());
   }
@@ -108,7 +108,7 @@ void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBesidePlainKey);
   auto given = given_to(op, *stack);
   if (given.model || !given.plain) return op.redispatchBoxed(below, stack);
-  c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+  c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
   op.redispatchBoxed(below, stack);
 }
 
@@ -148,7 +148,7 @@ FactoryScope::~FactoryScope() {
   place_ = outer_place_;
   auto now = c10::impl::tls_local_dispatch_key_set();
   auto back = [](c10::DispatchKeySet now, c10::DispatchKeySet before) {
-    return (now - kFromNothingKeys) | (before & kFromNothingKeys);
+    return (now - kFactoryKeys) | (before & kFactoryKeys);
   };
   set_keys(back(now.included_, keys_.included_), back(now.excluded_, keys_.excluded_));
 }
@@ -185,11 +185,11 @@ void register_composites(torch::Library& aten, torch::Library& autograd, bool (*
 }
 
 void register_factories() {
-  static auto* quiet = new torch::Library(torch::Library::IMPL, "_", kFromNothingKey, __FILE__, __LINE__);
+  static auto* quiet = new torch::Library(torch::Library::IMPL, "_", kFactoryKey, __FILE__, __LINE__);
   quiet->fallback(torch::CppFunction::makeFallthrough());
   static auto* watchful = new torch::Library(torch::Library::IMPL, "_", kBesidePlainKey, __FILE__, __LINE__);
   watchful->fallback(torch::CppFunction::makeFromBoxedFunction<&beside_plain>());
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kFromNothingKey, __FILE__, __LINE__);
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kFactoryKey, __FILE__, __LINE__);
   static auto* aten_too = new torch::Library(torch::Library::IMPL, "aten", kBesidePlainKey, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (auto& name : dispatcher.getAllOpNames()) {

@@ -21,7 +21,7 @@ namespace intarsia {
 // stays an error where it meets distributed ones.
 //
 // Two kinds of functions have an entry where that begins: composite ops, whose kernel opens the scope, and functions of torch:: that
-// are no ops (modules, nn::init), whose place ours take in the process: see nn/forwards.cpp. Functions that are inline in
+// are no ops (modules, nn::init), whose place ours take in the process: see nn/interposed_modules.cpp. Functions that are inline in
 // LibTorch's headers are compiled into the caller's program and cannot be told from the caller's own code.
 //
 // The scope is a dispatch key on this thread, with kernels for the ops that make tensors; all other ops fall through at no

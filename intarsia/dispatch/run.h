@@ -15,7 +15,7 @@ inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
 
 // Autograd and autocast have had their turn when a kernel runs, and what it makes is its own.
 inline constexpr auto kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kFromNothingKeys;
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kFactoryKeys;
 
 // An ordinary CPU kernel, straight away.
 inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);

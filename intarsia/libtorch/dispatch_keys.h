@@ -19,9 +19,9 @@ constexpr auto kFirstUseKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  //
 
 // Included on a thread while LibTorch's own code works on distributed tensors, see Note [Tensors made from nothing]. They are on no
 // tensor. The second is excluded by default on every thread.
-constexpr auto kFromNothingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr auto kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 constexpr auto kBesidePlainKey = c10::DispatchKey::AutocastIPU;
-constexpr c10::DispatchKeySet kFromNothingKeys({kFromNothingKey, kBesidePlainKey});
+constexpr c10::DispatchKeySet kFactoryKeys({kFactoryKey, kBesidePlainKey});
 
 // Included on a thread in a LocalRandomScope only; excluded by default on every thread. It is on no tensor.
 constexpr auto kLocalRandomKey = c10::DispatchKey::AutocastHPU;

@@ -1,5 +1,5 @@
 #pragma once
-// The counters by which LibTorch knows that a tensor was written to.
+// Access to LibTorch's version counters, which count writes to a tensor.
 
 #include <ATen/core/Tensor.h>
 

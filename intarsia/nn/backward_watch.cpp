@@ -35,7 +35,7 @@ struct Passage : torch::autograd::Function<Passage> {
 
 // The tensors that need a gradient pass a node; `see` gets a list of all tensors, with nothing for the others. Returns how many
 // tensors there are, and whether any passes.
-std::pair<size_t, bool> pass(Values& values, const std::function<Gradients(Gradients)>& see) {
+std::pair<size_t, bool> pass(HookArguments& values, const std::function<Gradients(Gradients)>& see) {
   std::vector<at::Tensor*> passing;
   std::vector<size_t> places;
   size_t count = 0;
@@ -68,14 +68,14 @@ void check_gradient_count(const char* what, const Gradients& gradients, size_t c
 }  // namespace
 
 std::shared_ptr<BackwardWatch> BackwardWatch::begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists,
-                                                    Values& inputs) {
+                                                    HookArguments& inputs) {
   auto watch = std::make_shared<BackwardWatch>(module, lists);
   auto see = [watch](Gradients gradients) { return watch->arguments_came(std::move(gradients)); };
   std::tie(watch->input_count_, watch->has_inputs_) = pass(inputs, see);
   return watch;
 }
 
-void BackwardWatch::end(Values& outputs) {
+void BackwardWatch::end(HookArguments& outputs) {
   auto self = shared_from_this();
   pass(outputs, [self](Gradients gradients) { return self->results_came(std::move(gradients)); });
 }

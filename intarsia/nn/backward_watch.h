@@ -15,8 +15,8 @@ class BackwardWatch final : public std::enable_shared_from_this<BackwardWatch> {
   BackwardWatch(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists) : module_(&module), lists_(lists) {}
 
   // The forward begins with these, and ends with those: tensors that need a gradient are replaced by ones with the node.
-  static std::shared_ptr<BackwardWatch> begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists, Values& inputs);
-  void end(Values& outputs);
+  static std::shared_ptr<BackwardWatch> begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists, HookArguments& inputs);
+  void end(HookArguments& outputs);
 
   // What the nodes meet.
   Gradients results_came(Gradients grad_outputs);

@@ -1,5 +1,5 @@
 #pragma once
-// Models whose parameters are distributed from birth: no rank ever holds a whole one.
+// Constructs models with distributed parameters: no rank ever holds a whole one.
 //
 //   torch::manual_seed(7);                                  // on every rank
 //   BornSharded scope(mesh, {{"layers.*.fc1", ColwiseParallel()}, {"layers.*.fc2", RowwiseParallel()}});
@@ -18,16 +18,17 @@
 namespace intarsia {
 
 // Note [Born sharded]
-// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each tensor of a
-// given size is made in parts, one for each rank of the mesh, cut along the first dim that has enough positions; its rank draws its
-// own part of the stream of one device. Tensors without a size (arange) are made replicated. `finish` moves parameter by parameter.
-// The scope is for this thread. It holds a RandomScope: all ranks are seeded alike.
+// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each
+// tensor of a given size is made in parts, one for each rank of the mesh, cut along the first dim that has enough
+// positions; its rank draws its own part of the stream of one device. Tensors without a size (arange) are made
+// replicated. `finish` moves parameter by parameter. The scope is for this thread. It contains a RandomScope: seed all
+// ranks with the same seed.
 class BornSharded {
  public:
-  // How a parameter or buffer shall lie, by its name in the model and its shape.
+  // The placements of a parameter or buffer, by its name in the model and its shape.
   using ByName = std::function<Placements(const std::string& name, at::IntArrayRef shape)>;
 
-  // Everything stays as it is born, for fully_shard, or for a model that is used as it lies.
+  // Everything keeps its initial layout, for fully_shard, or for a model that is used in that layout.
   explicit BornSharded(const DeviceMesh& mesh);
   BornSharded(const DeviceMesh& mesh, ParallelPlan plan);  // the mesh has one axis
   BornSharded(const DeviceMesh& mesh, ByName plan);

@@ -81,11 +81,11 @@ void distribute_module(ModuleRef given, const DeviceMesh& mesh, const PartitionF
     distribute_parameter(tensor, mesh, Placements(mesh.ndim(), Replicate()), src_data_rank);
   }
   if (input_fn) {
-    hooks_of(module)->register_forward_pre_hook([=](auto& self, Values& inputs) { input_fn(self, inputs, mesh); });
+    hooks_of(module)->register_forward_pre_hook([=](auto& self, HookArguments& inputs) { input_fn(self, inputs, mesh); });
   }
   if (output_fn) {
     hooks_of(module)->register_forward_hook(
-        [=](auto& self, Values&, Values& outputs) { output_fn(self, outputs, mesh); });
+        [=](auto& self, HookArguments&, HookArguments& outputs) { output_fn(self, outputs, mesh); });
   }
   rollback.complete();
 }

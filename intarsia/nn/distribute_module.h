@@ -20,7 +20,7 @@ namespace intarsia {
 
 // Lays `tensor` (a parameter, a buffer, or any leaf) on the mesh under its own handle: members, dictionaries and
 // optimizers that hold it see the change. Its gradient, if it has one, goes with it. src_data_rank: see
-// distribute_tensor. A tensor that already lies so is left alone.
+// distribute_tensor. A tensor that already has this layout is left alone.
 void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           std::optional<int64_t> src_data_rank = 0);
 
@@ -38,7 +38,7 @@ class MovingParameters {
   MovingParameters& operator=(const MovingParameters&) = delete;
 
   static bool is_open();
-  bool has_moved(const at::Tensor& tensor) const;  // or was left, because it lay as wanted
+  bool has_moved(const at::Tensor& tensor) const;  // or was left, because it had that layout
 
  private:
   friend void distribute_parameter(const at::Tensor&, const DeviceMesh&, const Placements&, std::optional<int64_t>);
@@ -61,9 +61,9 @@ void distribute_module(ModuleRef module, const DeviceMesh& mesh, const Partition
 
 // The same for a module with hooks (see hooks.h), whose arguments and results are prepared in every forward. Both
 // functions may replace values in place; either may be null.
-class Values;
-using InputFn = std::function<void(torch::nn::Module& module, Values& inputs, const DeviceMesh& mesh)>;
-using OutputFn = std::function<void(torch::nn::Module& module, Values& outputs, const DeviceMesh& mesh)>;
+class HookArguments;
+using InputFn = std::function<void(torch::nn::Module& module, HookArguments& inputs, const DeviceMesh& mesh)>;
+using OutputFn = std::function<void(torch::nn::Module& module, HookArguments& outputs, const DeviceMesh& mesh)>;
 void distribute_module(ModuleRef module, const DeviceMesh& mesh, const PartitionFn& partition_fn,
                        const InputFn& input_fn, const OutputFn& output_fn, std::optional<int64_t> src_data_rank = 0);
 

@@ -61,12 +61,12 @@ HookHandle ForwardHooks::register_full_backward_hook(BackwardHook hook) {
 }
 
 // A hook may change the lists: a copy of the list is run.
-void ForwardHooks::run_before(torch::nn::Module& module, Values& inputs) const {
+void ForwardHooks::run_before(torch::nn::Module& module, HookArguments& inputs) const {
   auto hooks = lists_->before;
   for (auto& [number, hook] : hooks) (*hook)(module, inputs);
 }
 
-void ForwardHooks::run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const {
+void ForwardHooks::run_after(torch::nn::Module& module, HookArguments& inputs, HookArguments& outputs) const {
   auto hooks = lists_->after;
   for (auto& [number, hook] : hooks) (*hook)(module, inputs, outputs);
 }
@@ -76,12 +76,12 @@ void ForwardHooks::run_failed(torch::nn::Module& module) const {
   for (auto& [number, hook] : hooks) (*hook)(module);
 }
 
-std::shared_ptr<void> ForwardHooks::watch_inputs(torch::nn::Module& module, Values& inputs) const {
+std::shared_ptr<void> ForwardHooks::watch_inputs(torch::nn::Module& module, HookArguments& inputs) const {
   bool any = !lists_->before_backward.empty() || !lists_->after_backward.empty();
   return any && at::GradMode::is_enabled() ? BackwardWatch::begin(module, lists_, inputs) : nullptr;
 }
 
-void ForwardHooks::watch_outputs(const std::shared_ptr<void>& watch, Values& outputs) const {
+void ForwardHooks::watch_outputs(const std::shared_ptr<void>& watch, HookArguments& outputs) const {
   if (watch) std::static_pointer_cast<BackwardWatch>(watch)->end(outputs);
 }
 

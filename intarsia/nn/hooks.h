@@ -1,12 +1,11 @@
 #pragma once
-// Hooks for modules of torch::nn, which has none: code that runs before or after the forward of a module, or its part of
-// backward.
+// Forward and backward hooks for torch::nn modules, which LibTorch has only in Python.
 //
 //   struct MlpImpl : torch::nn::Module { at::Tensor forward(at::Tensor x); ... };
 //   INTARSIA_MODULE(Mlp);  // in place of TORCH_MODULE(Mlp)
 //
 //   Mlp mlp;
-//   auto handle = mlp->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = 2 * in.tensor(0); });
+//   auto handle = mlp->register_forward_pre_hook([](auto&, HookArguments& in) { in.tensor(0) = 2 * in.tensor(0); });
 //   handle.remove();
 
 #include <functional>
@@ -19,13 +18,13 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include "intarsia/nn/values.h"
+#include "intarsia/nn/hook_arguments.h"
 
 namespace intarsia {
 
 // Both may replace values in place. An error in a hook ends the forward and leaves all hooks as they are.
-using ForwardPreHook = std::function<void(torch::nn::Module& module, Values& inputs)>;
-using ForwardHook = std::function<void(torch::nn::Module& module, Values& inputs, Values& outputs)>;
+using ForwardPreHook = std::function<void(torch::nn::Module& module, HookArguments& inputs)>;
+using ForwardHook = std::function<void(torch::nn::Module& module, HookArguments& inputs, HookArguments& outputs)>;
 // Runs if forward, or a hook around it, ends with an error, before the error goes on.
 using ForwardErrorHook = std::function<void(torch::nn::Module& module)>;
 
@@ -65,7 +64,7 @@ class HookHandle {
 };
 
 // The hooks of one module. Hooks run in the order in which they were registered; a hook that is added or removed by a
-// running hook counts from the next forward on. A copy of a module has the same hooks in a list of its own.
+// running hook counts from the next forward on. A copy of a module has the same hooks in a separate list.
 class ForwardHooks {
  public:
   ForwardHooks() = default;
@@ -80,17 +79,17 @@ class ForwardHooks {
   HookHandle register_full_backward_hook(BackwardHook hook);
 
   virtual size_t input_count() const = 0;                  // of forward
-  virtual std::optional<size_t> output_count() const = 0;  // none where only running can tell
+  virtual std::optional<size_t> output_count() const = 0;  // none if it is known only after running
 
  protected:
   ~ForwardHooks() = default;
   const HookLists& hooks() const { return *lists_; }
-  void run_before(torch::nn::Module& module, Values& inputs) const;
-  void run_after(torch::nn::Module& module, Values& inputs, Values& outputs) const;
+  void run_before(torch::nn::Module& module, HookArguments& inputs) const;
+  void run_after(torch::nn::Module& module, HookArguments& inputs, HookArguments& outputs) const;
   void run_failed(torch::nn::Module& module) const;
   // Backward passes what enters and leaves a forward: nothing where there are no backward hooks.
-  std::shared_ptr<void> watch_inputs(torch::nn::Module& module, Values& inputs) const;
-  void watch_outputs(const std::shared_ptr<void>& watch, Values& outputs) const;
+  std::shared_ptr<void> watch_inputs(torch::nn::Module& module, HookArguments& inputs) const;
+  void watch_outputs(const std::shared_ptr<void>& watch, HookArguments& outputs) const;
 
  private:
   friend class Rollback;
@@ -128,7 +127,7 @@ class HookedForward : public Base, public ForwardHooks {
   using Base::Base;
 
   size_t input_count() const override { return sizeof...(A); }
-  std::optional<size_t> output_count() const override { return Values::count_of<R>(); }
+  std::optional<size_t> output_count() const override { return HookArguments::count_of<R>(); }
 
   // Base's clone makes a Base; what it holds moves into a copy of this type, which has the hooks.
   std::shared_ptr<torch::nn::Module> clone(const std::optional<at::Device>& device = std::nullopt) const override {
@@ -158,7 +157,7 @@ class HookedForward : public Base, public ForwardHooks {
  private:
   template <class Tuple>
   R run_hooked(Tuple& held) {
-    Values inputs, outputs;
+    HookArguments inputs, outputs;
     std::apply([&](auto&... value) { (inputs.add_one(value), ...); }, held);
     run_before(*this, inputs);
     auto watch = watch_inputs(*this, inputs);

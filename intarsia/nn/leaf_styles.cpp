@@ -6,7 +6,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "intarsia/nn/distribute_module.h"
-#include "intarsia/nn/forwards.h"
+#include "intarsia/nn/interposed_modules.h"
 #include "intarsia/nn/hooks.h"
 #include "intarsia/nn/op_style.h"
 #include "intarsia/nn/styles.h"
@@ -132,8 +132,8 @@ void SequenceParallel::apply(const StyleTarget& target) const {
   OpStyle style{target.mesh, sequence, sequence, sequence, options_.use_local_output};
   if (auto* hooks = hooks_of(target.module)) {
     hooks->register_forward_pre_hook(
-        [style](auto&, Values& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
-    hooks->register_forward_hook([style](auto&, Values&, Values& outputs) {
+        [style](auto&, HookArguments& inputs) { inputs.tensor(0) = style.prepare(inputs.tensor(0)); });
+    hooks->register_forward_hook([style](auto&, HookArguments&, HookArguments& outputs) {
       if (is_dtensor(outputs.tensor(0))) outputs.tensor(0) = style.finish(outputs.tensor(0));
     });
   } else if (auto* norm = as<torch::nn::LayerNormImpl>(target); norm && norm->weight.defined()) {

@@ -1,5 +1,6 @@
 #pragma once
-// How functions take a module: as itself, by its holder (torch::nn::Linear, AnyModule) or by a shared pointer.
+// The parameter type of functions that take a module by reference, holder (torch::nn::Linear, AnyModule) or shared
+// pointer.
 //
 //   replicate(*model, mesh);  replicate(model, mesh);  replicate(model.ptr(), mesh);
 
@@ -35,7 +36,7 @@ class ModuleRef {
   torch::nn::Module& operator*() const { return *module_; }
   torch::nn::Module* operator->() const { return module_; }
 
-  // The module of any owner, of its own type.
+  // The module of any owner, with its type.
   template <ModuleOwner Owner>
   static auto* address_in(const Owner& owner) {
     if constexpr (ModuleHolderLike<Owner>) {

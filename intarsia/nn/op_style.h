@@ -1,11 +1,12 @@
 #pragma once
-// How an op that uses a parameter prepares its input and leaves its output: what a leaf style writes on the parameter.
+// The parallel style attached to a parameter: how the op that uses it prepares its input and lays out its output.
 //
 // Note [Styles on unmodified modules]
-// torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear (see
-// Note [The forward of Linear]), Embedding aten::embedding, LayerNorm aten::layer_norm. So the weight carries the style, and these ops read it, above autograd,
-// before they run (see Note [Tensors with a note]). A weight that two modules share, as tied vocabularies do, has a style
-// per op. The style goes where the weight goes: clone() and to(dtype) keep it, and optimizers do not touch it.
+// torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear (see Note [The
+// forward of Linear]), Embedding aten::embedding, LayerNorm aten::layer_norm, and an RMSNorm aten::rms_norm. So the
+// weight carries the style, and these ops read it, above autograd, before they run (see Note [Tensors with a note]). A
+// weight that two modules share, as tied vocabularies do, has a style per op. The style goes where the weight goes:
+// clone() and to(dtype) keep it, and optimizers do not touch it.
 
 #include <optional>
 
@@ -19,7 +20,7 @@ namespace intarsia {
 // Placements on a mesh of one axis.
 struct OpStyle {
   DeviceMesh mesh;
-  Placement input;                  // how a plain input lies
+  Placement input;                  // the layout of a plain input
   std::optional<Placement> desired;  // how the op gets it
   std::optional<Placement> output;   // how the result is left; none: as it comes
   bool use_local_output;            // as a plain tensor of this rank

@@ -1,5 +1,5 @@
 #pragma once
-// Tensor parallelism for an existing torch::nn model: a plan says which module is cut in which style.
+// Tensor parallelism for an existing torch::nn model: a plan says which module gets which parallel style.
 //
 //   parallelize_module(model, mesh, {{"layers.*.fc1", ColwiseParallel()}, {"layers.*.fc2", RowwiseParallel()}});
 

@@ -31,7 +31,7 @@ Styles styles_of(const EntryLayouts& now, const EntryLayouts& desired, const Dev
   return styles;
 }
 
-void prepare(const Styles& styles, Values& values, const char* where, const char* kind) {
+void prepare(const Styles& styles, HookArguments& values, const char* where, const char* kind) {
   TORCH_CHECK_VALUE(values.size() == styles.size(), "[", where, "] the forward gave ", values.size(), " ", kind,
                     "s, but there are layouts for ", styles.size(), ". Give one entry for each.");
   for (size_t i = 0; i < styles.size(); ++i) {
@@ -66,7 +66,7 @@ void PrepareModuleInput::check(const StyleTarget& target) const {
 
 void PrepareModuleInput::apply(const StyleTarget& target) const {
   auto styles = styles_of(options_.input_layouts, options_.desired_input_layouts, target.mesh, options_.use_local_output);
-  hooks_for(target, "PrepareModuleInput").register_forward_pre_hook([styles](auto&, Values& inputs) {
+  hooks_for(target, "PrepareModuleInput").register_forward_pre_hook([styles](auto&, HookArguments& inputs) {
     prepare(styles, inputs, "PrepareModuleInput", "input");
   });
 }
@@ -82,7 +82,7 @@ void PrepareModuleOutput::check(const StyleTarget& target) const {
 
 void PrepareModuleOutput::apply(const StyleTarget& target) const {
   auto styles = styles_of(options_.output_layouts, options_.desired_output_layouts, target.mesh, options_.use_local_output);
-  hooks_for(target, "PrepareModuleOutput").register_forward_hook([styles](auto&, Values&, Values& outputs) {
+  hooks_for(target, "PrepareModuleOutput").register_forward_hook([styles](auto&, HookArguments&, HookArguments& outputs) {
     prepare(styles, outputs, "PrepareModuleOutput", "output");
   });
 }

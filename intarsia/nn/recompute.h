@@ -1,7 +1,7 @@
 #pragma once
-// Activations that are computed again in the backward pass instead of being kept.
+// Activation checkpointing: recomputes activations in backward instead of keeping them.
 //
-//   auto y = recompute(block, x);  // as block->forward(x), but what the block makes on its way is not kept
+//   auto y = recompute(block, x);  // as block->forward(x), but intermediate results of the block are not kept
 
 #include <functional>
 #include <utility>

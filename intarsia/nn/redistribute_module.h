@@ -1,5 +1,5 @@
 #pragma once
-// Takes a whole module, or a dict of tensors, to another mesh in one exchange.
+// Redistributes a whole module, or a dict of tensors, to another mesh in one exchange.
 
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// Puts a module back as it was when the work on it fails half-way.
+// Restores a module if a change to it fails half-way.
 
 #include <vector>
 

@@ -16,7 +16,7 @@ namespace intarsia {
 
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
-// All parameters and buffers by name, whole and plain, in memory of their own. All ranks of the mesh take part.
+// All parameters and buffers by name, as plain whole tensors in new memory. All ranks of the mesh call it together.
 StateDict full_state_dict(ConstModuleRef module);
 
 // Writes whole tensors into the module's parameters and buffers, in place: each keeps its layout, its dtype and its

@@ -1,6 +1,6 @@
 #pragma once
-// Parallel styles: how a module is cut over the ranks of a mesh, and how its inputs and outputs lie. For use in a plan
-// of parallelize_module. Defaults are those of torch.distributed.tensor.parallel.
+// Parallel styles for plans of parallelize_module: how a module's parameters are sharded, and the layouts of its inputs
+// and outputs. Defaults are those of torch.distributed.tensor.parallel.
 
 #include <initializer_list>
 #include <optional>
@@ -24,7 +24,7 @@ struct StyleTarget {
   std::optional<int64_t> src_data_rank;
 };
 
-// To derive one's own from: apply distributes parameters (distribute_parameter) and registers hooks (hooks.h).
+// Base class of parallel styles: apply distributes parameters (distribute_parameter) and registers hooks (hooks.h).
 class ParallelStyle {
  public:
   virtual ~ParallelStyle() = default;
@@ -35,7 +35,7 @@ class ParallelStyle {
 };
 
 struct LinearStyleOptions {
-  std::optional<Placement> input_layouts;   // how a plain input lies
+  std::optional<Placement> input_layouts;   // the layout of a plain input
   std::optional<Placement> output_layouts;  // how the output is left
   bool use_local_output = true;             // as a plain tensor: this rank's shard
   int64_t fused = 1;                        // of ColwiseParallel; see Note [Fused projections]
@@ -91,7 +91,8 @@ class SequenceParallel final : public ParallelStyle {
   SequenceParallelOptions options_;
 };
 
-// A placement per argument or result, in order; std::nullopt leaves that one alone. One placement stands for one entry.
+// A placement per argument or result, in order; std::nullopt leaves that one alone. A single placement is a list of
+// one.
 struct EntryLayouts : std::vector<std::optional<Placement>> {
   EntryLayouts() = default;
   EntryLayouts(std::initializer_list<std::optional<Placement>> entries) : vector(entries) {}

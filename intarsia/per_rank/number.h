@@ -1,8 +1,8 @@
 #pragma once
-// Numbers that are one per hosted rank: the sizes of a per-rank tensor where the ranks differ.
+// SymInt, SymFloat and SymBool with a value per hosted rank: the sizes of a per-rank tensor where the ranks differ.
 //
-// They travel as LibTorch's SymInt, SymFloat and SymBool. Arithmetic and comparisons go rank by rank. A question that
-// needs one answer (a branch, a plain int) gets it if all ranks agree, and is an error that lists their values otherwise.
+// Arithmetic and comparisons work rank by rank. A question that needs one answer (a branch, a plain int) gets it if all
+// ranks agree, and is an error that lists their values otherwise.
 
 #include <cstdint>
 #include <optional>

@@ -1,8 +1,8 @@
 #pragma once
-// One tensor that stands for a value per hosted rank: what to_local yields in a simulation.
+// Per-rank tensors: one at::Tensor that holds a value per hosted rank, as to_local returns in a simulation.
 //
-// Plain ops fan out over the values; plain tensors among the arguments are the same for every rank. Where the values differ
-// in shape, the sizes are numbers that are one per rank (per_rank_number.h): sym_sizes() has them, and sizes() is an error.
+// Plain ops fan out over the values; plain tensors among the arguments are the same for every rank. Where the values
+// differ in shape, the sizes are per-rank numbers (number.h): sym_sizes() has them, and sizes() is an error.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,7 +24,7 @@ bool values_differ(const at::Tensor& per_rank);
 // Gives a per-rank tensor other values, in place.
 void set_values(const at::Tensor& tensor, Shards values);
 
-// Lets the plain tensor of no dims that stands for a Python number among the arguments of an op stand for one per rank.
+// Turns the 0-dim tensor that represents a Python number among the arguments of an op into a per-rank tensor.
 void become_number(const at::Tensor& tensor, Shards values);
 
 }  // namespace intarsia

@@ -1,6 +1,6 @@
 #pragma once
-// Random numbers for tensors that are cut: those that one device would draw. A rank enters the stream where its shard begins, and
-// draws its own.
+// Fills sharded tensors with the random numbers that one device would draw: each rank enters the generator's stream
+// where its shard begins.
 
 namespace intarsia {
 

@@ -1,5 +1,6 @@
 #pragma once
-// Parts of what the plain op would draw for a whole tensor, at the cost of these parts: see Note [What an op draws].
+// Draws parts of what the plain op would draw for a whole tensor, at the cost of these parts: see Note [What an op
+// draws].
 
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,6 @@
 #pragma once
-// Random numbers for plain tensors of which each rank has its own part: those that one device would draw for the whole.
+// A scope in which ranks fill their parts of a plain tensor with the random numbers that one device would draw for the
+// whole.
 //
 //   torch::manual_seed(7);               // on every rank
 //   LocalRandomScope scope(mesh["dp"]);  // rows of a batch
@@ -14,13 +15,13 @@
 namespace intarsia {
 
 // Note [Random numbers of local tensors]
-// Ranks that are seeded alike draw alike, so under data parallelism, where activations are plain tensors, all ranks
-// would have the same dropout mask. Seeds that differ by rank would give numbers that depend on how many ranks there
-// are, and generators that no longer agree on distributed tensors. Here the seed stays one: an op that fills a tensor
-// with random numbers (uniform_, normal_, bernoulli_ and their like, and so rand, randn_like, dropout and multinomial
-// of one sample) takes the tensor for this rank's part of a larger one, and draws that part of the numbers of one
-// device. The generators of all ranks stay in one state, that of one device, and the numbers depend neither on the
-// number of ranks nor on where a job was resumed.
+// Identically seeded ranks draw the same numbers, so under data parallelism, where activations are plain tensors, all
+// ranks would have the same dropout mask. Seeds that differ by rank would give numbers that depend on how many ranks
+// there are, and generators that no longer agree on distributed tensors. Here the seed stays one: an op that fills a
+// tensor with random numbers (uniform_, normal_, bernoulli_ and their like, and so rand, randn_like, dropout and
+// multinomial of one sample) takes the tensor for this rank's part of a larger one, and draws that part of the numbers
+// of one device. The generators of all ranks stay in one state, that of one device, and the numbers depend neither on
+// the number of ranks nor on where a job was resumed.
 //
 // Before each draw the ranks exchange the shapes of their parts, so these may differ along the dims that are split;
 // then, as for distributed tensors, they compare their generators. A tensor with too few dims is drawn alike by all

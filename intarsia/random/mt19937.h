@@ -1,5 +1,5 @@
 #pragma once
-// The stream of LibTorch's CPU generator, MT19937, entered at any place.
+// Reads the stream of LibTorch's CPU generator, MT19937, from any position.
 
 #include <cstdint>
 
@@ -8,9 +8,9 @@
 namespace intarsia {
 
 // Note [Places in the stream]
-// The generator makes 624 words at a time, from the 624 before them. Each word is tempered when it is drawn, one word for a number
-// of 32 bits. The words satisfy a linear recurrence over the field of two elements, so a word that lies n further is a sum of words
-// that lie near, and x^n modulo the characteristic polynomial of the recurrence tells of which.
+// The generator makes 624 words at a time, from the 624 before them. Each word is tempered when it is drawn, one word
+// for a number of 32 bits. The words satisfy a linear recurrence over the field of two elements, so a word n positions
+// further is a sum of nearby words, and x^n modulo the characteristic polynomial of the recurrence says of which.
 using Mt19937State = at::mt19937_data_pod;
 
 // Moves the state as drawing `count` numbers of 32 bits would, to the last bit.

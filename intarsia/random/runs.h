@@ -1,5 +1,5 @@
 #pragma once
-// What a shard holds of a whole tensor, as runs of consecutive elements.
+// The elements of a shard as runs of consecutive elements of the whole tensor.
 
 #include <functional>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// How a random op uses the stream of the generator.
+// How many words of the generator's stream a random op uses per element, and in which order.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,10 +17,10 @@ namespace intarsia {
 //   normal_             the same where the tensor is not contiguous, or has less than 16 elements; else 16 elements of as
 //                       many numbers. Where 16 does not divide the size, the last 16 elements are drawn again, from what
 //                       follows in the stream.
-// How many words is seen by asking the plain op for a few numbers: it depends on dtype and range, and a kernel of another library
-// may take a single word as the seed of a stream of its own. What fits none of this is drawn whole.
+// How many words is seen by asking the plain op for a few numbers: it depends on dtype and range, and a kernel of
+// another library may take a single word as the seed of another stream. Everything else is drawn whole.
 struct StreamUse {
-  int64_t unit = 0;          // elements; 0 if it cannot be told
+  int64_t unit = 0;          // elements; 0 if it is unknown
   int64_t words = 0;         // per unit
   bool keeps_one = false;    // a last single element leaves another one with the generator
   bool draws_again = false;  // the last unit, if it is not full

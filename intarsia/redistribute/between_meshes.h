@@ -1,5 +1,5 @@
 #pragma once
-// Carries tensors from one mesh to another: everything in one exchange, and each pair of ranks in one message.
+// Moves tensors from one mesh to another, all in one exchange, with one message per pair of ranks.
 
 #include <vector>
 
@@ -26,7 +26,7 @@ struct Passage {
   at::TensorOptions options;
 };
 
-// The shards of the slots of to->mesh(), in memory of their own; zeros in groups that get nothing. All ranks of all meshes call
+// The shards of the slots of to->mesh(), in new memory; zeros in groups that get nothing. All ranks of all meshes call
 // it together, with the same list.
 std::vector<Shards> carry_between_meshes(const std::vector<Passage>& passages);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Boxes of a tensor: what a rank holds of it, in global positions. Whatever lies in one place and is wanted in another, on a
-// mesh or in a file, is told in boxes.
+// Boxes of a tensor: what a rank holds, as ranges of global positions. Transfers between ranks, meshes and files are
+// described in boxes.
 
 #include <cstdint>
 #include <optional>
@@ -32,7 +32,7 @@ std::optional<Box> overlap(const Box& a, const Box& b);
 // torch.chunk cuts; the last ones may be empty.
 Box part_of_box(const Box& box, int64_t parts, int64_t index);
 
-// Whether boxes that lie in `whole` make it up: every position is in exactly one of them.
+// Whether boxes inside `whole` partition it: every position is in exactly one of them.
 bool make_up(const Box& whole, const std::vector<Box>& boxes);
 
 // A box and where it begins in the local tensor of its rank.

@@ -10,7 +10,7 @@
 
 namespace intarsia {
 
-// `size` positions that stand at `source` in one shard and at `target` in the other.
+// `size` positions, at `source` in one shard and at `target` in the other.
 struct Run {
   int64_t source, target, size;
 };
@@ -33,7 +33,7 @@ at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs);
 // Copies the elements of `piece` to the places that the runs name in `target`, from dim `dim` on.
 void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim = 0);
 
-// Whether the elements of a piece stand one behind the other in a target of this shape, from `offset` on.
+// Whether the elements of a piece are contiguous in a target of this shape, from `offset` on.
 bool stands_flat(c10::ArrayRef<Runs> piece, c10::ArrayRef<int64_t> target, int64_t offset);
 
 }  // namespace intarsia

@@ -1,5 +1,5 @@
 #pragma once
-// What it costs to send along an axis of a mesh.
+// The cost model of communication along a mesh axis: time per message and per byte.
 
 #include <cstdint>
 #include <string>

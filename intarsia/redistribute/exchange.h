@@ -1,6 +1,6 @@
 #pragma once
-// Pieces of tensors on their way between ranks: packed into one flat buffer per slot, carried by one collective that moves
-// exactly those, and seen at the other end in their shapes again.
+// Exchanges pieces of tensors between ranks: packs them into one flat buffer per slot, sends exactly these by one
+// collective, and unpacks them into their shapes.
 
 #include <memory>
 #include <vector>
@@ -51,7 +51,8 @@ Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = fal
 // One all-gather: every slot gives `mine[slot]` to all, and gets a piece of (*shapes[slot])[member] from each. `later` as above.
 Exchanged gather(const Axis& axis, const Shards& mine, std::vector<PieceShapes> shapes, bool later = false);
 
-// The pieces as one flat buffer of values, in order: a view of them where they stand so in memory, else a copy.
+// The pieces as one flat buffer of values, in order: a view if they are contiguous in memory in that order, else a
+// copy.
 at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options);
 
 }  // namespace intarsia

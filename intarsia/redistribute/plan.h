@@ -1,5 +1,5 @@
 #pragma once
-// How to get a tensor from one layout to another: a list of steps, made without communication and printable.
+// Plans a redistribution from one layout to another as a printable list of steps, without communicating.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace intarsia {
 
 enum class StepKind { narrow, all_gather, all_to_all, all_reduce, reduce_scatter, pend };
 
-// After every step the tensor lies in a legal layout, one step closer to the goal.
+// After every step the tensor has a legal layout, one step closer to the goal.
 struct Step {
   StepKind kind;
   std::vector<int64_t> axes;  // the mesh axes whose placements change, and along which bytes travel

@@ -1,5 +1,5 @@
 #pragma once
-// Carries out a plan on the shards of a tensor: the way from one layout to another.
+// Executes a redistribution plan on the shards of a tensor.
 
 #include <functional>
 

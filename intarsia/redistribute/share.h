@@ -1,5 +1,5 @@
 #pragma once
-// What one rank holds of a value: a part of it where a dim is cut, a share of it where a reduction is pending.
+// Computes one rank's shard of a value that every rank has: a slice under Shard, a term of the reduction under Partial.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>

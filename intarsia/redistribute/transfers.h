@@ -1,5 +1,6 @@
 #pragma once
-// Who gives what to whom when a tensor goes from one layout to another, on whatever meshes: made without communication.
+// Computes which rank sends which boxes to which rank when a tensor moves between layouts on any two meshes, without
+// communicating.
 
 #include <cstdint>
 #include <string>

@@ -27,7 +27,7 @@ template <class Result, class... Args>
 struct Ours<Result (*)(Args...)> {
   Result (*function)(Args...);
   Result operator()(Args... args) {
-    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
     return function(std::forward<Args>(args)...);
   }
 };
@@ -39,7 +39,7 @@ struct OneOfOurs<Result (*)(Args...)> {
   Result (*function)(Args...);
   Result (*if_advised)(Args...);
   Result operator()(Args... args) {
-    c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+    c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
     return (is_guided() ? if_advised : function)(std::forward<Args>(args)...);
   }
 };
@@ -54,7 +54,7 @@ void add_ours(torch::Library& library, const char* name, Function function, Func
 using BoxedKernel = void (*)(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*);
 template <BoxedKernel function>
 void run_ours(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  c10::impl::ExcludeDispatchKeyGuard guard(kFromNothingKeys);
+  c10::impl::ExcludeDispatchKeyGuard guard(kFactoryKeys);
   function(op, keys, stack);
 }
 

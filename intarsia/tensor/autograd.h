@@ -1,5 +1,6 @@
 #pragma once
-// The differentiable doors between plain and distributed tensors. Each has its backward beside it.
+// The differentiable conversions between plain and distributed tensors: from_local, to_local, redistribute,
+// full_tensor.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +14,7 @@ at::Tensor redistribute_with_grad(const at::Tensor& tensor, const Layout* to, bo
 // Local to distributed. Backward: the gradient's shard, in the same layout.
 at::Tensor from_local_with_grad(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options);
 
-// Distributed to local. Backward: the local gradients are the shards of a gradient that lies as `grad_layout` says.
+// Distributed to local. Backward: the local gradients are the shards of a gradient with the layout `grad_layout`.
 at::Tensor to_local_with_grad(const at::Tensor& tensor, const Layout* grad_layout);
 
 // A replicated tensor to a plain one: all ranks hold the same, so a simulation needs only one.

@@ -31,7 +31,7 @@ c10::Device device_of(DTensorBody& body) {
 
 // Code of ours that LibTorch's may be waiting for: see Note [Tensors made from nothing].
 struct OutsideLibTorch {
-  c10::impl::ExcludeDispatchKeyGuard outside{kFromNothingKeys};
+  c10::impl::ExcludeDispatchKeyGuard outside{kFactoryKeys};
 };
 
 thread_local bool is_replaying = false;

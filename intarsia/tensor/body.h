@@ -1,5 +1,6 @@
 #pragma once
-// The body of a distributed tensor: what hangs on an at::Tensor with the key PrivateUse3.
+// DTensorBody: the shards and the layout of a distributed tensor, attached to an at::Tensor with the key PrivateUse3 as
+// its c10::BackendMeta.
 
 #include <atomic>
 #include <cstdint>
@@ -31,14 +32,14 @@ namespace intarsia {
 using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 
 // Note [Writes through local memory]
-// A program gets hold of local tensors by to_local and shards_of, or has them from before from_local, and what it writes to
-// them does not pass dispatch. Their own version counters tell: what is remembered of a tensor (its reduced value, a view
-// that is a copy) counts for one state of these counters. Dispatch itself writes below them. Tensors that view one memory
-// get one counter when they are handed out. The local tensors of a view that is a copy are lent: whoever reads the base
-// first carries into it what was written to them, and it is an error if the base had changed by then. A copied view of a
-// copied view lends through both. Tensors made in inference mode have no counter: once handed out, nothing of them is
-// remembered, and nothing is carried. A write through local memory is every rank's business, like any op: a rank that
-// alone has to renew what it remembers would wait for the others.
+// A program gets hold of local tensors by to_local and shards_of, or has them from before from_local, and what it
+// writes to them does not pass dispatch. Version counters show such writes: what is remembered of a tensor (its reduced
+// value, a view that is a copy) is valid for one state of these counters. Dispatch itself writes below them. Tensors
+// that view one memory get one counter when they are handed out. The local tensors of a view that is a copy are lent:
+// whoever reads the base first carries into it what was written to them, and it is an error if the base had changed by
+// then. A copied view of a copied view lends through both. Tensors made in inference mode have no counter: once handed
+// out, nothing of them is remembered, and nothing is carried. A write through local memory is every rank's business,
+// like any op: a rank that alone has to renew what it remembers would wait for the others.
 
 // Note [Reading from several threads]
 // Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
@@ -92,9 +93,8 @@ class DTensorBody final : public c10::BackendMeta {
   void arrive_later(std::function<Shards()> finish);
 
   // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
-  // reduced shards are kept until the tensor changes.
-  // Other layouts are made from them, too: a second reduction could round otherwise, and the gradient of amax looks for
-  // the very values that the forward pass found.
+  // reduced shards are kept until the tensor changes. Other layouts are also made from them: a second reduction could
+  // round otherwise, and the gradient of amax looks for the very values that the forward pass found.
   struct Settled {
     const Layout* layout;
     uint64_t version;

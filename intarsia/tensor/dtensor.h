@@ -1,6 +1,6 @@
 #pragma once
-// Distributed tensors. A DTensor is an ordinary at::Tensor of global shape, cut over a mesh; every LibTorch function
-// works on it.
+// Distributed tensors. A DTensor is an ordinary at::Tensor of global shape, distributed over a mesh; every LibTorch
+// function accepts it.
 
 #include <optional>
 #include <string>
@@ -29,18 +29,18 @@ struct FromLocalOptions {
 };
 
 // Takes each rank's `local` as its shard. Shares memory with it; but one plain tensor that is given for all ranks of a
-// simulation is copied for each, and so is one that does not lie in memory as the strides say, or whose elements overlap.
-// Differentiable. Without a shape or run_check all shards are taken to have equal shapes; without strides or run_check, to have their
-// dims in the same order in memory.
+// simulation is copied for each, and so is one whose memory does not have the given strides, or whose elements overlap.
+// Differentiable. Without a shape or run_check all shards are taken to have equal shapes; without strides or run_check,
+// to have their dims in the same order in memory.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                       const FromLocalOptions& options = {});
 
-// This rank's shard, sharing memory. In a simulation: one tensor that stands for the shards of all ranks, and on which
-// plain ops work. Differentiable; `grad_placements` says how the gradient that comes back lies (default: as the tensor,
-// with pending reductions read as replicated).
+// This rank's shard, sharing memory. In a simulation: a per-rank tensor that stands for the shards of all ranks, on
+// which plain ops work. Differentiable; `grad_placements` is the layout of the incoming gradient (default: as the
+// tensor, with pending reductions read as replicated).
 at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
-// The whole tensor, on every rank, in memory of its own. Differentiable.
+// The whole tensor, on every rank, in new memory. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
 // The same tensor in another layout. Differentiable. With `async_op` the last collective is only begun, and the wait

@@ -1,5 +1,5 @@
 #pragma once
-// Functions of LibTorch whose place ours take in the process: printing, and the errors of data_ptr() and storage().
+// Functions of LibTorch that this library interposes: printing, and the errors of data_ptr() and storage().
 
 namespace intarsia {
 

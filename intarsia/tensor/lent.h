@@ -1,5 +1,6 @@
 #pragma once
-// Local tensors of copied views in the hands of the program: see Note [Writes through local memory] in body.h.
+// Tracks the local tensors of copied views that the program holds, and writes through them: see Note [Writes through
+// local memory] in body.h.
 
 #include <atomic>
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Lent {
   uint64_t seen;                      // version of the base that the values show
   std::shared_ptr<LentViews> further;  // views of the copy that are lent in turn; null for most
 
-  bool is_returned() const;  // nobody else holds it any more
+  bool is_returned() const;  // no one else holds it any more
 };
 
 // All that is lent of one memory, and how often that was written to. It outlives the tensor: a local tensor may be all that

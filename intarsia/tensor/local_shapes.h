@@ -1,5 +1,5 @@
 #pragma once
-// From the shapes and strides of the shards to those of the whole.
+// Infers the global shape and strides of a tensor from those of its shards.
 
 #include <vector>
 

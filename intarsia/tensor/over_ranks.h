@@ -4,7 +4,7 @@
 //   print_once("loss ", mean_over_ranks(loss));
 //
 // Every rank of the current world (or of `mesh`) calls it with its own number, and all get the same result. A tensor
-// has one element; it may be plain, stand for a value per rank (a simulation's), or be distributed, which is one number
+// has one element; it may be plain, per-rank (in a simulation), or distributed, which is one number
 // for all ranks of its mesh. In a simulation a plain number is that of every rank.
 
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// How dispatch treats what it cannot do silently: plain tensors among distributed ones, and ops without a rule.
+// Policies of dispatch for plain tensors among distributed ones, and for ops without a rule.
 
 #include <string>
 

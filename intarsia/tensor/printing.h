@@ -1,5 +1,5 @@
 #pragma once
-// Distributed tensors as text.
+// Prints distributed tensors: str() and operator<<.
 
 #include <string>
 

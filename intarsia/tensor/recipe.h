@@ -1,5 +1,6 @@
 #pragma once
-// Views whose shards are copies: how they were made, and how what is written to them gets back.
+// Views whose shards are copies: replays the view ops on the base to update them, and writes back into the base what is
+// written to them.
 
 #include <cstdint>
 #include <vector>
@@ -15,10 +16,10 @@ namespace intarsia {
 
 // Note [Views that communicate]
 // A view op whose result lies on the same ranks as its base is a view of the local tensors, and writing through it
-// changes the base by itself. Where the result has to be brought together from other ranks (row 3 of a tensor cut by
-// rows), its shards are a copy. Such a view keeps a recipe: the base and the op that made it. A write to the view is
-// carried back into the base, and a view whose base has changed is made anew before it is read. Printing is no reading:
-// it shows what was last known and says so.
+// changes the base. Where the result has to be brought together from other ranks (row 3 of a tensor cut by rows), its
+// shards are a copy. Such a view keeps a recipe: the base and the op that made it. A write to the view is carried back
+// into the base, and a view whose base has changed is made anew before it is read. Printing is no reading: it shows
+// what was last known and says so.
 struct Recipe {
   at::Tensor base;  // the distributed tensor that is viewed
   c10::OperatorHandle op;
@@ -41,7 +42,7 @@ at::Tensor replay(const Recipe& recipe, const at::Tensor& base);
 // Writes the values of a view, laid out so, into the local tensors of the recipe's base. The caller tells the base.
 void write_through(const Recipe& recipe, const Shards& values, const Layout* layout);
 
-// Whether two views show some element both, as far as can be told.
+// Whether two views overlap; true if that cannot be decided.
 bool overlap(const Recipe& a, const Recipe& b);
 
 // Copies, also into tensors that show one place many times.

@@ -1,5 +1,5 @@
 #pragma once
-// A scope in which a step is rehearsed with tensors that have no data.
+// A scope in which explain() runs a step on meta tensors.
 //
 // Note [Tensors without data]
 // A program may make them to fill them later; they say that they are on the meta device. explain rehearses a step with

@@ -1,9 +1,9 @@
 #pragma once
 // Note [Strides of the whole]
-// The local tensors of a distributed tensor that has memory of its own lie in memory in the order that the strides of the
-// whole tell. Kernels look at the local strides and autograd's formulas at those of the whole, and some kernels rely on what a
-// formula has made sure of (the gradient of group_norm takes a contiguous gradient and does not look). A dim that is expanded in
-// the whole is expanded in the shard.
+// The local tensors of a distributed tensor that owns its memory are laid out in the order of the global strides.
+// Kernels look at the local strides and autograd's formulas at those of the whole, and some kernels rely on what a
+// formula has made sure of (the gradient of group_norm takes a contiguous gradient and does not look). A dim that is
+// expanded in the whole is expanded in the shard.
 
 #include <vector>
 

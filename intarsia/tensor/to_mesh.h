@@ -1,5 +1,5 @@
 #pragma once
-// Distributed tensors on their way to other meshes, below autograd.
+// Redistributes tensors to other meshes, below autograd.
 
 #include <vector>
 
@@ -9,14 +9,15 @@
 
 namespace intarsia {
 
-// The tensors in the layouts `to`, one each, in memory of their own. All ranks of all meshes call it together.
-// Everything that has to travel between meshes travels in one exchange; what is pending is reduced on its own mesh before.
+// The tensors in the layouts `to`, one each, in new memory. All ranks of all meshes call it together. Everything that
+// has to travel between meshes travels in one exchange; what is pending is reduced on its own mesh before.
 //
 // Note [Groups between meshes]
-// A tensor on a mesh that was cut out of another one (mesh["tp"]) is one tensor per group. Whoever gets it has to know which: a
-// group of the new mesh gets that of the group in which all of its ranks are. From a mesh with one group, every group gets the
-// same. A group whose ranks are in several, or in none, is an error: it is not said whose tensor it wants. So two groups may get
-// their tensors from one: the gradients of these are added up, and a group that nobody got anything from has zeros.
+// A tensor on a mesh that was cut out of another one (mesh["tp"]) is one tensor per group. The receiver has to know
+// which: a group of the new mesh gets that of the group in which all of its ranks are. From a mesh with one group,
+// every group gets the same. A group whose ranks are in several, or in none, is an error: it is not said whose tensor
+// it wants. So two groups may get their tensors from one: the gradients of these are added up, and a group from which
+// nothing was taken has zeros.
 std::vector<at::Tensor> moved_to_meshes(const std::vector<at::Tensor>& tensors, const std::vector<const Layout*>& to);
 
 // The gradient of such a move, back on the mesh that the tensor came from.

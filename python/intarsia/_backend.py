@@ -40,7 +40,7 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
         return _torch_monitored_barrier(group, timeout, wait_all_ranks)
     if isinstance(timeout, (int, float)):
         timeout = timedelta(seconds=timeout)
-    timeout = timeout or dist.distributed_c10d._get_default_timeout(NAME)
+    timeout = timeout or dist.distributed_c10d._get_default_timeout(NAME)  # type: ignore[arg-type]
     (group or dist.group.WORLD).monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
 

@@ -23,7 +23,7 @@ class BornSharded:
     ``parallelize_module`` leaves it. Without a plan everything stays as it was born, for ``fully_shard``.
     """
 
-    def __init__(self, mesh: Any, plan: "Plan | None" = None) -> None:
+    def __init__(self, mesh: Any, plan: "Plan | None" = None) -> None:  # type: ignore[valid-type]
         styles = isinstance(plan, (dict, ParallelStyle))
         if plan is not None and not styles and not callable(plan):
             raise TypeError(

@@ -39,7 +39,7 @@ def op_name(op: Any) -> str:
 
 def _reduced(parts: Values, op: str) -> torch.Tensor:
     _check_alike(parts)
-    result = functools.reduce(_OPS[op], parts[1:], parts[0].clone())
+    result = functools.reduce(_OPS[op], parts[1:], parts[0].clone())  # type: ignore[call-overload]
     if op != "avg":
         return result
     return torch.div(result, len(parts), rounding_mode=None if result.is_floating_point() or result.is_complex() else "trunc")

@@ -220,7 +220,7 @@ def _rebind(module: Any, pairs: dict[int, tuple[Any, Any]]) -> None:
         theirs, ours = pairs.get(id(value), (None, None))
         if theirs is value and theirs is not None:
             names[name] = ours
-            _undo.append(lambda names=names, name=name, theirs=theirs: names.__setitem__(name, theirs))
+            _undo.append(lambda names=names, name=name, theirs=theirs: names.__setitem__(name, theirs))  # type: ignore[misc]
 
 
 _DROPOUTS = ("alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
@@ -233,7 +233,7 @@ def _refuse_dropout_of_pending() -> None:
     for name in _DROPOUTS:
         theirs = getattr(functional, name)
         setattr(functional, name, _settled_only(theirs))
-        _undo.append(lambda name=name, theirs=theirs: setattr(functional, name, theirs))
+        _undo.append(lambda name=name, theirs=theirs: setattr(functional, name, theirs))  # type: ignore[misc]
 
 
 def _refuse_writes_to_pending() -> None:

@@ -32,11 +32,11 @@ class FSDPModule(WrappedModule):
     """What a module gets by :func:`fully_shard`."""
 
     def _sharding(self) -> Sharding:
-        return state_of(self, Sharding)
+        return state_of(self, Sharding)  # type: ignore[arg-type]
 
     def _groups(self, recurse: bool) -> list[Group]:
         modules = self.modules() if recurse else (self,)
-        states = [state_of(module, Sharding) for module in modules]
+        states = [state_of(module, Sharding) for module in modules]  # type: ignore[arg-type]
         return [group for state in states if state is not None for group in state.groups]
 
     def _set(self, recurse: bool, setting: str, *values: Any) -> None:
@@ -51,7 +51,8 @@ class FSDPModule(WrappedModule):
         handle = _Gathering(groups)
         if async_op:
             return handle
-        return handle.wait()
+        handle.wait()
+        return None
 
     def reshard(self) -> None:
         """Frees the whole parameters."""
@@ -186,7 +187,7 @@ class FSDPModule(WrappedModule):
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self.reshard()  # what is cast or moved is the shards
         with set_data_scope():
-            return super()._apply(*args, **kwargs)
+            return super()._apply(*args, **kwargs)  # type: ignore[misc]
 
 
 _AMBIGUOUS = "The custom comm would be ambiguous across groups with different meshes."

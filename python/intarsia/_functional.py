@@ -11,7 +11,7 @@ import torch.distributed._functional_collectives as _theirs
 from . import _collectives as collectives
 from . import _core
 from ._mesh import simulated_world
-from ._numbers import any_per_rank, per_rank, tree_on
+from ._numbers import any_per_rank, per_rank
 from ._simulated_group import SimulatedGroup
 
 _c10d = dist.distributed_c10d
@@ -21,7 +21,7 @@ _ops = torch.ops._c10d_functional
 def _group_of(*args: Any) -> "SimulatedGroup | None":
     """The group among the arguments of a collective, their last, if it is played for them."""
     group = args[-1]
-    group = _c10d._resolve_process_group(group) if isinstance(group, str) else group
+    group = _c10d._resolve_process_group(group) if isinstance(group, str) else group  # type: ignore[arg-type]
     if isinstance(group, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(group)
     return group if isinstance(group, SimulatedGroup) and (group.is_played() or any_per_rank(args[:-1])) else None
@@ -113,10 +113,10 @@ def play() -> None:
     library = torch.library.Library("_c10d_functional", "IMPL")
     for key in ("CPU", "PrivateUse2"):
         for name, played in _PLAYED.items():
-            library.impl(name, _kernel(name, played), key)
+            library.impl(name, _kernel(name, played), key)  # type: ignore[arg-type]
     for name in ("isend", "irecv", "batch_p2p_ops"):
         library.impl(name, _refused(name), "PrivateUse2")
     library.impl("wait_tensor", lambda tensor: tensor, "PrivateUse2")  # it has come
     play.library = library
     wrap = _theirs._maybe_wrap_tensor
-    _theirs._maybe_wrap_tensor = lambda tensor: tensor if _core.is_per_rank(tensor) else wrap(tensor)
+    _theirs._maybe_wrap_tensor = lambda tensor: tensor if _core.is_per_rank(tensor) else wrap(tensor)  # type: ignore[assignment]

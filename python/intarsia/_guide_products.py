@@ -16,7 +16,7 @@ Ask = Callable[[Any, list, list], "tuple[list, list] | None"]  # op, specs, meta
 def advise(name: str, specs: list, ask: Ask) -> "tuple[list, list] | None":
     """The placements of inputs and results of such a product; None for other ops and where it is not told."""
     tell = {"aten::linear": _linear, "aten::matmul": _matmul, "intarsia::contract": _contract}.get(name)
-    return tell(*specs, ask) if tell is not None else None
+    return tell(*specs, ask) if tell is not None else None  # type: ignore[operator]
 
 
 def _linear(x: Any, weight: Any, bias: Any, ask: Ask) -> "tuple[list, list] | None":

@@ -38,7 +38,7 @@ class _LocalTensorMeta(type):
 class LocalTensor(metaclass=_LocalTensorMeta):
     """A tensor that stands for one per simulated rank, made from a dict by rank."""
 
-    def __new__(cls, local_tensors: dict[int, torch.Tensor], requires_grad: bool = False) -> torch.Tensor:
+    def __new__(cls, local_tensors: dict[int, torch.Tensor], requires_grad: bool = False) -> torch.Tensor:  # type: ignore[misc]
         if not local_tensors:
             raise ValueError("LocalTensor cannot be empty!")
         if any(value.requires_grad for value in local_tensors.values()):
@@ -262,7 +262,7 @@ def _wait(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: tensor
 
 
-def _local_ints(node: Any) -> dict[int, int]:
+def _local_ints(node: Any) -> "dict[int, int | float | bool]":
     """The values by rank of the number inside of which the node is."""
     numbers = _core.numbers_of(torch.SymInt(node)) if node.is_int() else []
     if not numbers:

@@ -79,7 +79,7 @@ def _join(group: Any) -> "_core.World":
     backend, store = dist.distributed_c10d._world.pg_map[group]
     timeout = dist.distributed_c10d._get_default_timeout(dist.Backend(dist.get_backend(group)))
     if backend == "fake":
-        store = None
+        store = None  # type: ignore[assignment]
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     seconds = timeout.total_seconds()
     if backend == "threaded":  # a thread that fails closes no connection, so the others find out by waiting

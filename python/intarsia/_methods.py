@@ -150,7 +150,7 @@ def _equip_tensors() -> None:
         "__create_write_items__": _create_write_items,
         "__get_tensor_shard__": _get_tensor_shard,
     }.items():
-        setattr(torch.Tensor, name, _only_distributed(function))
+        setattr(torch.Tensor, name, _only_distributed(function))  # type: ignore[arg-type]
         setattr(DTensor, name, function)  # DTensor.to_local(x)
     for name, function in {
         "device_mesh": _get_mesh,
@@ -162,7 +162,7 @@ def _equip_tensors() -> None:
         setattr(torch.Tensor, name, _only_distributed_value(name, function))
         setattr(DTensor, name, property(function))
     torch.Tensor.new_tensor = _served("new_tensor", _new_tensor)
-    torch.Tensor.__repr__ = _served("__repr__", _show, has_no_memory)
+    torch.Tensor.__repr__ = _served("__repr__", _show, has_no_memory)  # type: ignore[assignment]
     torch.Tensor.__deepcopy__ = _served("__deepcopy__", deepcopy, has_no_memory)
     torch.Tensor.__reduce_ex__ = _served("__reduce_ex__", reduce, has_no_memory)
 

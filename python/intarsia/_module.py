@@ -40,7 +40,7 @@ def distribute_module(
         _add_input_hook(module, input_fn, mesh)
     if output_fn is not None:
         _add_output_hook(module, output_fn, mesh)
-    module._distribute_module_applied = True
+    module._distribute_module_applied = True  # type: ignore[assignment]
     return module
 
 
@@ -66,7 +66,7 @@ def distribute_parameter(
         made = _core.distribute_tensor(parameter.detach(), core_mesh(mesh), placements, source)
         module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
     else:
-        _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)
+        _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)  # type: ignore[arg-type]
 
 
 def _takes(function: Callable, count: int) -> bool:

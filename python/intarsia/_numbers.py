@@ -160,7 +160,7 @@ class NumbersMode(TorchFunctionMode):
         if func is torch.Tensor.new_tensor:
             return _rank_by_rank(func, ranks, args, kwargs)
         if func in _BY_PLACE:
-            func = _BY_PLACE[func]
+            func = _BY_PLACE[func]  # type: ignore[assignment]
             if _is_plain(args[0]):
                 _core.become_per_rank(args[0], ranks)
         try:
@@ -179,9 +179,9 @@ class _Scopes(threading.local):
     """The modes of open simulations on a thread, innermost last: where each belongs on the stack of modes, and whether it is there."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[int, "NumbersMode | None"]] = []
+        self.open: list[tuple[int, NumbersMode | None]] = []
         # Of simulations that ended while the mode was at work: PyTorch takes it from the stack for that time, and puts it back.
-        self.at_work: list["NumbersMode"] = []
+        self.at_work: list[NumbersMode] = []
 
 
 _scopes = _Scopes()

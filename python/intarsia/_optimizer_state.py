@@ -96,7 +96,7 @@ def contents_of(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any
 
 def _keys(stored: Iterable[str]) -> list[str]:
     """What a field of a state may be called: the last word of a name, and of a list the last two."""
-    keys = {}
+    keys: dict = {}
     for name in stored:
         *_, before, last = "", *name.rsplit(".", 2)
         keys[f"{before}.{last}" if last.isdigit() or last == "size" else last] = None

@@ -67,7 +67,7 @@ def reduce(self: torch.Tensor, protocol: int) -> Any:
     are_pickled_alike = all(one is placement for one, placement in zip(placements, _core.placements_of(self)))
     if len(shards) == 1 and _as_pytorchs and are_pickled_alike:
         return _reduce_as_pytorchs(self, protocol)
-    state = (shards, python_mesh(_core.mesh_of(self)), placements, tuple(self.shape), self.stride(), self.requires_grad)
+    state = (shards, python_mesh(_core.mesh_of(self)), placements, tuple(self.shape), self.stride(), self.requires_grad)  # type: ignore[assignment]
     if is_parameter:
         return (torch._utils._rebuild_parameter, (_Rebuilt(state), self.requires_grad, {}))
     return (_rebuild, state)

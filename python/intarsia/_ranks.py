@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as _device_mesh
 
-from . import _core
 from ._mesh import DeviceMesh, core_mesh, simulated_world
 from ._numbers import called_by_pytorch, joined, per_rank_int, tree_on, value_on
 from ._simulated_group import SimulatedGroup
@@ -88,7 +87,7 @@ def _get_process_group_ranks(theirs: Callable) -> Callable:
         mine = None if called_by_pytorch(1) else _group_of(group)
         if mine is None or len(mine.lines) == 1:
             return theirs(group)
-        return [mine.numbers(lambda line, rank, place=place: line[place], -1) for place in range(mine.size())]
+        return [mine.numbers(lambda line, rank, place=place: line[place], -1) for place in range(mine.size())]  # type: ignore[misc]
 
     return get_process_group_ranks
 
@@ -156,9 +155,9 @@ def _checked_splits(splits: "Sequence[Sequence[int]] | None", size: int) -> list
             raise ValueError("the split group cannot have duplicate ranks")
         if not all(0 <= place < size for place in split):
             raise ValueError(f"[split_group] the ranks of the group are 0 to {size - 1}, but a split is {list(split)}.")
-    splits = [sorted(split) for split in splits]
-    _check_apart(splits)
-    return splits
+    ordered = [sorted(split) for split in splits]
+    _check_apart(ordered)
+    return ordered
 
 
 def _check_apart(lines: Sequence[Sequence[int]]) -> None:
@@ -241,7 +240,7 @@ def _all_gather_object(theirs: Callable) -> Callable:
         if mine is None:
             return theirs(object_list, obj, group)
         for place in range(mine.size()):
-            object_list[place] = _told(mine, lambda line, place=place: tree_on(obj, line[place]), object_list[place])
+            object_list[place] = _told(mine, lambda line, place=place: tree_on(obj, line[place]), object_list[place])  # type: ignore[misc]
 
     return all_gather_object
 
@@ -256,7 +255,7 @@ def _broadcast_object_list(theirs: Callable) -> Callable:
         if group_src is None:
             group_src = dist.get_group_rank(mine, 0 if src is None else src)
         for place, value in enumerate(object_list):
-            object_list[place] = _told(mine, lambda line, value=value: tree_on(value, line[group_src]), value)
+            object_list[place] = _told(mine, lambda line, value=value: tree_on(value, line[group_src]), value)  # type: ignore[misc]
 
     return broadcast_object_list
 
@@ -269,7 +268,7 @@ def _told(group: SimulatedGroup, of_line: Callable[[list[int]], Any], old: Any) 
 
 def _refuse_wrapper(kind: type) -> None:
     """A wrapper that averages in C++, by the one rank that a process is there: in a simulation an error."""
-    theirs = kind.__init__
+    theirs = kind.__init__  # type: ignore[misc]
 
     @functools.wraps(theirs)
     def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
@@ -280,7 +279,7 @@ def _refuse_wrapper(kind: type) -> None:
             )
         theirs(self, module, *args, **kwargs)
 
-    kind.__init__ = init
+    kind.__init__ = init  # type: ignore[misc]
 
 
 def _mesh_method(name: str, ours: Callable) -> None:
@@ -324,7 +323,7 @@ def _mesh_local_rank(self: DeviceMesh, mesh_dim: "int | str | None" = None) -> A
         group = _group_of(self.get_group(mesh_dim or 0))
         if group is not None:  # its order need not be that of the mesh
             return group.numbers(lambda line, rank: line.index(rank), -1)
-    return _mesh_coordinate(self)[mesh_dim or 0]
+    return _mesh_coordinate(self)[mesh_dim or 0]  # type: ignore[index]
 
 
 def _note_lines(theirs: Callable) -> Callable:

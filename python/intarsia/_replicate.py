@@ -34,7 +34,7 @@ class _Replication:
 
     def __init__(self, module: nn.Module, names: list[str], make: Callable, device_ids: "list | None") -> None:
         self._module, self._names, self._make, self.device_ids = module, names, make, device_ids
-        self._made: "_core.Reducer | None" = None
+        self._made: _core.Reducer | None = None
         self._settings: dict[str, tuple] = {}  # of the reducer
 
     def taken(self) -> set[int]:
@@ -85,7 +85,7 @@ class ReplicatedModule(WrappedModule):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         with set_data_scope():
-            return super()._apply(*args, **kwargs)
+            return super()._apply(*args, **kwargs)  # type: ignore[misc]
 
     def register_comm_hook(self, state: Any, hook: Callable) -> None:
         """``hook(state, bucket)`` returns a future of the averaged bucket, as DDP's."""

@@ -18,7 +18,7 @@ def compute_local_shape_and_global_offset(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     world = simulated_world()
     if world is None or world.size == 1:
-        return _theirs(global_shape, mesh, placements, skip_offset)
+        return _theirs(global_shape, mesh, placements, skip_offset)  # type: ignore[arg-type]
     core = core_mesh(mesh)
     found = [core.local_shape_and_offset(placements, list(global_shape), place) for place in core.coordinates]
     shape, offset = joined([(tuple(shape), tuple(offset)) for shape, offset in found], "compute_local_shape_and_global_offset")

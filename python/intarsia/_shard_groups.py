@@ -20,11 +20,16 @@ class Group:
     """The parameters of one call, on one mesh. The core's group is made at once, or for parameters on meta when it is first needed."""
 
     def __init__(
-        self, modules: list[nn.Module], mesh: DataMesh, reshards: tuple, policy: MixedPrecisionPolicy, replicated: bool = False
+        self,
+        modules: list[nn.Module],
+        mesh: DataMesh,
+        reshards: tuple[bool | None, int | None],
+        policy: MixedPrecisionPolicy,
+        replicated: bool = False,
     ) -> None:
         self.modules, self.mesh, self.reshards, self.policy, self.replicated = modules, mesh, reshards, policy, replicated
         self.is_root, self.name = True, type(modules[0]).__name__
-        self.made: "_core.ParamGroup | None" = None
+        self.made: _core.ParamGroup | None = None
         self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
         self.given: list[tuple] = []  # how parameters lie on a mesh with other axes, when they are whole
         self.ties: list[tuple[nn.Module, str, int]] = []  # other places of parameters: module, name there, number of the place
@@ -64,13 +69,14 @@ class Group:
     def core(self) -> "_core.ParamGroup":
         if self.made is None:
             self._make()
+        assert self.made is not None
         return self.made
 
     def take_new_parameters(self) -> None:
         """The core's group is made anew if the modules have other parameters now, as after load_state_dict(assign=True)."""
         if self.made is None or all(ref() is m._parameters[name] for ref, (m, name, *_) in zip(self.leaves, self.places)):
             return
-        kept = [full_name for module, name, full_name, _ in self.places if _core.is_watched(module._parameters[name])]
+        kept = [full_name for module, name, full_name, _ in self.places if _core.is_watched(module._parameters[name])]  # type: ignore[arg-type]
         if kept:
             raise RuntimeError(
                 f"[fully_shard] some parameters of {self.name} have been replaced by others, but not {kept}, which are gathered and "
@@ -90,10 +96,10 @@ class Group:
                 "module.reset_parameters() on each module to initialize values."
             )
         self._bring_back(parameters)
-        keep_hooks(parameter for _, parameter in parameters)
+        keep_hooks(parameter for _, parameter in parameters)  # type: ignore[misc]
         buffers = [buffer for module in self.modules for buffer in module.named_buffers()]
         self.made = _core.ParamGroup(
-            id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],
+            id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],  # type: ignore[arg-type]
             *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated, self.mesh.is_named,
         )
         self.made.set_root(self.is_root)

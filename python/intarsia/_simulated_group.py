@@ -25,7 +25,7 @@ _TO_ITSELF = "_check_not_self_rank"  # the one function of PyTorch that compares
 
 def done(result: Any = None) -> Any:
     """What a collective that has happened already returns."""
-    future = torch.futures.Future()
+    future: torch.futures.Future = torch.futures.Future()
     future.set_result(result)
     return _create_work_from_future(future)
 
@@ -35,7 +35,7 @@ class _Later(dist.Work):
 
     def __init__(self, action: Callable[[], None]) -> None:
         super().__init__()
-        self._action: "Callable[[], None] | None" = action
+        self._action: Callable[[], None] | None = action
 
     def wait(self, timeout: Any = None) -> bool:
         action, self._action = self._action, None
@@ -96,13 +96,13 @@ class SimulatedGroup(dist.ProcessGroup):
     """A process group that plays the collectives of all simulated ranks at once."""
 
     def __init__(self, rank: int, size: int, ranks: Sequence[int], fake: Any) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.lines = [list(ranks) or list(range(size))]  # who talks to whom, in the order of the group
         self.of_world = not ranks
         self.acting = rank  # the rank that PyTorch's own functions go on as
         self._busy = False  # one collective may be made of others
         self._letters: dict[tuple[int, int, int], list[torch.Tensor]] = {}
-        self._fake = dist.ProcessGroup(rank, size)
+        self._fake = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
         for device in ("cpu", "cuda"):
             for group in (self, self._fake):
                 group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, fake)
@@ -333,7 +333,7 @@ def _needs_all(what: str, name: str) -> Exception:
 
 
 def _create(common: Any, options: Any) -> Any:
-    fake = _fake_pg.FakeProcessGroup._create_internal(common.group_rank, common.group_size, options)
+    fake = _fake_pg.FakeProcessGroup._create_internal(common.group_rank, common.group_size, options)  # type: ignore[call-arg]
     return SimulatedGroup(common.group_rank, common.group_size, list(common.global_ranks_in_group), fake)
 
 

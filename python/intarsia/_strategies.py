@@ -31,7 +31,7 @@ def see_custom_ops(undo: list[Callable[[], None]]) -> None:
         schema = self._opoverload._schema
         _core.see_calls(schema.name, schema.overload_name)
 
-    definition._register_to_dispatcher = register
+    definition._register_to_dispatcher = register  # type: ignore[assignment]
     undo.append(lambda: setattr(definition, "_register_to_dispatcher", theirs))
 
 

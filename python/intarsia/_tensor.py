@@ -35,7 +35,7 @@ def _torch_class() -> Any:
     return _interop.torch_dtensor_class()
 
 
-class _DTensorMeta(type(torch.Tensor)):
+class _DTensorMeta(type(torch.Tensor)):  # type: ignore[misc]
     """``isinstance(x, DTensor)`` asks what the tensor is made of. PyTorch's own distributed tensors count, too."""
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -70,7 +70,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             local_tensor.detach(), spec.mesh, in_order(spec), run_check=False, shape=meta.shape, stride=meta.stride
         )
         made = made if cls is DTensor else made.as_subclass(cls)
-        return made.requires_grad_(requires_grad)
+        return made.requires_grad_(requires_grad)  # type: ignore[return-value]
 
     @staticmethod
     def from_local(
@@ -97,7 +97,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         local_tensor = _arrived(local_tensor)
         mesh = _given_mesh(device_mesh, "from_local")
         if placements is None and shape is None and have_different_shapes(local_tensor):
-            return without_layout(local_tensor)
+            return without_layout(local_tensor)  # type: ignore[return-value]
         if placements is None:
             placements = _replicated(mesh)
         kinds = _check_one_kind_of_partial(placements, "from_local")
@@ -109,8 +109,8 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
             )
         if local_tensor.device.type not in (mesh.device_type, "meta"):
             local_tensor = local_tensor.to(mesh.device_type)
-        shape = None if shape is None else list(shape)
-        stride = None if stride is None else list(stride)
+        shape = None if shape is None else list(shape)  # type: ignore[assignment]
+        stride = None if stride is None else list(stride)  # type: ignore[assignment]
         given = (local_tensor, core_mesh(mesh), placements, run_check, shape, stride)
         try:
             back = None if grad_placements is None else tuple(grad_placements)
@@ -118,7 +118,7 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
         except RuntimeError:
             leave_tracing()  # which calls this function with tensors without data
             raise
-        return named_as_given(made, placements) if kinds & OTHER_NAMES else made
+        return named_as_given(made, placements) if kinds & OTHER_NAMES else made  # type: ignore[return-value]
 
     def __class_getitem__(cls, _: Any) -> Any:
         return cls
@@ -257,13 +257,13 @@ def distribute_tensor(
             _core.distribute_parameter(tensor, core_mesh(mesh), placements, src_data_rank)
         else:
             _check_lies_so(tensor, mesh, placements)
-        return tensor
+        return tensor  # type: ignore[return-value]
     tensor = _arrived(tensor)
     if tensor.device.type not in (mesh.device_type, "meta"):
         tensor = tensor.to(mesh.device_type)
     source = None if tensor.is_meta else src_data_rank  # there is nothing to send
     made = _core.distribute_tensor(tensor, core_mesh(mesh), placements, source)
-    return type(tensor)(made, requires_grad=tensor.requires_grad) if type(tensor) is torch.nn.Parameter else made
+    return type(tensor)(made, requires_grad=tensor.requires_grad) if type(tensor) is torch.nn.Parameter else made  # type: ignore[return-value]
 
 
 def _check_lies_so(tensor: torch.Tensor, mesh: Any, placements: Sequence[Any]) -> None:

@@ -54,7 +54,7 @@ def _turned(function: Callable) -> Callable:
 for _name, _function in _OF_TWO.items():
     _method(f"__{_name}__", _function)
     _method(f"__r{_name}__", _turned(_function))
-for _name, _function in _OF_ONE.items():
+for _name, _function in _OF_ONE.items():  # type: ignore[assignment]
     _method(f"__{_name}__", _function)
 
 

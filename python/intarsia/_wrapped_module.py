@@ -62,7 +62,7 @@ def keep_hooks(parameters: Iterable[torch.Tensor]) -> None:
 
 def free_parameters(module: nn.Module, skipped: set[int], prefix: str = "") -> list[tuple[str, torch.Tensor]]:
     """Parameters that nobody has taken yet, each once."""
-    found = []
+    found: list[tuple[str, torch.Tensor]] = []
     for inner in module.modules():
         if ATTRIBUTE in inner.__dict__:
             skipped |= inner.__dict__[ATTRIBUTE].taken()
@@ -100,7 +100,7 @@ class WrappedModule:
 
 def own_class(module: nn.Module, base: type, prefix: str) -> None:
     """The module's class gets the methods of ``base``, under another name."""
-    module.__class__ = _class_with(type(module), base, prefix)
+    module.__class__ = _class_with(type(module), base, prefix)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -148,7 +148,8 @@ def load(
 
     `strict`: names that are missing, unexpected or of another shape or kind are an error. `rename`: from a name here to the one there.
     """
-    names, flat, targets = _names_of(items), {}, []
+    names, targets = _names_of(items), []
+    flat: dict[str, Any] = {}
     for scope, item in items.items():
         if isinstance(item, torch.nn.Module):
             flat[scope] = _tensors_of(item)

@@ -130,7 +130,7 @@ def describe(value: "torch.Tensor | torch.nn.Module") -> str:
     return "".join(f"{name}: {_core.describe(tensor)}\n" for name, tensor in named)
 
 
-class CommDebugMode(_TorchCommDebugMode):
+class CommDebugMode(_TorchCommDebugMode):  # type: ignore[misc, valid-type]
     """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls itself.
 
     Beside PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
@@ -141,7 +141,7 @@ class CommDebugMode(_TorchCommDebugMode):
         super().__init__()
         self._ours: list[Any] = []
         self._recorder = _core.Recorder(self._on_event)
-        self._thread: "int | None" = None
+        self._thread: int | None = None
 
     def __enter__(self) -> "CommDebugMode":
         super().__enter__()

@@ -233,7 +233,7 @@ class PrepareModuleInput(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         mesh = device_mesh
         if self.with_kwargs:
-            both = lambda _, inputs, kwargs: self._prepare_input_kwarg_fn(inputs, kwargs, mesh)  # noqa: E731
+            both = lambda _, inputs, kwargs: self._prepare_input_kwarg_fn(inputs, kwargs, mesh)
             module.register_forward_pre_hook(both, with_kwargs=True)
         else:
             module.register_forward_pre_hook(lambda _, inputs: self._prepare_input_fn(inputs, mesh))

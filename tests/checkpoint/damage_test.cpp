@@ -11,7 +11,7 @@
 
 #include "intarsia/checkpoint/checkpoint.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/checkpoint/folders.h"
 #include "tests/support/error_text.h"

@@ -22,7 +22,7 @@ def start_by_hand(scene, ranks=3, timeout=60, **variables):
 
 class AKilledRank(unittest.TestCase):
     engine = "shm"
-    hosts = {}
+    hosts: dict = {}
     gone = r"rank 1 is gone \(.*\)\. See why it ended\."
 
     def check(self, scene, pattern=GONE, **variables):
@@ -85,7 +85,7 @@ class AKilledRankOfAHost(AKilledRank):
 
 class AStuckRank(unittest.TestCase):
     engine = "shm"
-    hosts = {}
+    hosts: dict = {}
 
     def test_makes_the_others_fail_when_the_time_is_over(self):
         for scene in ("stop", "stop_large"):

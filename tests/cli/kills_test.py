@@ -8,7 +8,6 @@ import collections
 import concurrent.futures
 import os
 import random
-import re
 import signal
 import subprocess
 import time

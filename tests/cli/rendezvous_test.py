@@ -5,7 +5,6 @@ import os
 import pathlib
 import shutil
 import socket
-import subprocess
 import unittest
 
 from support import PLAYER, Ended, environment, finish_all, free_port, play, scratch, start_rank

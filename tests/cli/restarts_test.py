@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """intarsia run --max-restarts: all ranks start again when one fails, so many times."""
 
-import os
 import shutil
 import signal
 import subprocess

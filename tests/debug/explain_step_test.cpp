@@ -41,7 +41,7 @@ TEST(ExplainStep, LeavesTheModuleAsItWas) {
   auto mesh = init_device_mesh(at::kCPU, {4}, {"tp"});
   MLPModule model;
   int calls = 0;
-  model->register_forward_pre_hook([&](auto&, Values&) { ++calls; });
+  model->register_forward_pre_hook([&](auto&, HookArguments&) { ++calls; });
   auto input = torch::rand({3, 10});
   auto before = model(input);
   auto pending = before.sum();  // a graph that is still to be run

@@ -40,9 +40,9 @@ TORCH_MODULE(Plain);
 TEST(Hooks, RunInTheOrderOfRegistrationAndReplaceValues) {
   Scale scale;
   std::string order;
-  scale->register_forward_pre_hook([&](auto&, Values& in) { order += "a", in.tensor(0) = in.tensor(0) + 1; });
-  scale->register_forward_pre_hook([&](auto&, Values& in) { order += "b", in.tensor(0) = in.tensor(0) * 2; });
-  scale->register_forward_hook([&](auto& module, Values& in, Values& out) {
+  scale->register_forward_pre_hook([&](auto&, HookArguments& in) { order += "a", in.tensor(0) = in.tensor(0) + 1; });
+  scale->register_forward_pre_hook([&](auto&, HookArguments& in) { order += "b", in.tensor(0) = in.tensor(0) * 2; });
+  scale->register_forward_hook([&](auto& module, HookArguments& in, HookArguments& out) {
     EXPECT_EQ(&module, scale.get());
     EXPECT_EQ(in.tensor(0).item<double>(), 4);
     order += "c", out.tensor(0) = -out.tensor(0);
@@ -54,8 +54,8 @@ TEST(Hooks, RunInTheOrderOfRegistrationAndReplaceValues) {
 TEST(Hooks, APrependedHookRunsFirst) {
   Scale scale;
   std::string order;
-  scale->register_forward_pre_hook([&](auto&, Values&) { order += "b"; });
-  auto handle = scale->register_forward_pre_hook([&](auto&, Values&) { order += "a"; }, true);
+  scale->register_forward_pre_hook([&](auto&, HookArguments&) { order += "b"; });
+  auto handle = scale->register_forward_pre_hook([&](auto&, HookArguments&) { order += "a"; }, true);
   scale(torch::ones({1}));
   handle.remove();
   scale(torch::ones({1}));
@@ -64,7 +64,7 @@ TEST(Hooks, APrependedHookRunsFirst) {
 
 TEST(Hooks, AForwardThatIsConstStaysConst) {
   const Half half;
-  const_cast<Half&>(half)->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = in.tensor(0) + 1; });
+  const_cast<Half&>(half)->register_forward_pre_hook([](auto&, HookArguments& in) { in.tensor(0) = in.tensor(0) + 1; });
   EXPECT_EQ(half->forward(torch::ones({1})).item<double>(), 1);
 }
 
@@ -72,8 +72,8 @@ TEST(Hooks, AHandleRemovesItsHookAndMayOutliveTheModule) {
   HookHandle outlives;
   Scale scale;
   int calls = 0;
-  auto handle = scale->register_forward_pre_hook([&](auto&, Values&) { ++calls; });
-  outlives = scale->register_forward_hook([&](auto&, Values&, Values&) { calls += 10; });
+  auto handle = scale->register_forward_pre_hook([&](auto&, HookArguments&) { ++calls; });
+  outlives = scale->register_forward_hook([&](auto&, HookArguments&, HookArguments&) { calls += 10; });
   scale(torch::ones({1}));
   handle.remove();
   handle.remove();
@@ -87,7 +87,7 @@ TEST(Hooks, AHookMayRemoveItself) {
   Scale scale;
   int calls = 0;
   HookHandle handle;
-  handle = scale->register_forward_pre_hook([&](auto&, Values&) { ++calls, handle.remove(); });
+  handle = scale->register_forward_pre_hook([&](auto&, HookArguments&) { ++calls, handle.remove(); });
   scale(torch::ones({1})), scale(torch::ones({1}));
   EXPECT_EQ(calls, 1);
 }
@@ -95,7 +95,7 @@ TEST(Hooks, AHookMayRemoveItself) {
 TEST(Hooks, AnErrorInAHookLeavesTheHooksAsTheyAre) {
   Scale scale;
   bool fails = true;
-  scale->register_forward_pre_hook([&](auto&, Values&) { TORCH_CHECK(!fails, "no"); });
+  scale->register_forward_pre_hook([&](auto&, HookArguments&) { TORCH_CHECK(!fails, "no"); });
   EXPECT_THROW(scale(torch::ones({1})), c10::Error);
   fails = false;
   EXPECT_EQ(scale(torch::ones({1})).item<double>(), 3);
@@ -103,14 +103,14 @@ TEST(Hooks, AnErrorInAHookLeavesTheHooksAsTheyAre) {
 
 TEST(Hooks, SeeEveryArgumentAndEveryResult) {
   Split split;
-  split->register_forward_pre_hook([](auto&, Values& in) {
+  split->register_forward_pre_hook([](auto&, HookArguments& in) {
     EXPECT_EQ(in.size(), 3);
     in.get<int64_t>(1) = 2;
     in.get<std::optional<at::Tensor>>(2) = torch::ones({1});
     EXPECT_EQ(error_text<c10::TypeError>([&] { in.tensor(1); }),
-              "[Values] value 1 is a long, not a at::Tensor. Ask for the type that forward has there.");
+              "[HookArguments] value 1 is a long, not a at::Tensor. Ask for the type that forward has there.");
   });
-  split->register_forward_hook([](auto&, Values&, Values& out) { std::swap(out.tensor(0), out.tensor(1)); });
+  split->register_forward_hook([](auto&, HookArguments&, HookArguments& out) { std::swap(out.tensor(0), out.tensor(1)); });
   auto [last, first] = split(torch::zeros({3}), 1, std::nullopt);
   EXPECT_EQ(first.numel(), 2);
   EXPECT_EQ(last.item<double>(), 1);
@@ -120,7 +120,7 @@ TEST(Hooks, SeeEveryArgumentAndEveryResult) {
 
 TEST(Hooks, WorkInSequentialAnyModuleAndOnLibTorchsModules) {
   int calls = 0;
-  auto count = [&](auto&, Values&) { ++calls; };
+  auto count = [&](auto&, HookArguments&) { ++calls; };
   auto linear = std::make_shared<Hooked<torch::nn::LinearImpl>>(1, 1);
   linear->register_forward_pre_hook(count);
   torch::nn::Sequential net(linear, torch::nn::ReLU(), linear);
@@ -133,7 +133,7 @@ TEST(Hooks, WorkInSequentialAnyModuleAndOnLibTorchsModules) {
 TEST(Hooks, ACloneHasItsOwnTensorsAndTheSameHooks) {
   Scale scale;
   int calls = 0;
-  auto handle = scale->register_forward_pre_hook([&](auto&, Values&) { ++calls; });
+  auto handle = scale->register_forward_pre_hook([&](auto&, HookArguments&) { ++calls; });
   auto copy = std::dynamic_pointer_cast<Hooked<ScaleImpl>>(scale->clone());
   ASSERT_TRUE(copy);
   EXPECT_FALSE(copy->factor.is_alias_of(scale->factor));
@@ -141,7 +141,7 @@ TEST(Hooks, ACloneHasItsOwnTensorsAndTheSameHooks) {
   copy->forward(torch::ones({1}));
   EXPECT_EQ(calls, 1);
   torch::nn::Sequential net(scale);
-  scale->register_forward_pre_hook([&](auto&, Values&) { calls += 10; });
+  scale->register_forward_pre_hook([&](auto&, HookArguments&) { calls += 10; });
   std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone())->forward(torch::ones({1}));
   EXPECT_EQ(calls, 11);
 }
@@ -156,7 +156,7 @@ INTARSIA_MODULE(Parent);
 
 TEST(Hooks, ACloneOfAParentKeepsTheHooksOfItsChildren) {
   Parent parent;
-  parent->scale->register_forward_pre_hook([](auto&, Values& in) { in.tensor(0) = in.tensor(0) + 1; });
+  parent->scale->register_forward_pre_hook([](auto&, HookArguments& in) { in.tensor(0) = in.tensor(0) + 1; });
   auto copy = std::dynamic_pointer_cast<Hooked<ParentImpl>>(parent->clone());
   EXPECT_EQ(copy->forward(torch::ones({1})).item<double>(), 6);
   EXPECT_NE(copy->scale.get(), parent->scale.get());
@@ -168,8 +168,8 @@ TEST(DistributeModule, InputAndOutputFunctionsAreHooks) {
   Scale scale;
   distribute_module(
       *scale, mesh, nullptr,
-      [](auto&, Values& in, auto& mesh) { in.tensor(0) = distribute_tensor(in.tensor(0), mesh, {Shard(0)}); },
-      [](auto&, Values& out, auto&) { out.tensor(0) = full_tensor(out.tensor(0)); });
+      [](auto&, HookArguments& in, auto& mesh) { in.tensor(0) = distribute_tensor(in.tensor(0), mesh, {Shard(0)}); },
+      [](auto&, HookArguments& out, auto&) { out.tensor(0) = full_tensor(out.tensor(0)); });
   EXPECT_EQ(scale(torch::ones({4})).sum().item<double>(), 12);
 }
 
@@ -178,7 +178,7 @@ TEST(DistributeModule, WithoutHooksTheErrorShowsTheLineToChange) {
   auto mesh = init_device_mesh(at::kCPU, {2});
   Plain plain;
   auto text = error_text<c10::TypeError>(
-      [&] { distribute_module(*plain, mesh, nullptr, [](auto&, Values&, auto&) {}, nullptr); });
+      [&] { distribute_module(*plain, mesh, nullptr, [](auto&, HookArguments&, auto&) {}, nullptr); });
   EXPECT_EQ(text,
             "[distribute_module] input_fn runs code around the forward of intarsia::nn_hooks_test::(anonymous namespace)::PlainImpl, which "
             "has no hooks. Declare it with  INTARSIA_MODULE(Plain);  in place of  TORCH_MODULE(Plain);  or use "

@@ -17,7 +17,7 @@ OPS = {
     Op.BOR: torch.bitwise_or,
     Op.BXOR: torch.bitwise_xor,
 }
-_gloo = []
+_gloo: list = []
 
 
 def gloo():

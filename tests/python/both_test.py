@@ -71,7 +71,7 @@ def ops_are_mapped_over_a_dim(mesh):
 
 
 class Watching(DTensor):
-    seen = []
+    seen: list = []
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -80,7 +80,7 @@ class Watching(DTensor):
 
 
 class Dispatching(DTensor):
-    seen = []
+    seen: list = []
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -226,7 +226,8 @@ def views_are_refused_where_they_would_move(mesh):
 
 def dims_that_several_axes_cut_are_merged_where_they_lie(grid):
     found, kinds = [], (Shard(0), Shard(1), Shard(2), Replicate())
-    for shape, to in (((4, 6, 2), (24, 2)), ((4, 6, 2), (4, 12)), ((4, 6, 4), (96,)), ((6, 2, 5), (12, 5)), ((4, 3, 4), (4, 12)), ((8, 2), (2, 4, 2))):
+    for shape, to in (((4, 6, 2), (24, 2)), ((4, 6, 2), (4, 12)), ((4, 6, 4), (96,)),
+                      ((6, 2, 5), (12, 5)), ((4, 3, 4), (4, 12)), ((8, 2), (2, 4, 2))):
         for before in itertools.permutations(kinds[: len(shape)] + kinds[3:], 2):
             x = distribute_tensor(torch.arange(float(torch.Size(shape).numel())).view(shape), grid, before).requires_grad_()
             try:
@@ -359,10 +360,10 @@ class Both(unittest.TestCase):
         for size in PROGRAMS:
             theirs, ours = reports_of(__file__, size), reports_of(__file__, size, "-m", "intarsia")
             for rank, (one, other) in enumerate(zip(theirs, ours)):
-                for name, report in one.items():
+                for name, text in one.items():
                     with self.subTest(name, rank=rank):
-                        self.assertNotIsInstance(report, str, report)
-                        self.assertEqual(other[name], report)
+                        self.assertNotIsInstance(text, str, text)
+                        self.assertEqual(other[name], text)
 
 
 if __name__ == "__main__":

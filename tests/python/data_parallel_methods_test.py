@@ -10,7 +10,6 @@ import torch.distributed as dist
 import torch.distributed.fsdp as theirs
 from support import run_ranks
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.utils.checkpoint import checkpoint
@@ -268,7 +267,7 @@ def averages_over_copies_wait() -> None:
 
 def parameters_choose_their_mesh() -> None:
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    model, expected = net(), net()
+    model = net()
     chosen = set(model[0].parameters())
     info = FSDPMeshInfo(grid, shard_mesh_dim=1), FSDPMeshInfo(line(), shard_mesh_dim=0)
     fully_shard(model, mesh=line(), shard_placement_fn=lambda p: ShardPlacementResult(None, info[p not in chosen]))

@@ -269,7 +269,7 @@ def a_late_parameter_is_named() -> None:
     replicate(model[0])
     replicate(model[1])
     model[1].register_parameter("late", nn.Parameter(torch.zeros(2, dtype=torch.float64)))
-    loss = lambda: (model(mine(x)) * model[1].late).sum()  # noqa: E731
+    loss = lambda: (model(mine(x)) * model[1].late).sum()
     raises(RuntimeError, "late of Linear got a gradient on rank", lambda: loss().backward())
 
 

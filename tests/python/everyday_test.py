@@ -159,7 +159,7 @@ class Reading(Everyday):
 class Modules(Everyday):
     def test_hooks_see_distributed_tensors_and_may_change_them(self):
         model, seen = self.tp_mlp(), []
-        note = lambda kind: lambda *args: seen.append((kind, isinstance(args[-1][0], torch.Tensor)))  # noqa: E731
+        note = lambda kind: lambda *args: seen.append((kind, isinstance(args[-1][0], torch.Tensor)))
         model[1].register_forward_pre_hook(note("before"))
         model[1].register_forward_hook(lambda module, args, out: seen.append(("after", True)) or out * 2)
         model[1].register_full_backward_hook(note("backward"))

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import intarsia
-from intarsia import Shard, _core, distribute_tensor, init_device_mesh, simulate
+from intarsia import Shard, _core, distribute_tensor, simulate
 from intarsia._mesh import core_mesh, current_world
 from odd_objects import OTHERS, TENSORS
 from odd_programs import PROGRAMS, mesh

@@ -197,7 +197,8 @@ class Ops(unittest.TestCase):
     def test_pending_reductions_stay_pending_where_they_can(self):
         x = self.cut(self.x, Shard(0))
         for result, placement in ((x.sum(), Partial()), (x.sum(0), Partial()), (x.sum(1), Shard(0)), (x.max(), Partial("max")),
-                                  (x.t(), Shard(1)), (x.sum(0) * 2, Partial()), (self.cut(self.x, Shard(1)) @ x[:, :8].new_ones(12, 2), Partial())):  # fmt: skip
+                                  (x.t(), Shard(1)), (x.sum(0) * 2, Partial()),
+                                   (self.cut(self.x, Shard(1)) @ x[:, :8].new_ones(12, 2), Partial())):  # fmt: skip
             self.assertEqual(result.placements, (placement,))
 
     def test_random_tensors_lie_as_their_model(self):

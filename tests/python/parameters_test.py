@@ -41,7 +41,7 @@ def public_parameters():
 
 
 WANTED = public_parameters() - {("DTensor.__init__", "args"), ("DTensor.__init__", "kwargs")}
-PROOFS = {}
+PROOFS: dict = {}
 
 intarsia.install()
 

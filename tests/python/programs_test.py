@@ -179,7 +179,7 @@ def styles_can_be_replaced_in_part():
 
     class Whole(ParallelStyle):
         def _apply(self, module, device_mesh):
-            enter = lambda m, inputs, mesh: DTensor.from_local(inputs[0], mesh, [Replicate()])  # noqa: E731
+            enter = lambda m, inputs, mesh: DTensor.from_local(inputs[0], mesh, [Replicate()])
             return distribute_module(module, device_mesh, None, enter, lambda m, out, mesh: out.to_local())
 
     torch.manual_seed(0)

@@ -54,7 +54,7 @@ def outcome(model, x):
     """What a step of training gives: the output, and the gradients of all parameters."""
     y = model(x)
     y.pow(2).sum().backward()
-    whole = lambda t: t.full_tensor() if isinstance(t, DTensor) else t  # noqa: E731
+    whole = lambda t: t.full_tensor() if isinstance(t, DTensor) else t
     return [whole(y), *(whole(parameter.grad) for parameter in model.parameters())]
 
 

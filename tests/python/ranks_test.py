@@ -86,7 +86,8 @@ class Numbers(Ranks):
 
     def test_numbers_that_are_equal_on_all_ranks_are_plain_numbers(self):
         x = torch.arange(3.0)
-        for f in (lambda r: x * (r * 0 + 3), lambda r: x + r // 4, lambda r: (r - r + 2) - x, lambda r: x * (r * 0 + 0.5), lambda r: torch.zeros(r // 4 + 2)):
+        for f in (lambda r: x * (r * 0 + 3), lambda r: x + r // 4, lambda r: (r - r + 2) - x,
+                  lambda r: x * (r * 0 + 0.5), lambda r: torch.zeros(r // 4 + 2)):
             self.check(f(self.rank), [f(r) for r in range(4)])
 
     def test_sizes_that_differ_enter_ops_and_factories(self):

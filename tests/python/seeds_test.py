@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from intarsia import Replicate, Shard, distribute_tensor
+from intarsia import Shard, distribute_tensor
 
 from four_ranks import Simulated
 

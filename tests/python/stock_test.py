@@ -16,8 +16,8 @@ if __name__ != "__main__" or sys.argv[1:] != ["stock"]:
 
     intarsia.install()
 
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
-from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
 
 RANKS = 4
 MATRICES = {  # of one [8, 8]

@@ -72,7 +72,7 @@ std::optional<int64_t> dim_to_shard(const std::string& name, const at::Tensor& t
   return resolved;
 }
 
-void cast_tensors(Values& values, at::ScalarType dtype) {
+void cast_tensors(HookArguments& values, at::ScalarType dtype) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!values.is_tensor(i)) continue;
     auto& tensor = values.tensor(i);
@@ -89,7 +89,7 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& g
   std::weak_ptr<ParamGroup> weak = group;
   bool is_bare = !group;
   auto* own = &module;  // a clone has copies of the hooks, but not of the group
-  hooks->register_forward_pre_hook([=](auto& self, Values& inputs) {
+  hooks->register_forward_pre_hook([=](auto& self, HookArguments& inputs) {
     auto alive = weak.lock();
     if ((!alive && !is_bare) || &self != own) return;
     if (policy.param_dtype && policy.cast_forward_inputs) cast_tensors(inputs, *policy.param_dtype);
@@ -97,7 +97,7 @@ void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& g
     FullyShardState::of(*alive).need_whole(alive);
     alive->set_pinned(true);
   });
-  hooks->register_forward_hook([=](auto& self, Values&, Values& outputs) {
+  hooks->register_forward_hook([=](auto& self, HookArguments&, HookArguments& outputs) {
     auto alive = weak.lock();
     if ((!alive && !is_bare) || &self != own) return;
     if (policy.output_dtype) cast_tensors(outputs, *policy.output_dtype);

@@ -310,7 +310,7 @@ bool computes(const OpTraits& op, const UsingCall& call, const std::vector<Owner
 // Brings the parameters of a call into the form that it needs. The scope, if one is opened, is for the call.
 void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call, Gathered& gathered,
              std::optional<PlainTensorScope>& plain) {
-  c10::impl::ExcludeDispatchKeyGuard ours(kFromNothingKeys);  // what is made here is plain
+  c10::impl::ExcludeDispatchKeyGuard ours(kFactoryKeys);  // what is made here is plain
   std::vector<Owner> whole;
   for (auto& owner : call.owners) {
     if (row_of(use_of(traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);

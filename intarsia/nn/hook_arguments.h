@@ -1,5 +1,5 @@
 #pragma once
-// The arguments or the results of a forward, whatever their types, for hooks to read and to replace.
+// HookArguments: references to the arguments or results of a forward, of any types, which hooks read and replace.
 
 #include <optional>
 #include <tuple>
@@ -14,7 +14,7 @@ namespace intarsia {
 
 // A list of references, in the order of the signature. A result that is a tuple, a pair or a vector of tensors shows
 // its elements; void shows none.
-class Values {
+class HookArguments {
  public:
   size_t size() const { return items_.size(); }
   bool is_tensor(size_t i) const { return is<at::Tensor>(i); }
@@ -27,7 +27,7 @@ class Values {
   template <class T>
   T& get(size_t i) const {
     auto& item = checked(i);
-    TORCH_CHECK_TYPE(*item.type == typeid(T), "[Values] value ", i, " is a ", c10::demangle(item.type->name()), ", not a ",
+    TORCH_CHECK_TYPE(*item.type == typeid(T), "[HookArguments] value ", i, " is a ", c10::demangle(item.type->name()), ", not a ",
                      c10::demangle_type<T>(), ". Ask for the type that forward has there.");
     return *static_cast<T*>(item.address);
   }
@@ -53,7 +53,7 @@ class Values {
     for (auto& value : values) add(value);
   }
 
-  // How many values a result of type R is; none if only the result can tell.
+  // How many values a result of type R is; none if it depends on the result.
   template <class R>
   static std::optional<size_t> count_of() {
     if constexpr (std::is_void_v<R>) {
@@ -83,7 +83,7 @@ class Values {
     const std::type_info* type;
   };
   const Item& checked(size_t i) const {
-    TORCH_CHECK_INDEX(i < items_.size(), "[Values] there is no value ", i, ": there are ", items_.size(), ".");
+    TORCH_CHECK_INDEX(i < items_.size(), "[HookArguments] there is no value ", i, ": there are ", items_.size(), ".");
     return items_[i];
   }
   std::vector<Item> items_;

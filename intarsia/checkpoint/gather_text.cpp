@@ -1,4 +1,4 @@
-#include "intarsia/checkpoint/tell.h"
+#include "intarsia/checkpoint/gather_text.h"
 
 #include <algorithm>
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace intarsia::checkpoint {
 
-std::vector<std::string> told_by_all(const World& world, const std::vector<std::string>& mine) {
+std::vector<std::string> gather_texts(const World& world, const std::vector<std::string>& mine) {
   if (static_cast<int64_t>(mine.size()) == world.size()) return mine;
   TORCH_INTERNAL_ASSERT(mine.size() == 1, "a real process hosts one rank");
   CauseScope cause("checkpoint", false);
@@ -19,7 +19,7 @@ std::vector<std::string> told_by_all(const World& world, const std::vector<std::
 
 void raise_together(const World& world, const std::string& where, const std::vector<std::string>& mine) {
   std::string text;
-  auto all = told_by_all(world, mine);
+  auto all = gather_texts(world, mine);
   bool same = std::all_of(all.begin(), all.end(), [&](auto& other) { return other == all[0]; });
   if (same) text = all[0];
   for (size_t rank = 0; rank < all.size() && !same; ++rank) {
@@ -34,7 +34,7 @@ void do_together(const World& world, const std::string& where, const std::functi
   try {
     step();
   } catch (const std::exception& error) {
-    words = words_of(error);
+    words = text_of_error(error);
     auto begin = "[" + where + "] ";
     if (words.compare(0, begin.size(), begin) == 0) named = std::current_exception(), words = words.substr(begin.size());
   }
@@ -46,7 +46,7 @@ void do_together(const World& world, const std::string& where, const std::functi
   }
 }
 
-std::string words_of(const std::exception& error) {
+std::string text_of_error(const std::exception& error) {
   return message_of(error);
 }
 

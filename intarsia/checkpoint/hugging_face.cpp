@@ -1,4 +1,4 @@
-#include "intarsia/checkpoint/foreign.h"
+#include "intarsia/checkpoint/hugging_face.h"
 
 #include <set>
 
@@ -36,27 +36,27 @@ bool is_in_file(const CheckpointIndex& index, const std::string& tensor, const s
 }
 
 std::string not_in_file(const std::string& folder, const std::string& tensor, const std::string& file) {
-  return folder + "/" + kForeignIndex + " says that " + file + " has the tensor \"" + tensor + "\", which it has not";
+  return folder + "/" + kHuggingFaceIndex + " says that " + file + " has the tensor \"" + tensor + "\", which it has not";
 }
 
 }  // namespace
 
-bool is_foreign(const std::string& path) {
-  return ends_with(path, ".safetensors") || path_exists(path + "/" + kForeignIndex) ||
-         path_exists(path + "/" + kForeignFile);
+bool is_hugging_face(const std::string& path) {
+  return ends_with(path, ".safetensors") || path_exists(path + "/" + kHuggingFaceIndex) ||
+         path_exists(path + "/" + kHuggingFaceFile);
 }
 
-ForeignFiles foreign_files(const std::string& path) {
+HuggingFaceFiles hugging_face_files(const std::string& path) {
   if (ends_with(path, ".safetensors")) return {folder_of(path), {name_of(path)}, {}};
-  if (!path_exists(path + "/" + kForeignIndex)) return {path, {kForeignFile}, {}};
-  ForeignFiles files{path, {}, weight_map(path + "/" + kForeignIndex)};
+  if (!path_exists(path + "/" + kHuggingFaceIndex)) return {path, {kHuggingFaceFile}, {}};
+  HuggingFaceFiles files{path, {}, weight_map(path + "/" + kHuggingFaceIndex)};
   std::set<std::string> names;
   for (auto& [tensor, file] : *files.map) names.insert(file);
   files.names.assign(names.begin(), names.end());
   return files;
 }
 
-void add_foreign_file(CheckpointIndex& index, const std::string& folder, const std::string& name) {
+void add_hugging_face_file(CheckpointIndex& index, const std::string& folder, const std::string& name) {
   auto file = OpenFile::reading(folder + "/" + name);
   auto header = read_header(file);
   auto number = static_cast<int64_t>(index.files.size());
@@ -71,7 +71,7 @@ void add_foreign_file(CheckpointIndex& index, const std::string& folder, const s
   }
 }
 
-std::vector<std::string> problems_of_map(const ForeignFiles& files, const CheckpointIndex& index) {
+std::vector<std::string> problems_of_map(const HuggingFaceFiles& files, const CheckpointIndex& index) {
   std::vector<std::string> problems;
   if (!files.map) return problems;
   std::set<std::string> read;
@@ -82,17 +82,17 @@ std::vector<std::string> problems_of_map(const ForeignFiles& files, const Checkp
   }
   for (auto& [name, tensor] : index.tensors) {
     if (files.map->contains(name)) continue;
-    problems.push_back(c10::str(files.folder, "/", kForeignIndex, " does not name the tensor \"", name, "\", which ",
+    problems.push_back(c10::str(files.folder, "/", kHuggingFaceIndex, " does not name the tensor \"", name, "\", which ",
                                 index.files[tensor.pieces[0].file].name, " has"));
   }
   return problems;
 }
 
-CheckpointIndex read_foreign(const std::string& path, std::string* folder) {
+CheckpointIndex read_hugging_face(const std::string& path, std::string* folder) {
   CheckpointIndex index;
-  auto files = foreign_files(path);
+  auto files = hugging_face_files(path);
   *folder = files.folder;
-  for (auto& name : files.names) add_foreign_file(index, files.folder, name);
+  for (auto& name : files.names) add_hugging_face_file(index, files.folder, name);
   if (!files.map) return index;
   for (auto& [name, file] : *files.map) TORCH_CHECK(is_in_file(index, name, file), not_in_file(path, name, file));
   return index;

@@ -1,4 +1,4 @@
-#include "intarsia/nn/forwards.h"
+#include "intarsia/nn/interposed_modules.h"
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/linear.h>

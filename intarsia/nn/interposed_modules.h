@@ -1,5 +1,5 @@
 #pragma once
-// Functions of torch::nn that are no ops and whose own code does not suit distributed tensors: ours take their place.
+// Functions of torch::nn that this library interposes, because their code does not work on distributed tensors.
 
 namespace intarsia {
 
@@ -9,8 +9,9 @@ namespace intarsia {
 // flattened. So our forward takes the place of LibTorch's, as printing does (see Note [Interposed functions]): it calls
 // aten::linear where the weight is distributed, and does what LibTorch does everywhere else.
 
-// CrossMapLRN2dImpl::forward writes into plain tensors that it makes, and so does its backward, where nobody can step in (and it
-// counts the first channel too often); ours says so for a distributed input and calls LibTorch's for others.
+// CrossMapLRN2dImpl::forward writes into plain tensors that it makes, and so does its backward, which cannot be
+// intercepted (and it counts the first channel too often); ours raises an error for a distributed input and calls
+// LibTorch's for others.
 
 // MultiheadAttention, orthogonal_ and sparse_ make tensors from nothing: ours open the scope for that, see
 // Note [Factories], and call LibTorch's.
