@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of any form as the flat memory that engines carry, and back.
+// Packs tensors of any form into the flat memory that engines carry, and back.
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What our c10d backend gives to its callers for a collective or a message that is under way.
+// The c10d::Work of our backend: a collective or a message that is under way.
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 #pragma once
-// Collectives of our c10d backend that are under way, and who ends them.
+// Collectives of our c10d backend that are under way, and the threads that complete them.
 
 #include <chrono>
 #include <condition_variable>

@@ -1,5 +1,5 @@
 #pragma once
-// Words among ranks, which move nothing of a tensor.
+// Marks collectives that only let ranks agree, and move nothing of a tensor.
 
 namespace intarsia {
 

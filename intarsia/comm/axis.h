@@ -1,6 +1,6 @@
 #pragma once
 // An Axis is one dimension of a mesh (or several read as one): all lines of ranks along it at once.
-// It is the one door for bytes: everything that moves passes here and is traced here.
+// All bytes between ranks pass here and are traced here.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// Collectives that are one for the program, and are traced as one.
+// Several collectives that the trace shows as one event.
 
 #include <optional>
 

@@ -20,7 +20,7 @@ namespace intarsia {
 // Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape,
 // the layouts and the origin of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
 // the message that it expects. So ranks that run different collectives never compute with each other's bytes: they wait. Ranks
-// that wait compare notes.
+// that wait compare what they wait in (see CollectiveBoard).
 struct Collective {
   enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
   Kind kind = all_reduce;
@@ -86,7 +86,7 @@ Collective collective_of(Collective::Kind kind, const Line& line, const at::Tens
 // A part of a fingerprint.
 uint64_t hash_of(const std::vector<int64_t>& counts);
 
-// The last collectives of a line, as this rank ran them: enough for the notes. (The flight recorder keeps more.)
+// The last collectives of a line, as this rank ran them: enough to compare them. (The flight recorder keeps more.)
 class History {
  public:
   static constexpr size_t kLength = 64;

@@ -1,5 +1,5 @@
 #pragma once
-// A group is one line of ranks of a real job, and how bytes travel along it.
+// A group is a connected line of ranks of a real job. Transports implement it: see docs/adding_a_transport.md.
 
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// What stands before the bytes of a collective.
+// The header of a message, which says to which collective its bytes belong.
 
 #include <cstdint>
 #include <string>

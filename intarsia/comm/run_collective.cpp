@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// An error in a collective, told with everything that helps to find the other side of it.
+// The error of a collective, with everything that helps to find its other side.
 [[noreturn]] void fail(const Engine& engine, const Line& line, const std::string& kind, const char* cause,
                        const std::exception& error) {
   auto& ranks = line.ranks[0];

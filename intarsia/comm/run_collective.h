@@ -1,5 +1,5 @@
 #pragma once
-// One collective on its way: begun, waited for, timed and recorded, and its errors told with what helps to find their cause.
+// Runs one collective: begins it, waits for it, records it in the trace, and gives its errors what helps to find their cause.
 
 #include <cstdint>
 #include <string>

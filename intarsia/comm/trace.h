@@ -29,7 +29,7 @@ struct FallbackEvent {
   std::string layouts;
 };
 
-// The ranks of an axis told each other whether an op went well: one number, no tensor.
+// The ranks of an axis exchanged numbers or a text, no part of a tensor: whether an op went well on all of them.
 struct AgreementEvent {
   std::string op;
   std::string axis;

@@ -1,5 +1,5 @@
 #pragma once
-// A thread that runs one thing behind the other, for collectives that go on while nobody waits for them.
+// A thread that runs functions one after the other, for collectives that go on while nobody waits for them.
 
 #include <condition_variable>
 #include <deque>

@@ -1,5 +1,5 @@
 #pragma once
-// What a program asks about itself to do things once: print, write a file, begin anew or go on.
+// For what a program does once: print on one rank, write a file, begin anew or go on.
 
 #include <cstdint>
 #include <string>

@@ -31,7 +31,7 @@ constexpr milliseconds kPortInUsePatience{3000};  // a job that just ended may s
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 constexpr milliseconds kKnock{10000};   // for one attempt to connect
-constexpr milliseconds kQuestion{500};  // for a front to ask for the secret
+constexpr milliseconds kQuestion{500};  // for a gateway to ask for the secret
 
 // TCPStore would report every attempt on stderr, so we knock first; and where a secret is asked for, show it once.
 void wait_for_server(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
@@ -80,7 +80,7 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStor
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// As one who knows no secret. A front speaks first, a store does not; TCPStore would take the question for an answer, and try again.
+// As one who knows no secret. A gateway speaks first, a store does not; TCPStore would take the question for an answer, and try again.
 c10::intrusive_ptr<c10d::Store> plain_store(const Meeting& meeting, c10d::TCPStoreOptions options, milliseconds timeout) {
   bool asks = !is_loopback(meeting.host) && is_gateway(meeting.host, meeting.port, kQuestion);
   TORCH_CHECK_WITH(DistNetworkError, !asks, "[init] the store at ", meeting.text(),

@@ -38,7 +38,7 @@ struct ServedStore {
 };
 ServedStore serve_store(const std::string& address, uint16_t port, std::chrono::milliseconds timeout);
 
-// Waits for the store that another process serves. With a secret one enters by a door on loopback, whose port is returned.
+// Waits for the store that another process serves. With a secret one enters by a tunnel on loopback, whose port is returned.
 ServedStore enter_store(const Meeting& meeting, const std::string& who, const std::string& secret, std::chrono::milliseconds timeout);
 
 // Serves a store on loopback, whose port it returns; from the network one comes in by address:port, with the secret. An empty address
@@ -48,7 +48,7 @@ ServedStore serve_guarded_store(const std::string& address, uint16_t port, const
 // Returns when all `ranks` have called it with this store. On time-out the error names those who did not arrive.
 void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
             std::chrono::milliseconds timeout);
-// The same, and each tells the others something: returns the words of `ranks`, in their order.
+// The same, and each gives the others a text: returns those of `ranks`, in their order.
 std::vector<std::string> exchange_texts(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
                                   const std::string& word, std::chrono::milliseconds timeout);
 

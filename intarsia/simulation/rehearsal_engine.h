@@ -1,5 +1,5 @@
 #pragma once
-// A world that is seen from its first rank alone, for rehearsals: all others are taken to do as it does.
+// An engine for rehearsals of a job on one process: it hosts the first rank, and all others are taken to do the same.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks that wait for each other find out that they run different collectives.
+// Where ranks that wait post what they wait in, so that those in different collectives find out.
 
 #include <atomic>
 #include <chrono>
@@ -21,38 +21,38 @@ namespace intarsia {
 class LargerLine {
  public:
   virtual ~LargerLine() = default;
-  // As Notes, for the collective of which `step` is a part.
+  // As CollectiveBoard, for the collective of which `step` is a part.
   virtual std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const = 0;
   virtual void settle() const = 0;
   virtual std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const = 0;
   virtual std::string last_seen(const std::vector<int64_t>& ranks) const = 0;
 };
 
-// Notes of the ranks of one line in the store of the job. See Note [A message knows what it is].
+// Entries of the ranks of one line in the store of the job. See Note [A message knows what it is].
 class CollectiveBoard {
  public:
   // Without a store nothing is ever found.
   CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks, int64_t position);
   ~CollectiveBoard();
 
-  // Tells the others that we wait in `call`, and reads what they wait in. Two that differ at the same number are a mistake of the
-  // program, told with both sides; else the text is empty. `awaited`: the ranks for whom we wait, where others may wait for us because
+  // Posts that we wait in `call`, and reads what the others wait in. Two that differ at the same number are a mistake of the
+  // program: the text shows both sides, and is empty otherwise. `awaited`: the ranks for whom we wait, where others may wait for us because
   // of them.
   std::string compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited = {}) const;
 
-  // We wait no longer: takes back what was told of those for whom we waited.
+  // We wait no longer: takes back for whom we waited.
   void settle() const;
 
-  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have told.
+  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have posted it.
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, uint64_t number) const;
 
-  // Where those members wait, as far as they have told, on whatever line: "; rank 1 was last seen waiting in ...".
+  // Where those members wait, as far as they have posted it, on whatever line: "; rank 1 was last seen waiting in ...".
   std::string last_seen(const std::vector<int64_t>& ranks) const;
 
-  // The same as compare with the note of one member, who may have left because of us; tells the others nothing.
+  // The same as compare with the entry of one member, who may have left because of us; posts nothing.
   std::string compare_with(int64_t member, const History& history, const Collective& call) const;
 
-  // Tells the others that we take no part any more, where nothing else does.
+  // Posts that we take no part any more, where nothing else says so.
   void leave() const;
   bool has_left(int64_t member) const;
 
@@ -65,10 +65,10 @@ class CollectiveBoard {
   std::string line_;
   std::vector<int64_t> ranks_;
   int64_t position_;
-  mutable std::atomic<bool> awaits_{false};  // whether others are told so
+  mutable std::atomic<bool> awaits_{false};  // whether we have posted so
 };
 
-// When a wait looks at the notes: after a second, then ever more rarely.
+// When a wait looks at the board: after a second, then ever more rarely.
 class BoardTimes {
  public:
   bool due();

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks hear that one of them was interrupted or is gone, also those who do not wait for that one.
+// Where ranks post that one of them was interrupted or is gone, so that all hear of it, also those who do not wait for that one.
 
 #include <cstdint>
 #include <mutex>
@@ -14,7 +14,7 @@ class Store;
 
 namespace intarsia {
 
-// Notes in the store of the job. A store that does not answer is no news: its server may have ended well before us.
+// Entries in the store of the job. A store that does not answer is no news: its server may have ended well before us.
 class FailureBoard {
  public:
   // Nobody waits in `store`.

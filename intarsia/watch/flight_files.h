@@ -1,5 +1,5 @@
 #pragma once
-// Flights in the formats of other programs.
+// The entries of the flight recorder in the formats of other programs.
 
 #include <string>
 #include <vector>

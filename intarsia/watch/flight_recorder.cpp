@@ -60,7 +60,7 @@ std::optional<FlightEntry> read(Seat& seat, uint64_t id) {
   return flight;
 }
 
-// The seat of a flight that was not overwritten; else null.
+// The place of an entry that was not overwritten; else null.
 Seat* seat_of(const Collective& call) {
   auto& seat = ring_.seat_of(call.entry);
   return call.entry && seat.id.load(std::memory_order_relaxed) == call.entry ? &seat : nullptr;

@@ -13,11 +13,11 @@
 namespace intarsia {
 
 // Note [Flight recorder]
-// A collective is a flight: it takes off when its group numbers it, someone may wait for it, and it lands or fails. Flights of
+// Every collective has an entry: it begins when its group numbers it, someone may wait for it, and it completes or fails. Entries of
 // all lines share one ring of fixed size, written without locks and without allocating, so that it can always be on; whoever reads it
 // (an error, a signal, a test) skips what is being overwritten.
 
-// A line of ranks as flights name it. Never freed: flights may outlive their group.
+// A line of ranks as entries name it. Never freed: entries may outlive their group.
 struct RecordedLine {
   int64_t rank;                // our own
   std::vector<int64_t> ranks;  // in the order of the line
@@ -53,15 +53,15 @@ struct FlightEntry {
   std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
 };
 
-constexpr size_t kEntriesKept = 1000;  // that are kept
+constexpr size_t kEntriesKept = 1000;
 
-// The group has numbered the call, which keeps the flight's id. `waits`: the caller does nothing else until it has ended.
+// The group has numbered the call, which keeps the entry's id. `waits`: the caller does nothing else until it has ended.
 void begin_entry(const RecordedLine* line, Collective& call, bool waits = false);
 void wait_for_entry(const Collective& call);  // someone begins to wait
 void end_entry(const Collective& call, bool well = true);
 
 std::vector<FlightEntry> last_entries(size_t most = kEntriesKept);  // the newest last
-uint64_t entries_begun();                                  // ever, in this process
+uint64_t entries_begun();                                           // ever, in this process
 
 // The process leaves its world: lines that are made from now on belong to the next.
 void next_flight_world();

@@ -23,7 +23,7 @@
 namespace intarsia {
 namespace {
 
-constexpr size_t kOnFailure = 8, kOnSignal = 40;  // flights that are told, unless INTARSIA_FLIGHT_LINES says otherwise
+constexpr size_t kOnFailure = 8, kOnSignal = 40;  // entries that are shown, unless INTARSIA_FLIGHT_LINES says otherwise
 
 size_t lines_told(size_t usual) {
   auto* text = getenv("INTARSIA_FLIGHT_LINES");
@@ -93,7 +93,7 @@ void serve_signals() {
   }
 }
 
-std::atomic<int64_t> reported_{0};  // worlds whose failure was told
+std::atomic<int64_t> reported_{0};  // worlds whose failure was reported
 
 }  // namespace
 
@@ -130,7 +130,7 @@ void report_failure() noexcept {
   try {
     report_all(lines_told(kOnFailure));
   } catch (const std::exception&) {
-    // What failed is told anyway.
+    // The failure itself is reported anyway.
   }
 }
 

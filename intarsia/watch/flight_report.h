@@ -1,11 +1,11 @@
 #pragma once
-// What the flight recorder tells: on stderr when a collective fails or a signal asks, in files, on request.
+// The reports of the flight recorder: on stderr when a collective fails or a signal asks, and in files.
 
 #include <string>
 
 namespace intarsia {
 
-// The last `most` flights of this process, a line each.
+// The last `most` entries of this process, a line each.
 std::string flight_report(size_t most);
 
 // Writes, for rank R, `folder`/flight_R, which `python -m torch.distributed.flight_recorder.fr_trace folder` reads, and

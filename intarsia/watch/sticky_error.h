@@ -1,5 +1,5 @@
 #pragma once
-// Why a group no longer works. A group that has failed once fails at once from then on.
+// The error of a group that has failed: it fails at once from then on.
 
 #include <mutex>
 #include <string>

@@ -34,11 +34,11 @@ class Unlocked {
   std::unique_lock<std::mutex>& lock_;
 };
 
-// A thread that moves bytes itself. When the last one goes, a thread of the traffic goes on if it must.
-template <class ShmProgressEngine>
+// A thread that moves bytes itself. When the last one goes, a thread of the progress engine goes on if it must.
+template <class Progress>
 class Mover {
  public:
-  explicit Mover(ShmProgressEngine& progress) : progress_(progress) { ++progress_.waiting_; }
+  explicit Mover(Progress& progress) : progress_(progress) { ++progress_.waiting_; }
   ~Mover() {
     if (--progress_.waiting_ == 0 && progress_.needs_server()) progress_.wake_server();
   }
@@ -46,7 +46,7 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
 
  private:
-  ShmProgressEngine& progress_;
+  Progress& progress_;
 };
 
 // Calls `done` ever more slowly until it is true or the deadline has passed. `between` is called before each pause.

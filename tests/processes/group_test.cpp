@@ -124,7 +124,7 @@ TEST(World, AnEngineThatDoesNotExistIsAnErrorOnEveryRank) {
   auto text = error_text<c10::ValueError>([&] { init(options); });
   auto over_store = error_text<c10::ValueError>([&] { init_from(store_for("shmm"), world->hosted()[0], world->size(), options); });
   set_process_world(world);
-  EXPECT_EQ(text, "[init] there is no engine \"shmm\". Known: auto, gloo, mpi, shm.");
+  EXPECT_EQ(text, "[init] there is no engine \"shmm\". Known: auto, gloo, mpi, shm, sockets.");
   EXPECT_EQ(over_store, text);
   barrier();
 }

@@ -33,7 +33,7 @@ class CollectiveGroup final : public Group {
     auto op = *call.op;
     result.copy_(mine);
     begin(call);
-    if (auto wait = backend_all_reduce(members_, result, op)) return flown(std::move(call), std::move(*wait));
+    if (auto wait = backend_all_reduce(members_, result, op)) return recorded(std::move(call), std::move(*wait));
     auto n = members_.size();
     auto values = at::empty({n, mine.numel()}, mine.options());
     all_gather(std::move(call), mine, values, MemberCounts(n, mine.numel()))();
@@ -48,7 +48,7 @@ class CollectiveGroup final : public Group {
       c10d::AllgatherOptions options;
       options.timeout = members_.timeout;
       auto work = members_.backend->_allgather_base(into, from, options);
-      return flown(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
+      return recorded(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
     }
     // An all_to_all sends a part to each member, so our one part is laid out once per member.
     return all_to_all(std::move(call), from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
@@ -63,14 +63,14 @@ class CollectiveGroup final : public Group {
     options.timeout = members_.timeout;
     begin(call);
     auto work = members_.backend->alltoall_base(into, from, into_counts, from_counts, options);
-    return flown(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
+    return recorded(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
   }
 
   const char* carrier() const override { return carrier_.c_str(); }
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     begin(call);
-    return flown(std::move(call), backend_broadcast(members_, buffer, source));
+    return recorded(std::move(call), backend_broadcast(members_, buffer, source));
   }
 
  private:
@@ -81,7 +81,7 @@ class CollectiveGroup final : public Group {
     begin_entry(flights_, call);
   }
 
-  static Wait flown(Collective call, Wait wait) {
+  static Wait recorded(Collective call, Wait wait) {
     return [call = std::move(call), wait = std::move(wait)] {
       wait_for_entry(call);
       try {

@@ -157,8 +157,8 @@ void Messages::look_for_mismatch() {
 
 // A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
 void Messages::check_failures() {
-  auto sticky_error = members().interrupted();
-  if (!sticky_error.empty()) line_->fail(call_, sticky_error);
+  auto interrupted = members().interrupted();
+  if (!interrupted.empty()) line_->fail(call_, interrupted);
 }
 
 void Messages::compare_boards() {

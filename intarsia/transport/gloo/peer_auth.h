@@ -1,5 +1,5 @@
 #pragma once
-// Members of a group show each other that they know the secret of the job.
+// Authenticates the members of a group to each other by the secret of the job.
 
 #include <chrono>
 #include <cstdint>

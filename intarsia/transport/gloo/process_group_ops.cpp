@@ -34,8 +34,8 @@ void wait_for_end(c10d::Work& work, const Members& members) {
   std::unique_lock lock(event->mutex);
   while (!event->rings.wait_for(lock, kPause, [&] { return event->ended; })) {
     check_interrupts();
-    auto sticky_error = members.interrupted();
-    TORCH_CHECK_WITH(DistBackendError, sticky_error.empty(), sticky_error);
+    auto interrupted = members.interrupted();
+    TORCH_CHECK_WITH(DistBackendError, interrupted.empty(), interrupted);
   }
 }
 
@@ -123,9 +123,9 @@ Wait wait_for_work(const Members& members, c10::intrusive_ptr<c10d::Work> work, 
       members.give_up();
       throw;
     } catch (const std::exception& error) {
-      auto sticky_error = members.interrupted();
-      if (sticky_error.empty()) sticky_error = plain_text(error) + ". See which rank has ended or is stuck, and why.";
-      C10_THROW_ERROR(DistBackendError, sticky_error);
+      auto text = members.interrupted();
+      if (text.empty()) text = plain_text(error) + ". See which rank has ended or is stuck, and why.";
+      C10_THROW_ERROR(DistBackendError, text);
     }
   };
 }

@@ -15,10 +15,10 @@
 
 namespace intarsia {
 
-// Why a member takes no part any more, as it tells the others.
+// Why a member takes no part any more, for the others.
 enum class MpiFarewell : uint64_t { none, failed, interrupted };
 
-// Used under the lock of the traffic.
+// Used under the lock of the progress engine.
 struct MpiEndpoint {
   MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout, std::shared_ptr<FailureBoard> failures,
           std::shared_ptr<CollectiveBoard> board);

@@ -151,7 +151,7 @@ void MpiProgressEngine::start(const std::shared_ptr<MpiTask>& task) {
   side.check();
   check_thread();
   under_way_.push_back(task);
-  if (side.unexpected) return;  // it is told by the wait
+  if (side.unexpected) return;  // the wait reports it
   try {
     side.start(*port_, *task);
   } catch (const MpiError& error) {
@@ -177,7 +177,7 @@ bool MpiProgressEngine::move_all() {
   return moved;
 }
 
-// Trouble of a line is told to those who wait on it, who may be others.
+// A failure of a line is for those who wait on it, who may be others.
 bool MpiProgressEngine::move(MpiTask& task) {
   auto& side = *task.side;
   try {

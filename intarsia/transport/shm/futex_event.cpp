@@ -25,7 +25,7 @@ void wake_sleepers(FutexEvent& event) {
 
 void sleep_at(FutexEvent& event, uint32_t wakes, std::chrono::milliseconds time) {
   timespec most{time.count() / 1000, time.count() % 1000 * 1000000};
-  futex(event.wakes, FUTEX_WAIT, wakes, &most);  // returns at once if it has rung meanwhile
+  futex(event.wakes, FUTEX_WAIT, wakes, &most);  // returns at once if it was notified meanwhile
 }
 
 }  // namespace intarsia

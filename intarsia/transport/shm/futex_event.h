@@ -1,5 +1,5 @@
 #pragma once
-// How a member of a line that shares memory sleeps until another has done something for it.
+// An event in shared memory, on which a member sleeps until another one has done something for it.
 
 #include <atomic>
 #include <chrono>

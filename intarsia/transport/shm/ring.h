@@ -1,5 +1,5 @@
 #pragma once
-// The two ends of a ring. See Note [Rings].
+// The two ends of a ring of bytes: its writer and a reader. See Note [Rings].
 
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// How bytes get into a ring.
+// Copies bytes into a ring, past the caches where that is faster.
 
 #include <cstdint>
 

@@ -172,7 +172,7 @@ class ShmGroup final : public HostGroup {
 
   int64_t size_, me_;
   std::shared_ptr<Segment> segment_;
-  // Used under the lock of the traffic.
+  // Used under the lock of the progress engine.
   std::shared_ptr<RingCopy> copy_;  // of all our rings
   mutable RingWriter to_all_;
   mutable std::vector<RingWriter> to_;                  // per member

@@ -10,7 +10,7 @@ namespace intarsia {
 
 class HostGroup : public Group {
  public:
-  // As Traffic, for a group that is a part of a larger one.
+  // As ShmProgressEngine, for a group that is a part of a larger one.
   virtual void give_up_because(const std::string& why, MemberRecord::State state) const = 0;
   virtual void tell_awaited(int64_t rank) const = 0;
 };

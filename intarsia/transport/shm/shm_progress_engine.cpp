@@ -100,7 +100,7 @@ Wait ShmProgressEngine::begin(const std::shared_ptr<ShmProgressEngine>& progress
   try {
     progress->move_all();
   } catch (const WrongMessage&) {
-    // It is told by the wait.
+    // The wait reports it.
   }
   auto over = std::exchange(progress->over_, {});  // goes behind the lock
   if (task->finished()) return lock.unlock(), Wait();
@@ -234,7 +234,7 @@ void ShmProgressEngine::compare_boards(Lock& lock, std::chrono::milliseconds pat
   if (!text.empty()) fail(text);
 }
 
-// The header says what the other did, its note also why.
+// The header says what the other did, its entry on the board also why.
 void ShmProgressEngine::explain(Lock& lock, const WrongMessage& wrong) {
   compare_boards(lock, kExplanation);
   auto call = under_way_.front()->call;
@@ -327,7 +327,7 @@ void ShmProgressEngine::serve() {
     try {
       sleep(lock);
     } catch (const WrongMessage&) {
-      for_server_.wait(lock);  // who waits for it tells
+      for_server_.wait(lock);  // who waits for it reports it
     } catch (const std::exception& error) {
       give_up_after(error);
     }

@@ -32,7 +32,7 @@ struct ShmLine {
   std::chrono::milliseconds timeout;
   std::shared_ptr<FailureBoard> failures;  // null where there is no store
   std::shared_ptr<CollectiveBoard> board;  // the same
-  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with notes for both; null: none
+  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with a board for both; null: none
 };
 
 // Note [Who moves bytes]
@@ -47,7 +47,7 @@ class ShmProgressEngine {
   ShmProgressEngine(const ShmProgressEngine&) = delete;
   ShmProgressEngine& operator=(const ShmProgressEngine&) = delete;
 
-  // For a line that is a part of a larger one. What happened there, to be told by all members here.
+  // For a line that is a part of a larger one. What happened there is the error of all members here.
   void give_up_because(const std::string& why, MemberRecord::State state);
   // The rank of another host for which we wait before we go on here; -1: none.
   void tell_awaited(int64_t rank) { me().awaits = rank; }

@@ -1,5 +1,5 @@
 #pragma once
-// What one member does in a collective, as flows that each move on when they can.
+// What one member does in a collective: steps (send, receive, reduce) that each go on when they can.
 
 #include <cstdint>
 #include <memory>
@@ -62,7 +62,7 @@ struct ReduceStep {
   uint64_t next_piece();
 };
 
-// Flows of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB): one is made for
+// The steps of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB): one is made for
 // each collective that is waited for later.
 struct Task {
   Collective call;

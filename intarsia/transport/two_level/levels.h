@@ -15,8 +15,8 @@ namespace intarsia {
 // Note [Two levels]
 // Inside a host bytes go through memory, between hosts over gloo, and there only the first rank of each host (its leader) takes part:
 // what the members of a host need from another crosses the cable once. Every collective has one number on the whole line; its steps inside
-// a host have numbers there, and a fingerprint with the number of the whole in it. Who waits inside a host compares notes of the whole
-// line, so a mismatch between hosts is told there, too; a leader that waits for another host says so in the memory of its own, so that
+// a host have numbers there, and a fingerprint with the number of the whole in it. Who waits inside a host compares what the whole
+// line waits in, so a mismatch between hosts is found there as well; a leader that waits for another host says so in the memory of its own, so that
 // its members blame the right rank.
 //
 // Reductions keep the order of the line: small ones are added up by each leader from the values of all ranks, large ones travel along the
@@ -45,7 +45,7 @@ class Levels {
   void reduce(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
   // Every member's `all` becomes the `mine` of the members.
   void gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const;
-  // Everyone's `buffer` becomes that of a member of our host: of the leader unless told otherwise.
+  // Everyone's `buffer` becomes that of a member of our host: by default of the leader.
   void spread(const Collective& call, uint64_t step, const at::Tensor& buffer, int64_t source = 0) const;
   // Each member gets its part of the leader's `parts`.
   void deal(const Collective& call, uint64_t step, const at::Tensor& parts, const MemberCounts& counts, const at::Tensor& result) const;
