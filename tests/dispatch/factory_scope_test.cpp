@@ -15,7 +15,7 @@ namespace rnn = torch::nn::utils::rnn;
 // Of three steps, four samples and two features.
 const std::vector<const char*> kCuts = {"[R]", "[S(0)]", "[S(1)]", "[S(2)]", "[P(sum)]"};
 
-TEST(FromNothing, SequencesArePackedAndPaddedAgain) {
+TEST(FactoryScope, SequencesArePackedAndPaddedAgain) {
   for_each_world({2, 3, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     auto lengths = at::tensor({2, 3, 1, 2}, at::kLong);
@@ -35,7 +35,7 @@ TEST(FromNothing, SequencesArePackedAndPaddedAgain) {
   });
 }
 
-TEST(FromNothing, RecurrentLayersTakePackedSequences) {
+TEST(FactoryScope, RecurrentLayersTakePackedSequences) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     torch::manual_seed(2);
@@ -55,7 +55,7 @@ TEST(FromNothing, RecurrentLayersTakePackedSequences) {
   });
 }
 
-TEST(FromNothing, AnIndexOfNothingPicksNothing) {
+TEST(FactoryScope, AnIndexOfNothingPicksNothing) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     for (bool answer : {false, true}) {
@@ -67,7 +67,7 @@ TEST(FromNothing, AnIndexOfNothingPicksNothing) {
   });
 }
 
-TEST(FromNothing, APlainNumberAddsUpDistributedLosses) {
+TEST(FactoryScope, APlainNumberAddsUpDistributedLosses) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     auto add_up = [](const std::vector<at::Tensor>& t) {
@@ -82,7 +82,7 @@ TEST(FromNothing, APlainNumberAddsUpDistributedLosses) {
 }
 
 // It stays plain, so that who else sees its memory sees the write. A graph would be lost there.
-TEST(FromNothing, ANumberThatOthersSeeIsWrittenWhereItIs) {
+TEST(FactoryScope, ANumberThatOthersSeeIsWrittenWhereItIs) {
   for_each_world({2}, [](int64_t n) {
     auto whole = waves({5, 3});
     auto loss = lay_out(whole, init_device_mesh(at::kCPU, {n}), {Shard(0)}).requires_grad_().sum();
@@ -95,7 +95,7 @@ TEST(FromNothing, ANumberThatOthersSeeIsWrittenWhereItIs) {
   });
 }
 
-TEST(FromNothing, PlainTensorsOfTheCallersStayErrors) {
+TEST(FactoryScope, PlainTensorsOfTheCallersStayErrors) {
   for_each_world({2}, [](int64_t n) {
     auto x = lay_out(waves({5, 3}), init_device_mesh(at::kCPU, {n}), {Shard(0)});
     auto plain = waves({5, 3});
@@ -115,7 +115,7 @@ TEST(FromNothing, PlainTensorsOfTheCallersStayErrors) {
   });
 }
 
-TEST(FromNothing, TheScopeEndsWithTheCall) {
+TEST(FactoryScope, TheScopeEndsWithTheCall) {
   for_each_world({2}, [](int64_t n) {
     auto x = lay_out(waves({5}), init_device_mesh(at::kCPU, {n}), {Shard(0)});
     EXPECT_TRUE(is_dtensor(at::vander(x, 3)));
@@ -127,7 +127,7 @@ TEST(FromNothing, TheScopeEndsWithTheCall) {
 }
 
 // Rows to pick by a plain list are compared between the ranks; a simulation has one list for all.
-TEST(FromNothing, RowsToPickAreTheSameOnAllRanks) {
+TEST(FactoryScope, RowsToPickAreTheSameOnAllRanks) {
   for_each_world({2, 4}, [](int64_t n) {
     auto x = lay_out(waves({5, 3}), init_device_mesh(at::kCPU, {n}), {Shard(0)});
     auto order = at::tensor({4, 0, 2}, at::kLong);
