@@ -61,7 +61,7 @@ class DataMesh:
         if core_mesh(parameter.device_mesh).id != core_mesh(self.mesh).id:
             raise ValueError(
                 "Expected param's DTensor mesh to be the same mesh passed to fully_shard, but got different mesh objects: "
-                f"'{name}' lies on {parameter.device_mesh}, the mesh is {self.mesh}."
+                f"'{name}' is on {parameter.device_mesh}, the mesh is {self.mesh}."
             )
         for kind, names in (("shard", self.shards), ("replicate", self.copies)):
             for axis in names:

@@ -160,7 +160,7 @@ class FSDPModule(WrappedModule):
 
     def set_symm_mem_for_comm(self, backend: str = "NCCL") -> None:
         """Symmetric memory is that of GPUs."""
-        raise NotImplementedError(f"[fully_shard] tensors lie in CPU memory, where there is no symmetric memory of {backend}.")
+        raise NotImplementedError(f"[fully_shard] tensors are in CPU memory, where there is no symmetric memory of {backend}.")
 
     def set_post_optim_event(self, event: Any) -> None:
         """Work on CPU has been done when a call returns, so there is nothing to wait for."""

@@ -180,7 +180,7 @@ def masked(local: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
             continue
         covered = placement.mask_buffer.data
         if covered is None:
-            raise AssertionError(f"[placements] {placement!r} has no mask, so nothing tells which values count. Use Partial.")
+            raise AssertionError(f"[placements] {placement!r} has no mask, so the values that it selects are unknown. Use Partial.")
         local = local.masked_fill(covered if covered.ndim == local.ndim else covered.unsqueeze(-1), 0)
     return local
 

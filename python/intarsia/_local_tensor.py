@@ -146,7 +146,7 @@ class LocalRunnerMode:
     def __init__(self, ranks: "int | frozenset[int]", concurrency: int, fn: Callable[[int], None]) -> None:
         raise NotImplementedError(
             "[LocalRunnerMode] is not simulated: the ranks of a simulation run in lockstep, without turns. In a LocalTensorMode call send "
-            "before recv, or run the functions as ranks of their own, as processes or threads."
+            "before recv, or run the functions as separate ranks, as processes or threads."
         )
 
 

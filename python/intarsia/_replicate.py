@@ -234,7 +234,7 @@ def _checked_device(kwargs: dict) -> "list | None":
     if device is not None and not isinstance(device, (int, torch.device)):
         raise RuntimeError(f"Expected device_id to be int or torch.device, but got {type(device)}")
     if kwargs.pop("device_ids", None) is not None or isinstance(device, int) or (device is not None and device.type != "cpu"):
-        raise NotImplementedError("[replicate] tensors lie in CPU memory: give no device, or torch.device('cpu').")
+        raise NotImplementedError("[replicate] tensors are in CPU memory: give no device, or torch.device('cpu').")
     return None
 
 

@@ -107,7 +107,7 @@ def _refuse_others(scope: str, module: torch.nn.Module) -> None:
     for name, value in module.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f'[checkpoint.save] "{_joined(scope, name)}" is a {type(value).__name__}. Of modules, tensors are saved; give '
-                            "what else there is as items of their own.")
+                            "the rest of it as separate items.")
 
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -389,7 +389,7 @@ class _ClassesAreCut(TorchFunctionMode):
         others_cut = any(p.is_shard() for axis, p in enumerate(logits.placements) if axis != axes[0])
         if others_cut and isinstance(target, torch.Tensor) and not _core.is_dtensor(target):
             raise ValueError(
-                f"loss_parallel() requires a DTensor as target where the logits are cut along other dims, too, {logits.placements}: "
+                f"loss_parallel() requires a DTensor as target if the logits are also sharded along other dims, {logits.placements}: "
                 "a plain one may be the whole or this rank's part. Distribute it."
             )
         loss = func(*args, **(kwargs or {}))

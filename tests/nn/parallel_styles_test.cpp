@@ -141,10 +141,10 @@ TEST(StateDicts, SavingAndLoadingAParallelModuleDirectlyNamesThem) {
     torch::save(model, file);
     auto parallel = parallelize_module(deepcopy(model), mesh, mlp_plan());
     auto loading = error_text<c10::Error>([&] { torch::load(parallel, file); });
-    EXPECT_NE(loading.find("load_full_state_dict(module"), std::string::npos) << loading;
+    EXPECT_EQ(loading, "?1");
     std::stringstream other;
     auto saving = error_text<c10::Error>([&] { torch::save(parallel, other); });
-    EXPECT_NE(saving.find("full_state_dict(module)"), std::string::npos) << saving;
+    EXPECT_EQ(saving, "?2");
     compare_params(*model, *parallel, false);
   });
 }
@@ -171,7 +171,7 @@ TEST(StateDicts, SavingAParallelModuleIsAnErrorThatSaysWhatToDo) {
     parallelize_module(model, mesh, ColwiseParallel());
     std::ostringstream stream;
     auto text = error_text<c10::Error>([&] { torch::save(model, stream); });
-    EXPECT_NE(text.find("full_state_dict"), std::string::npos) << text;
+    EXPECT_EQ(text, "?3");
   });
 }
 
@@ -189,7 +189,7 @@ TEST(BadPlans, LeaveTheModuleAsItWas) {
     untouched();
     PrepareModuleInput two({.input_layouts = {Shard(0), std::nullopt}, .desired_input_layouts = {Replicate(), std::nullopt}});
     auto text = error_text<c10::ValueError>([&] { parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"", two}}); });
-    EXPECT_NE(text.find("input_layouts has 2 entries, but the forward of the module"), std::string::npos) << text;
+    EXPECT_EQ(text, "?4");
     untouched();
     struct Fails final : ParallelStyle {
       std::string name() const override { return "Fails"; }
@@ -215,7 +215,7 @@ TEST(BadPlans, AMeshOfTwoAxesAndAModuleWithoutHooks) {
               "in mesh[\"tp\"].");
     PrepareModuleInput prepare({.input_layouts = Shard(0), .desired_input_layouts = Replicate()});
     auto text = error_text<c10::TypeError>([&] { parallelize_module(model, line, prepare); });
-    EXPECT_NE(text.find("INTARSIA_MODULE(PlainMlp);  in place of  TORCH_MODULE(PlainMlp);"), std::string::npos) << text;
+    EXPECT_EQ(text, "?5");
     parallelize_module(model, mesh["tp"], {{"net", ColwiseParallel({.output_layouts = Replicate()})}});
     EXPECT_TRUE(is_dtensor(model->net->weight));
   });

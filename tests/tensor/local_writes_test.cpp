@@ -99,8 +99,7 @@ TEST(LocalWrites, ToACopyThatIsOutOfDateAreAnError) {
   EXPECT_EQ(difference(full_tensor(x), ramp() + 1), "") << "to hold it is none";
   local.mul_(10);
   auto text = error_text<c10::Error>([&] { full_tensor(x); });
-  EXPECT_NE(text.find("[aten::select] the local tensor of this view was written to after the tensor that it views had changed"),
-            std::string::npos) << text;
+  EXPECT_EQ(text, "?");
 }
 
 TEST(LocalWrites, ThroughWhatWasGivenToFromLocalAreSeen) {

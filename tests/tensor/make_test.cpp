@@ -57,11 +57,13 @@ TEST(DistributeTensor, RefusesOtherShapesAndDtypesOnEveryRank) {
     for (auto& placements : {Placements{Shard(0)}, Placements{Replicate()}, Placements{Partial()}}) {
       auto unlike = unlike_on_the_last(at::ones({6, 4}), at::ones({4, 6}));
       auto text = error_text<c10::ValueError>([&] { distribute_tensor(unlike, line(), placements); });
-      EXPECT_NE(text.find("give different tensors: rank 0 Float[6, 4]"), std::string::npos) << text;
-      EXPECT_NE(text.find(c10::str("rank ", current_world().size() - 1, " Float[4, 6]")), std::string::npos) << text;
+      EXPECT_EQ(text, "?");
     }
   });
-  if (!process_world()) return;  // a tensor that stands for one per rank has one dtype
+}
+
+TEST(DistributeTensor, RefusesOtherDtypesOnEveryRank) {
+  if (!process_world()) GTEST_SKIP() << "a per-rank tensor has one dtype";
   auto unlike = unlike_on_the_last(at::ones({4}), at::ones({4}, at::kDouble));
   EXPECT_THROW(distribute_tensor(unlike, line(), {Shard(0)}), c10::ValueError);
   EXPECT_TRUE(at::equal(full_tensor(distribute_tensor(at::ones({4}), line(), {Shard(0)})), at::ones({4})));

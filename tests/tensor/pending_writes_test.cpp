@@ -171,7 +171,7 @@ TEST(PendingWrites, ShowInTheTraceAndAreJudged) {
   {
     ImplicitMovesScope scope(ImplicitMoves::error);
     auto text = error_text<c10::Error>([&] { x.relu_(); });
-    EXPECT_NE(text.find("aten::relu_"), std::string::npos) << text;
+    EXPECT_EQ(text, "?");
   }
   EXPECT_EQ(str(placements_of(x)), "[P(sum)]") << "nothing has changed";
   CommDebugMode comms;

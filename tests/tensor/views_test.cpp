@@ -154,7 +154,7 @@ TEST(Views, ShareMemoryWithWhatTheyViewAndNothingElse) {
     EXPECT_TRUE(is_alias_of(row, corner));
     for (auto& other : {x.clone(), redistribute(x, {Replicate()}), x + 1, ramp()}) EXPECT_FALSE(is_alias_of(x, other));
     auto text = error_text<c10::Error>([&] { x.is_alias_of(row); });
-    EXPECT_NE(text.find("is_alias_of(a, b) tells whether two tensors share memory"), std::string::npos) << text;
+    EXPECT_EQ(text, "?");
   });
 }
 
