@@ -150,7 +150,7 @@ class FSDPModule(WrappedModule):
         return groups[0] if groups else None
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
-        """Groups of processes on CPU have no memory of their own to give: the engine's is used."""
+        """Process groups on CPU cannot allocate memory: the engine's memory is used."""
         state = self._sharding()
         for kind, comm in (("all gather", state.own_gather), ("reduce scatter", state.own_reduce)):
             if comm is not None:

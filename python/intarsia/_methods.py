@@ -19,7 +19,7 @@ _is_dtensor = _core.is_dtensor
 
 
 def _get_mesh(self: torch.Tensor) -> Any:
-    """The mesh that the tensor lies on."""
+    """The mesh of the tensor."""
     return shown_mesh(self)
 
 

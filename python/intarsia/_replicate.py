@@ -210,7 +210,7 @@ class _Registrations:
 
 
 def _late_parameters(module: nn.Module, ignored_modules: list[nn.Module]) -> Callable[[], list[str]]:
-    """A function that names parameters with a gradient that nobody averages: they were registered after replicate."""
+    """A function that names parameters whose gradients are not averaged, because they were registered after replicate."""
     _Registrations.watch()
     root, ignored = weakref.ref(module), [weakref.ref(one) for one in ignored_modules]
     searched = -1

@@ -42,7 +42,7 @@ def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "in
 
 
 def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
-    """The tensor in the layout, moved only if it lies otherwise."""
+    """The tensor in the layout, moved only if it has another layout."""
     if layout is None or tensor.placements == (_counted_from_front(layout, tensor.ndim),):
         return tensor  # a gradient with a pending sum goes on as it is, to where the tensor was moved
     return _core.redistribute(tensor, (layout,), True)
@@ -360,7 +360,7 @@ def loss_parallel() -> Iterator[None]:
 
     The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims cut that ops
     would gather, and logits that are not cut along their classes are an error, as PyTorch's; without, the core does so for all
-    distributed tensors, however they lie.
+    distributed tensors of any layout.
     """
     from ._dropin import installed
 
