@@ -43,7 +43,9 @@ TEST(CheckpointEdges, NamesThatNobodyCanReadAreRefused) {
   in_every_world([] {
     TestFolder folder("bad-names");
     auto text = error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"\xFF\xFE", at::ones({2})}}); });
-    EXPECT_EQ(text, "[checkpoint::save] " + (folder / "c") + " was not written. a name or a text is not UTF-8");
+    auto expected = "[checkpoint::save] " + (folder / "c") + " was not written. rank 0: a name is not UTF-8";  // it has the tensor
+    for (int64_t r = 1; r < current_world().size(); ++r) expected += c10::str("; rank ", r, ": a name or a text is not UTF-8");
+    EXPECT_EQ(text, expected);
     EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::export_full(folder / "hf", {{"__metadata__", at::ones({2})}}); }),
               "[checkpoint::export_full] a file cannot hold a tensor called \"__metadata__\": the format safetensors keeps this name");
     EXPECT_EQ(error_text<c10::ValueError>([&] {
@@ -110,7 +112,10 @@ TEST(CheckpointEdges, WhatCannotBeStoredOrReadIntoIsAnErrorOnAllRanks) {
     auto load = [&](const at::Tensor& x) { return error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}, {"stpe", 0}}); }); };
     EXPECT_EQ(load(at::ones({2}, at::kMeta)), "[checkpoint::load] \"x\" is on the meta device and has no memory to read into. Give it "
                                               "some first, as to_empty() does in Python.");
-    EXPECT_EQ(load(at::ones({2}, at::kLong)), "?");
+    EXPECT_EQ(load(at::ones({2}, at::kLong)),
+              "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  missing in the checkpoint (1):\n    "
+              "stpe (the checkpoint has \"step\")\n  of another shape or kind (1):\n    x: Float in the checkpoint, Long here, which "
+              "cannot hold its values\nRename with LoadOptions::rename, or load what fits with strict = false.");
   });
 }
 
@@ -167,7 +172,8 @@ TEST(CheckpointEdges, AStateIsMadeAsTheCheckpointHasIt) {
       if (asks_for_all) wanted.used_values.insert("o.odd");
     }};
     auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"o", maker}}); });
-    EXPECT_EQ(text, "?");
+    EXPECT_EQ(text, "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  unexpected in the checkpoint (1):\n    "
+                    "o.odd\nRename with LoadOptions::rename, or load what fits with strict = false.");
     asks_for_all = true;
     EXPECT_EQ(checkpoint::load(folder / "c", {{"o", maker}}).integer("o.step"), 4);
     EXPECT_TRUE(made[".a"].equal(at::arange(3)) && made[".b"].equal(at::ones({2, 2})));

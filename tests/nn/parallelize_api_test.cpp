@@ -181,8 +181,10 @@ TEST(TensorParallelAPITests, test_parallelize_module_with_no_match) {
                           {"net2", RowwiseParallel()},
                           {"net3", ColwiseParallel()}});
       ASSERT_EQ(warnings.texts.size(), 2);
-      EXPECT_EQ(warnings.texts[0], "?1");
-      EXPECT_EQ(warnings.texts[1], "?2");
+      for (auto& [i, path] : {std::pair(0, "net0.hello.world"), std::pair(1, "net3")}) {
+        EXPECT_EQ(warnings.texts[i], c10::str("[parallelize_module] the path \"", path, "\" of the plan matches no module of ",
+                                              model->name(), ": nothing is done for it. Compare it with named_modules()."));
+      }
     }
     compare_module(model, parallel, {16, 10}, mesh);
   });
