@@ -179,7 +179,7 @@ std::map<std::string, std::string> names_to_export(const CheckpointIndex& index,
     auto inner = name.substr(scope.size());
     auto to = rename ? rename(inner) : inner;
     TORCH_CHECK_VALUE(names.emplace(to, name).second, "[checkpoint::export_checkpoint] two tensors get the name \"", to,
-                      "\". Give each a name of its own.");
+                      "\". Give each a unique name.");
   }
   TORCH_CHECK_VALUE(!names.empty(), "[checkpoint::export_checkpoint] the checkpoint has no tensor to export",
                     item.empty() ? "." : " under \"" + item + "\". intarsia checkpoint show lists what it has.");
@@ -195,7 +195,7 @@ Tensors exported_tensors(const Items& items, const Rename& rename) {
   for (auto& [name, tensor] : contents.tensors) {
     if (rename) name = rename(name);
     TORCH_CHECK_VALUE(names.insert(name).second, "[checkpoint::export_full] two tensors get the name \"", name,
-                      "\". Give each a name of its own.");
+                      "\". Give each a unique name.");
   }
   return std::move(contents.tensors);
 }

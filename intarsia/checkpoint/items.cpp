@@ -41,7 +41,7 @@ void check_distinct(const char* where, const Container& names) {
   std::set<std::string> seen;
   for (auto& [name, value] : names) {
     TORCH_CHECK_VALUE(seen.insert(name).second, "[checkpoint::", where, "] \"", name,
-                      "\" is there twice. Give each item a name of its own.");
+                      "\" is given twice. Give each item a unique name.");
   }
 }
 
@@ -73,7 +73,7 @@ Contents contents_of(const Items& items) {
   auto add_values = [&](const ValueMap& values) {
     for (auto& [name, value] : values) {
       TORCH_CHECK_VALUE(contents.values.emplace(name, value).second, "[checkpoint::save] \"", name,
-                        "\" is there twice. Give each item a name of its own.");
+                        "\" is given twice. Give each item a unique name.");
     }
   };
   for (auto& [scope, item] : items) {
@@ -99,7 +99,7 @@ Contents contents_of(const Items& items) {
                           },
                           [&](const StateMaker& maker) {
                             TORCH_CHECK_VALUE(maker.contents, "[checkpoint::save] \"", scope,
-                                              "\" can only be loaded into. Give its tensors and numbers as items of their own.");
+                                              "\" can only be loaded into. Give its tensors and numbers as separate items.");
                             auto state = maker.contents(scope);
                             for (auto& tensor : state.tensors) contents.tensors.push_back(std::move(tensor));
                             add_values(state.values);

@@ -98,7 +98,7 @@ void for_kind_of(const Optimizer& optimizer, const char* where, Body body) {
   if (dynamic_cast<const RMSprop*>(&optimizer)) return body(Kind<RMSpropParamState, RMSpropOptions>{"RMSprop"});
   if (dynamic_cast<const LBFGS*>(&optimizer)) return body(Kind<LBFGSParamState, LBFGSOptions>{"LBFGS"});
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[checkpoint::", where, "] does not know the state of ",
-                              c10::demangle(typeid(optimizer).name()), ". Give its tensors and numbers as items of their own.");
+                              c10::demangle(typeid(optimizer).name()), ". Give its tensors and numbers as separate items.");
 }
 
 // Options that the same optimizers have in Python only. Some say how a step is computed, and do not matter here; those with a value

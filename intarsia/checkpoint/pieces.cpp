@@ -17,10 +17,10 @@ void add_shards(const std::string& name, const at::Tensor& tensor, std::vector<O
   auto& layout = layout_of(tensor);
   auto& slots = layout.mesh().slots();
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (slots[slot].group != 0) continue;  // groups of a mesh have tensors of their own: as of plain ones, the first counts
+    if (slots[slot].group != 0) continue;  // groups of a mesh have different tensors: as with plain ones, the first is saved
     auto part = std::find_if(parts.begin(), parts.end(), [&](auto& part) { return part.rank == slots[slot].rank; });
-    TORCH_CHECK_VALUE(part != parts.end(), "[checkpoint::save] \"", name, "\" lies on ", layout.mesh().text(),
-                      " of another world. ", "Save in the world in which it was made.");
+    TORCH_CHECK_VALUE(part != parts.end(), "[checkpoint::save] \"", name, "\" is on ", layout.mesh().text(),
+                      " of another world. Save it in the world in which it was made.");
     auto replicas = replicas_of(layout, slots[slot].coordinate, slots[slot].group);
     auto me = std::find(replicas.begin(), replicas.end(), slots[slot].rank) - replicas.begin();
     for (auto& [box, local] : boxes_of(layout, tensor.sizes(), slots[slot].coordinate)) {

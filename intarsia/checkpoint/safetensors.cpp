@@ -59,7 +59,7 @@ StoredTensor tensor_in(const std::string& name, const json& entry, int64_t data_
   for (auto& extent : shape) tensor.shape.push_back(number_in(extent));
   auto begin = number_in(offsets[0]), end = number_in(offsets[1]);
   tensor.bytes = checked_bytes(tensor.shape, tensor.dtype);
-  TORCH_CHECK(begin <= end && end <= data_bytes, "the tensor \"", name, "\" stands at bytes ", begin, " to ", end, ", but only ",
+  TORCH_CHECK(begin <= end && end <= data_bytes, "the tensor \"", name, "\" is at bytes ", begin, " to ", end, ", but only ",
               data_bytes, " follow the header");
   TORCH_CHECK(end - begin == tensor.bytes, "the tensor \"", name, "\" has ", end - begin,
               " bytes, but its dtype and shape ask for ", tensor.bytes);

@@ -86,7 +86,7 @@ Tensors tensors_in_archive(const WriteArchive& write) {
   for (auto& key : in.keys()) {
     at::Tensor tensor;
     TORCH_CHECK_TYPE(in.try_read(key, tensor, /*is_buffer=*/true), "[checkpoint::save] a sampler writes \"", key,
-                     "\", which is no tensor. Give what it has as items of its own.");
+                     "\", which is no tensor. Save its state as separate items.");
     tensors.emplace_back(key, tensor);
   }
   return tensors;

@@ -90,7 +90,7 @@ std::string str(const Verified& verified, const std::string& path) {
   for (auto& problem : verified.problems) text += problem + "\n";
   if (!text.empty()) return text;
   if (verified.checksums) return path + " is as it was written.\n";
-  return c10::str(path, " is well formed. Whether its values are as they were written cannot be told: ",
+  return c10::str(path, " is well formed. Its values cannot be checked: ",
                   "files of Hugging Face have no checksums.\n  checked: ", verified.files, " file(s), ",
                   verified.tensors, " tensors, ",
                   bytes_text(verified.bytes), ": headers, shapes and dtypes against bytes, offsets, lengths of files",

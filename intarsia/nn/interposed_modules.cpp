@@ -37,9 +37,9 @@ at::Tensor torch::nn::LinearImpl::forward(const at::Tensor& input) {
 }
 
 at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_dtensor(input), "CrossMapLRN2d writes into plain tensors of its own making and ",
-                              "does not take distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
-                              "as it is meant to.");
+  TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_dtensor(input), "CrossMapLRN2d writes into plain tensors that it allocates and ",
+                              "does not accept distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
+                              "correctly.");
   using Forward = at::Tensor (*)(CrossMapLRN2dImpl*, const at::Tensor&);
   static const auto next = intarsia::next_definition<Forward>(intarsia::symbols::kCrossMapLRN2d);
   return next(this, input);

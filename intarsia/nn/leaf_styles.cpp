@@ -35,7 +35,7 @@ void check_parameter(const at::Tensor& parameter, const char* name, const Placem
                      const ParallelStyle& style) {
   if (!is_dtensor(parameter) || MovingParameters::is_open()) return;
   TORCH_CHECK_VALUE(mesh_of(parameter) == target.mesh && placements_of(parameter) == Placements{wanted}, "[", style.name(),
-                    "] the ", name, " of ", place(target), " already lies as ", str(layout_of(parameter)), ", not as ",
+                    "] the ", name, " of ", place(target), " already has the layout ", str(layout_of(parameter)), ", not ",
                     str(Placements{wanted}), " on ", target.mesh.text(), ". Parallelize a module once.");
 }
 

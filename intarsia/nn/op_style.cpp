@@ -81,7 +81,7 @@ void register_styled_ops() {
 
 at::Tensor OpStyle::prepare(const at::Tensor& tensor, std::optional<int64_t> features) const {
   if (is_dtensor(tensor)) {
-    TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[parallel style] its input lies on ", mesh_of(tensor).text(),
+    TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[parallel style] its input is on ", mesh_of(tensor).text(),
                       ", but the module was parallelized on ",
                       mesh.text(), ". Distribute the input, and what computes it, on that mesh.");
     return moved(tensor, desired, "parallel style");

@@ -16,7 +16,7 @@ void check_lengths(const EntryLayouts& now, const EntryLayouts& desired, const c
 void check_count(const EntryLayouts& layouts, std::optional<size_t> count, const StyleTarget& target, const char* style,
                  const char* kind) {
   TORCH_CHECK_VALUE(!count || *count == layouts.size(), "[", style, "] ", kind, "_layouts has ", layouts.size(),
-                    " entries, but the forward of ", target.path.empty() ? "the module" : "\"" + target.path + "\"", ", a ",
+                    " entries, but the forward of ", target.path.empty() ? "the module" : "\"" + target.path + "\"", ", of type ",
                     target.module.name(), ", has ", count.value_or(0), " ", kind,
                     "s. Give one entry for each; std::nullopt leaves one alone.");
 }

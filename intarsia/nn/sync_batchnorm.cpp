@@ -97,7 +97,7 @@ bool convert(torch::nn::Module& module, const DeviceMesh& mesh) {
   if (!norm) return false;
   bool known = norm->weight.defined() || norm->running_mean.defined();
   TORCH_CHECK_VALUE(known, "[convert_sync_batchnorm] ", module.name(), " has neither a weight nor running statistics, ",
-                    "by which its calls could be told from others. Set affine or track_running_stats.");
+                    "by which its calls could be recognized. Set affine or track_running_stats.");
   for (auto& tensor : {norm->weight, norm->running_mean}) {
     if (tensor.defined()) SyncedNorms::get().add(tensor, mesh);
   }

@@ -34,9 +34,9 @@ std::vector<int64_t> givers(const DeviceMesh& from, const DeviceMesh& to) {
   for (int64_t group = 0; group < to.group_count(); ++group) {
     auto& giver = result[group];
     while (giver < from.group_count() && !is_within(to.ranks(group), from.ranks(giver))) ++giver;
-    TORCH_CHECK_VALUE(giver < from.group_count(), "[redistribute] ", from.text(), " was cut out of another mesh and stands for ",
-                      from.group_count(), " groups of ranks, which hold tensors of their own. The ranks ", to.ranks(group), " of ",
-                      to.text(), " are not all in one of them, so it is not said whose tensor they get. Use meshes whose ranks ",
+    TORCH_CHECK_VALUE(giver < from.group_count(), "[redistribute] ", from.text(), " is a slice of another mesh and stands for ",
+                      from.group_count(), " groups of ranks, which hold different tensors. The ranks ", to.ranks(group), " of ",
+                      to.text(), " are not all in one of them, so it is ambiguous whose tensor they get. Use meshes whose ranks ",
                       "are, or gather the tensors first.");
   }
   return result;

@@ -28,7 +28,7 @@ if _TYPE_CHECKING:
     from ._redistribute import redistribute
     from .data_parallel import fully_shard, replicate
 
-# Where the names come from that are loaded when they are first used. PyTorch's placements are the placements here, too;
+# Where the names come from that are loaded when they are first used. PyTorch's placements are used here as well;
 # their module takes about a second to load, so that is not part of `import intarsia`.
 _LATER = {
     "Placement": "torch.distributed.tensor.placement_types",

@@ -11,7 +11,7 @@ _USAGE = "usage: python -m intarsia script.py [args ...]\n       python -m intar
 
 
 def _pass_on() -> None:
-    """Python programs that this one starts (torchrun's workers) run on Intarsia, too."""
+    """Python programs that this one starts (torchrun's workers) also run on Intarsia."""
     here = os.path.dirname(os.path.abspath(__file__))
     paths = [os.path.join(here, "_site"), os.path.dirname(here), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -24,7 +24,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def tensors_of(schema: Any, values: list) -> list:
-    """What stands where the op takes a tensor, lists flattened; None where there is none."""
+    """The tensor arguments of an op, lists flattened; None for a missing one."""
     found = []
     for argument, value in zip(schema.arguments, values, strict=True):
         kind = _inside(argument.type, torch.OptionalType)

@@ -1,4 +1,4 @@
-"""torch.compile does not trace distributed tensors: the code around them runs as it stands.
+"""torch.compile does not trace distributed tensors: the code around them runs uncompiled.
 
 Under the drop-in that also holds where a program asks for one graph, which PyTorch's DTensor would give it.
 """
@@ -22,7 +22,7 @@ _met = threading.local()  # .count: how often tracing on this thread has met a d
 
 
 def leave_tracing() -> None:
-    """Tells torch.compile, which asks for the storage first, to run the code around the tensor as it stands."""
+    """Makes torch.compile, which asks for the storage first, run the code around the tensor uncompiled."""
     if torch._guards.TracingContext.try_get() is not None:
         from torch._dynamo.exc import Unsupported
 

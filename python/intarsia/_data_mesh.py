@@ -50,7 +50,7 @@ class DataMesh:
         return self.mesh[self.shards]._flatten("_".join(self.shards)).get_group()
 
     def check(self, name: str, parameter: torch.Tensor) -> None:
-        """A parameter must lie on the mesh, whole along the axes of data parallelism."""
+        """A parameter must be on the mesh, replicated along the axes of data parallelism."""
         if not self.is_named:
             return
         if not isinstance(parameter, DTensor):
@@ -61,7 +61,7 @@ class DataMesh:
         if core_mesh(parameter.device_mesh).id != core_mesh(self.mesh).id:
             raise ValueError(
                 "Expected param's DTensor mesh to be the same mesh passed to fully_shard, but got different mesh objects: "
-                f"'{name}' lies on {parameter.device_mesh}, the mesh is {self.mesh}."
+                f"'{name}' is on {parameter.device_mesh}, the mesh is {self.mesh}."
             )
         for kind, names in (("shard", self.shards), ("replicate", self.copies)):
             for axis in names:
@@ -71,7 +71,7 @@ class DataMesh:
                     raise ValueError(f"Expected Replicate() on DP {kind} dim '{axis}' (index {index}) but got {placement}")
 
     def holds(self, parameter: torch.Tensor, placements: tuple) -> bool:
-        """Whether it lies on the mesh with these placements, but for the axes of data parallelism."""
+        """Whether it is on the mesh with these placements, except for the axes of data parallelism."""
         if not isinstance(parameter, DTensor) or core_mesh(parameter.device_mesh).id != core_mesh(self.mesh).id:
             return False
         named = zip(self.mesh.mesh_dim_names, parameter.placements, placements)

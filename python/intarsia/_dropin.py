@@ -59,8 +59,8 @@ _REPLACED = {
     "torch.distributed.checkpoint.state_dict_loader": {"load": "intarsia._checkpoint"},
 }
 
-# Modules of PyTorch that show these names to programs. The rest of PyTorch keeps its own: fully_shard, replicate and
-# the inner workings of its DTensor go on as they are.
+# Modules of PyTorch that export these names to programs. The rest of PyTorch, such as the internals of its DTensor, keeps its
+# own definitions.
 _FRONT = (
     _TENSOR,
     f"{_TENSOR}._api",
@@ -128,7 +128,7 @@ def install(layouts: "str | None" = None) -> None:
 
     Processes that multiprocessing starts from here do the same. What Intarsia does not offer stays PyTorch's.
 
-    With ``layouts="pytorch"``, which is the default, results lie as PyTorch's DTensor lays them, whose rules are asked:
+    With ``layouts="pytorch"``, which is the default, results have the layouts of PyTorch's DTensor, whose rules are asked:
     programs may count on whole results after a softmax over a cut dim. With ``"intarsia"`` results stay cut and less is
     sent. The environment variable ``INTARSIA_LAYOUTS`` says so where the argument does not.
     """

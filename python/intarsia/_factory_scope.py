@@ -44,7 +44,7 @@ def _whole_loss(function: Callable) -> Callable:
 
 
 def _over_batches(function: Callable) -> Callable:
-    """Under vmap, functorch's rule for the function makes tensors: they lie beside those inside of the batches."""
+    """Under vmap, functorch's rule for the function makes tensors: they are on the mesh of those inside the batches."""
     batched = _on_their_mesh(function)
 
     @functools.wraps(function)

@@ -150,7 +150,7 @@ class FSDPModule(WrappedModule):
         return groups[0] if groups else None
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
-        """Groups of processes on CPU have no memory of their own to give: the engine's is used."""
+        """Process groups on CPU cannot allocate memory: the engine's memory is used."""
         state = self._sharding()
         for kind, comm in (("all gather", state.own_gather), ("reduce scatter", state.own_reduce)):
             if comm is not None:
@@ -160,7 +160,7 @@ class FSDPModule(WrappedModule):
 
     def set_symm_mem_for_comm(self, backend: str = "NCCL") -> None:
         """Symmetric memory is that of GPUs."""
-        raise NotImplementedError(f"[fully_shard] tensors lie in CPU memory, where there is no symmetric memory of {backend}.")
+        raise NotImplementedError(f"[fully_shard] tensors are in CPU memory, where there is no symmetric memory of {backend}.")
 
     def set_post_optim_event(self, event: Any) -> None:
         """Work on CPU has been done when a call returns, so there is nothing to wait for."""

@@ -77,7 +77,7 @@ def wrap(
     ignored: "set[nn.Parameter] | None",
     kind: type,
 ) -> None:
-    """Makes the groups of a call, one per mesh. ``place(name, parameter)`` tells the dim that is cut, and the mesh."""
+    """Makes the groups of a call, one per mesh. ``place(name, parameter)`` returns the sharded dim and the mesh."""
     name_inner(modules)
     groups: dict[DataMesh, Group] = {}
     skipped = {id(parameter) for parameter in ignored or ()}
@@ -172,7 +172,7 @@ def _placement(name: str, parameter: torch.Tensor, placement_fn: "Callable | Non
 
 def check_device(function: str, name: str, parameter: torch.Tensor) -> None:
     if parameter.device.type not in ("cpu", "meta"):
-        raise NotImplementedError(f'[{function}] "{name}" is on {parameter.device}. Parameters must lie in CPU memory.')
+        raise NotImplementedError(f'[{function}] "{name}" is on {parameter.device}. Parameters must be in CPU memory.')
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:

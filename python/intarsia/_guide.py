@@ -1,4 +1,4 @@
-"""What PyTorch's DTensor would do with a call: asked once per kind of call under the drop-in, so that results lie as its do.
+"""What PyTorch's DTensor would do with a call: asked once per kind of call under the drop-in, so that results have its layouts.
 
 The answer only picks among what our own rules allow, so values never depend on it. What PyTorch refuses is refused.
 """
@@ -34,7 +34,7 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
 
     ``now`` has those of the tensors among ``args``, in order, with None for plain ones.
     """
-    splits_nothing = name in _SPLITS and 0 in results[0].shape  # which PyTorch's rule never ends to do
+    splits_nothing = name in _SPLITS and 0 in results[0].shape  # PyTorch's rule loops forever on these
     if splits_nothing or f"{name}.{overload}".rstrip(".") in _own:
         return None
     try:
@@ -51,7 +51,7 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
 
 
 class _Refused(RuntimeError):
-    """PyTorch's rule for the op raises an error for tensors that lie so."""
+    """PyTorch's rule for the op raises an error for tensors with these layouts."""
 
 
 def _in_backward() -> bool:
@@ -65,7 +65,7 @@ def _op(name: str, overload: str) -> Any:
 
 
 def _asked(op: Any, specs: list, metas: list) -> "tuple[list, list] | None":
-    """What PyTorch's rules say of an op on tensors that lie so, and that returns what ``metas`` tell."""
+    """What PyTorch's rules say about an op on tensors with these layouts, whose results have the forms of ``metas``."""
     dispatcher = torch_dtensor_class()._op_dispatcher
     if op in dispatcher._custom_op_handlers:
         return None
@@ -116,7 +116,7 @@ def _meta_of(form: Any) -> Any:
 
 
 def _propagator(theirs: Any, op: Any, metas: list) -> Any:
-    """PyTorch's rules, told what the op returns, which they would find out by running it on fake tensors."""
+    """PyTorch's rules, given the forms of the results, which they would otherwise find by running the op on fake tensors."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     returns = op._schema.returns
@@ -138,7 +138,7 @@ def _propagator(theirs: Any, op: Any, metas: list) -> Any:
 
 
 def _inputs(wanted: Any, now: Any) -> list:
-    """The placements of the tensors of a schema, which lie now as those of another one."""
+    """The placements of the tensors of a schema, whose present layouts are those of another one."""
     return [tuple(map(_as_input, one.placements, other.placements)) for one, other in zip(_specs(wanted), _specs(now), strict=True)]
 
 
@@ -157,7 +157,7 @@ def _outputs(spec: Any, count: int) -> list:
 def _as_output(placement: Any) -> Any:
     """A placement that the core knows, too: PyTorch leaves norms of negative orders pending, which have no share for a rank without a part."""
     if not is_known(placement):
-        raise NotImplementedError(f"{placement!r} is a kind of its own")
+        raise NotImplementedError(f"{placement!r} has no counterpart in PyTorch")
     return placement
 
 

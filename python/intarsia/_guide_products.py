@@ -14,7 +14,7 @@ Ask = Callable[[Any, list, list], "tuple[list, list] | None"]  # op, specs, meta
 
 
 def advise(name: str, specs: list, ask: Ask) -> "tuple[list, list] | None":
-    """The placements of inputs and results of such a product; None for other ops and where it is not told."""
+    """The placements of inputs and results of such a product; None for other ops and if there is no advice."""
     tell = {"aten::linear": _linear, "aten::matmul": _matmul, "intarsia::contract": _contract}.get(name)
     return tell(*specs, ask) if tell is not None else None  # type: ignore[operator]
 
@@ -94,7 +94,7 @@ def _unflat(placements: tuple, like: Any) -> tuple:
     def back(placement: Any) -> Any:
         if isinstance(placement, _StridedShard):
             cut = [dim for dim in range(last) if torch.Size(shape[:dim]).numel() == placement.split_factor and shape[dim] > 1]
-            return Shard(cut[0])  # an IndexError where no dim is cut so: then nothing is told
+            return Shard(cut[0])  # an IndexError where no dim is cut so: then there is no advice
         if isinstance(placement, Shard):
             return Shard(last if placement.dim == 1 else first)
         return placement

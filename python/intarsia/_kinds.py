@@ -1,4 +1,4 @@
-"""Kinds of placements that the core tells otherwise than PyTorch: masked lookups, and dims that axes cut in an order of their own.
+"""Placements that the core represents differently from PyTorch: masked lookups, and dims that axes shard in another order.
 
 The core has masked sums, whose masks have been used, and strided shards. A spec that a program gave to a tensor is shown as long
 as the tensor lies as it did then.
@@ -19,13 +19,13 @@ OTHER_NAMES = {"prod", "mul"}  # of products: PyTorch's placements keep the name
 
 
 def shown_placements(tensor: torch.Tensor) -> tuple:
-    """One placement per axis, as PyTorch would tell them."""
+    """One placement per axis, as PyTorch would report them."""
     lies, given = _core.placements_of(tensor), tensor.__dict__.get(GIVEN)
     return lies if given is None or given[0] is not lies else given[1].placements
 
 
 def shown_mesh(tensor: torch.Tensor) -> Any:
-    """The mesh that a program has given, or PyTorch's for the one that the tensor lies on."""
+    """The mesh that a program has given, or PyTorch's for the mesh of the tensor."""
     from ._mesh import python_mesh
 
     lies, given = _core.placements_of(tensor), tensor.__dict__.get(GIVEN)
@@ -50,7 +50,7 @@ def spec_of(tensor: torch.Tensor) -> Any:
 
 @functools.cache
 def _live_class() -> type:
-    """DTensorSpec that tells the tensor it was asked of. Copies are plain ones, of no tensor."""
+    """A DTensorSpec that forwards changes to the tensor it belongs to. Copies are plain specs."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
     class LiveSpec(DTensorSpec):
@@ -128,7 +128,7 @@ def have_different_shapes(local: torch.Tensor) -> bool:
 def without_layout(local: torch.Tensor) -> torch.Tensor:
     """The values of the ranks, to be laid out by the spec that a program gives it next: no layout has such shapes on all of them.
 
-    Until then it is what PyTorch's replicated tensor is: a value of their own for every rank.
+    Until then it is what PyTorch's replicated tensor is: a separate value for every rank.
     """
     made = local.detach().view_as(local)
     made.__dict__[WITHOUT_LAYOUT] = True
@@ -151,7 +151,7 @@ def in_order(spec: Any) -> tuple:
 
 
 def kind_of_partial(placement: Any) -> str:
-    """What tells a pending reduction from another one that does not commute with it."""
+    """What distinguishes a pending reduction from another one that does not commute with it."""
     order = getattr(placement, "norm_type", None)
     return placement.reduce_op if order is None else f"norm {order}"
 
@@ -180,7 +180,7 @@ def masked(local: torch.Tensor, placements: Sequence[Any]) -> torch.Tensor:
             continue
         covered = placement.mask_buffer.data
         if covered is None:
-            raise AssertionError(f"[placements] {placement!r} has no mask, so nothing tells which values count. Use Partial.")
+            raise AssertionError(f"[placements] {placement!r} has no mask, so the values that it selects are unknown. Use Partial.")
         local = local.masked_fill(covered if covered.ndim == local.ndim else covered.unsqueeze(-1), 0)
     return local
 

@@ -36,7 +36,7 @@ class _LocalTensorMeta(type):
 
 
 class LocalTensor(metaclass=_LocalTensorMeta):
-    """A tensor that stands for one per simulated rank, made from a dict by rank."""
+    """A per-rank tensor of a simulation, made from a dict by rank."""
 
     def __new__(cls, local_tensors: dict[int, torch.Tensor], requires_grad: bool = False) -> torch.Tensor:  # type: ignore[misc]
         if not local_tensors:
@@ -146,7 +146,7 @@ class LocalRunnerMode:
     def __init__(self, ranks: "int | frozenset[int]", concurrency: int, fn: Callable[[int], None]) -> None:
         raise NotImplementedError(
             "[LocalRunnerMode] is not simulated: the ranks of a simulation run in lockstep, without turns. In a LocalTensorMode call send "
-            "before recv, or run the functions as ranks of their own, as processes or threads."
+            "before recv, or run the functions as separate ranks, as processes or threads."
         )
 
 
@@ -176,7 +176,7 @@ def rank_map(cb: Callable[[int], torch.Tensor]) -> torch.Tensor:
 
 
 def tensor_map(tensor: torch.Tensor, cb: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """:func:`rank_map` where ``cb`` gets the rank's value of a tensor, too."""
+    """:func:`rank_map` where ``cb`` also gets the rank's value of a tensor."""
     world = simulated_world()
     if world is None:
         return cb(dist.get_rank(), tensor)

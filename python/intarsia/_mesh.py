@@ -1,4 +1,4 @@
-"""Worlds and meshes: PyTorch's own DeviceMesh is the mesh, and the core gets an equal one of its own."""
+"""Worlds and meshes: PyTorch's DeviceMesh is the mesh, and the core gets an equal one."""
 
 import atexit
 import contextlib
@@ -40,7 +40,7 @@ def current_world() -> "_core.World":
     group = dist.group.WORLD
     world = _worlds.get(group)
     if world is None:
-        if not is_threaded():  # there, every thread has groups of its own
+        if not is_threaded():  # there, every thread has its own groups
             close_ended_worlds()
         world = _worlds[group] = _join(group)
     return world
@@ -61,7 +61,7 @@ def _check_joined() -> None:
 
 @atexit.register
 def close_ended_worlds() -> None:
-    """Lets go of the connections and threads of process groups that the program has destroyed; the core holds them, too."""
+    """Releases the connections and threads of process groups that the program has destroyed, which the core also holds."""
     for group, world in list(_worlds.items()):
         if group not in dist.distributed_c10d._world.pg_map:
             del _worlds[group]
@@ -136,7 +136,7 @@ def python_mesh(mesh: "_core.Mesh") -> DeviceMesh:
 
 
 def axis_names() -> set[str]:
-    """The names of the axes of all meshes that tensors lie or lay on."""
+    """The names of the axes of all meshes that tensors have been on."""
     return {name for mesh in _python_meshes.values() for name in mesh.mesh_dim_names or ()}
 
 

@@ -19,7 +19,7 @@ _is_dtensor = _core.is_dtensor
 
 
 def _get_mesh(self: torch.Tensor) -> Any:
-    """The mesh that the tensor lies on."""
+    """The mesh of the tensor."""
     return shown_mesh(self)
 
 
@@ -113,7 +113,7 @@ def _only_distributed_value(name: str, function: Callable) -> property:
             give_spec(self, value)
             return
         if _is_dtensor(self):
-            raise AttributeError(f"[{name}] of a distributed tensor follows from how it lies. Use redistribute or from_local.")
+            raise AttributeError(f"[{name}] of a distributed tensor follows from its layout. Use redistribute or from_local.")
         self.__dict__[name] = value
 
     return property(get, give, doc=function.__doc__)

@@ -58,7 +58,7 @@ def replicate_rest(module: nn.Module, mesh: Any) -> None:
 def distribute_parameter(
     module: nn.Module, name: str, mesh: Any, placements: Any, src_data_rank: "int | None" = 0
 ) -> None:
-    """Lays a parameter on the mesh in place: whoever holds it sees the change. One without data, or that inference mode
+    """Distributes a parameter over the mesh in place: all references to it see the change. One without data, or that inference mode
     has frozen, is replaced."""
     parameter = module._parameters[name]
     if parameter.is_meta or parameter.is_inference() or torch.is_inference_mode_enabled():

@@ -36,7 +36,7 @@ class _Arriving(torch.autograd.Function):
 
 
 def _kind_of(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """What to_local of a parameter returns is an instance of Parameter, too. The shard itself is not marked."""
+    """What to_local of a parameter returns is also an instance of Parameter. The shard itself is not marked."""
     if isinstance(tensor, torch.nn.Parameter):
         local = local if torch.is_grad_enabled() else local.view_as(local)
         local._is_param = True

@@ -29,7 +29,7 @@ def numbers_of(value: Any) -> list:
 
 
 def count_of(value: Any) -> int:
-    """For how many ranks a tensor or number stands; 0 for what is the same on all."""
+    """The number of ranks whose values a tensor or number holds; 0 if it is the same on all."""
     if isinstance(value, torch.Tensor):
         return len(_core.values_of(value)) if _core.is_per_rank(value) else 0
     return len(numbers_of(value))

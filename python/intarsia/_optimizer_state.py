@@ -104,7 +104,7 @@ def _keys(stored: Iterable[str]) -> list[str]:
 
 
 def _like(parameter: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], plain: bool) -> torch.Tensor:
-    """A new tensor of a state: it lies as its parameter does, or is whole if it has another shape. Numbers that were plain stay so."""
+    """A new tensor of a state: it has its parameter's layout, or is replicated if it has another shape. Numbers that were plain stay so."""
     if shape == tuple(parameter.shape):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     if not _core.is_dtensor(parameter) or (plain and not shape):

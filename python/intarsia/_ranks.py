@@ -261,7 +261,7 @@ def _broadcast_object_list(theirs: Callable) -> Callable:
 
 
 def _told(group: SimulatedGroup, of_line: Callable[[list[int]], Any], old: Any) -> Any:
-    """What every rank is told in its line; a rank outside keeps what it has."""
+    """What every rank receives in its line; a rank outside keeps its value."""
     lines = [group.line_of(rank) for rank in range(dist.get_world_size())]
     return joined([tree_on(old, rank) if line is None else of_line(line) for rank, line in enumerate(lines)], "object")
 
@@ -327,7 +327,7 @@ def _mesh_local_rank(self: DeviceMesh, mesh_dim: "int | str | None" = None) -> A
 
 
 def _note_lines(theirs: Callable) -> Callable:
-    """A mesh has a group per line of an axis, and keeps the one of its own rank. Ours plays them all."""
+    """A mesh has a group per line of an axis, and keeps the one of this rank. In a simulation it plays them all."""
 
     @functools.wraps(theirs)
     def init_one_process_group(sub_layout: Any, rank_map: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -45,7 +45,7 @@ def redistribute_tensor(
 
 
 def _another_mesh(tensor: torch.Tensor, wanted: Any) -> "_core.Mesh | None":
-    """The core's mesh for the wanted one, if the tensor lies on another."""
+    """The core's mesh for the wanted one, if the tensor is on another."""
     wanted, lies = tensor.device_mesh if wanted is None else wanted, python_mesh(_core.mesh_of(tensor))
     return None if wanted is lies or wanted == lies else core_mesh(wanted)
 
@@ -77,7 +77,7 @@ def _dressed(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 class _TravelsAs(torch.autograd.Function):
-    """A redistribution whose data and gradient travel in dtypes of their own. The result has the dtype in which it came."""
+    """A redistribution whose data and gradient travel in the given dtypes. The result has the dtype of the input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, mesh: Any, placements: tuple, async_op: bool, dtype: Any, back: Any) -> Any:

@@ -210,7 +210,7 @@ class _Registrations:
 
 
 def _late_parameters(module: nn.Module, ignored_modules: list[nn.Module]) -> Callable[[], list[str]]:
-    """A function that names parameters with a gradient that nobody averages: they were registered after replicate."""
+    """A function that names parameters whose gradients are not averaged, because they were registered after replicate."""
     _Registrations.watch()
     root, ignored = weakref.ref(module), [weakref.ref(one) for one in ignored_modules]
     searched = -1
@@ -234,7 +234,7 @@ def _checked_device(kwargs: dict) -> "list | None":
     if device is not None and not isinstance(device, (int, torch.device)):
         raise RuntimeError(f"Expected device_id to be int or torch.device, but got {type(device)}")
     if kwargs.pop("device_ids", None) is not None or isinstance(device, int) or (device is not None and device.type != "cpu"):
-        raise NotImplementedError("[replicate] tensors lie in CPU memory: give no device, or torch.device('cpu').")
+        raise NotImplementedError("[replicate] tensors are in CPU memory: give no device, or torch.device('cpu').")
     return None
 
 

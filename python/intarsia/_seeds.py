@@ -1,4 +1,4 @@
-"""Seeds that differ between simulated ranks: ``torch.manual_seed(rank)``. Each rank then draws from a generator of its own."""
+"""Seeds that differ between simulated ranks: ``torch.manual_seed(rank)``. Each rank then draws from a separate generator."""
 
 import functools
 from collections.abc import Callable

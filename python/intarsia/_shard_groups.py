@@ -31,7 +31,7 @@ class Group:
         self.is_root, self.name = True, type(modules[0]).__name__
         self.made: _core.ParamGroup | None = None
         self.places: list[tuple[nn.Module, str, str, int | None]] = []  # module, name there, full name, dim
-        self.given: list[tuple] = []  # how parameters lie on a mesh with other axes, when they are whole
+        self.given: list[tuple] = []  # layouts of parameters on a mesh with other axes, while they are gathered
         self.ties: list[tuple[nn.Module, str, int]] = []  # other places of parameters: module, name there, number of the place
         self.leaves: list[weakref.ref] = []  # the parameters of the core's group
         self.settings: dict[str, tuple] = {}  # of the core's group
@@ -108,7 +108,7 @@ class Group:
             getattr(self.made, setting)(*values)
 
     def _bring_back(self, parameters: list) -> None:
-        """Those of load_state_dict(assign=True) lie as at rest, which may be on a mesh of other axes."""
+        """Parameters of load_state_dict(assign=True) get the sharded layout, which may be on a mesh of other axes."""
         for (name, parameter), placements in zip(parameters, self.given):
             if not self.mesh.holds(parameter, placements):
                 if not isinstance(parameter, DTensor):
@@ -139,7 +139,7 @@ class Group:
         core.set_pinned(True)
 
     def end_forward(self, module: nn.Module) -> None:
-        """The whole is freed behind the last of several modules; of modules that do not run, by whoever needs the memory next."""
+        """Gathered parameters are freed after the last of several modules; if that does not run, when another group is gathered."""
         self.still_to_run.discard(module)
         self.core().set_pinned(False)
         if self.core().reshards_after_forward and not self.still_to_run:

@@ -2,7 +2,7 @@
 
 PyTorch's "fake" groups, which send nothing, are made by us. While a simulation of their ranks is open their collectives are
 played: on tensors that are one per rank and on plain ones, which are the same on every rank. Else they are PyTorch's, but for
-tensors that are one per rank, which are told apart from others without a simulation, too.
+per-rank tensors, which are recognized without a simulation as well.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Strategies that a program gives PyTorch's DTensor for ops of its own: the drop-in runs these ops by them, too."""
+"""Strategies that a program registers with PyTorch's DTensor for custom ops: the drop-in also uses them."""
 
 import functools
 from collections.abc import Callable, Sequence

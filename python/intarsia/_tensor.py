@@ -36,7 +36,7 @@ def _torch_class() -> Any:
 
 
 class _DTensorMeta(type(torch.Tensor)):  # type: ignore[misc]
-    """``isinstance(x, DTensor)`` asks what the tensor is made of. PyTorch's own distributed tensors count, too."""
+    """``isinstance(x, DTensor)`` asks what the tensor is made of. PyTorch's distributed tensors are instances as well."""
 
     def __instancecheck__(cls, value: Any) -> bool:
         if not issubclass(type(value), torch.Tensor):  # a mock says that it is a tensor, too

@@ -61,7 +61,7 @@ def keep_hooks(parameters: Iterable[torch.Tensor]) -> None:
 
 
 def free_parameters(module: nn.Module, skipped: set[int], prefix: str = "") -> list[tuple[str, torch.Tensor]]:
-    """Parameters that nobody has taken yet, each once."""
+    """Parameters that are not in any group yet, each once."""
     found: list[tuple[str, torch.Tensor]] = []
     for inner in module.modules():
         if ATTRIBUTE in inner.__dict__:

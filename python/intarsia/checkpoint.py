@@ -107,7 +107,7 @@ def _refuse_others(scope: str, module: torch.nn.Module) -> None:
     for name, value in module.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f'[checkpoint.save] "{_joined(scope, name)}" is a {type(value).__name__}. Of modules, tensors are saved; give '
-                            "what else there is as items of their own.")
+                            "the rest of it as separate items.")
 
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def save(path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progress = None, quiet: bool = False) -> None:
     """Writes a checkpoint and returns when it is complete on the disk. `keep`: how many stay in its folder; 0: all.
 
-    `progress(done, total)` is told the bytes of this process; besides, rank 0 says on stderr what takes long, unless `quiet`.
+    `progress(done, total)` is called with the bytes of this process; in addition, rank 0 reports long loads and saves on stderr, unless `quiet`.
     """
     _core.checkpoint_save(current_world(), os.fspath(path), _flat(items), keep, progress, quiet)
 

@@ -62,7 +62,7 @@ def random_scope(mesh: Any) -> "Iterator[_core.RandomScope]":
     """Inside, ranks agree on the random generator once, not before every draw.
 
     All ranks of the mesh are seeded alike; one that is not is named in an error on all of them. After a rank has used its
-    generator by itself, or on a part of the mesh, all ranks call ``agree()`` on the scope.
+    generator independently, or on a part of the mesh, all ranks call ``agree()`` on the scope.
     """
     scope = _core.RandomScope(core_mesh(mesh))
     with scope:
@@ -97,7 +97,7 @@ def set_generators(policy: str) -> None:
 
 
 class ExplicitRedistributionContext:
-    """A scope in which an op that would have to move its tensors by itself is an error, or a warning.
+    """A scope in which implicit communication of an op is an error, or a warning.
 
     Moves that send nothing count only if ``strict``.
     """

@@ -42,7 +42,7 @@ def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "in
 
 
 def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
-    """The tensor in the layout, moved only if it lies otherwise."""
+    """The tensor in the layout, moved only if it has another layout."""
     if layout is None or tensor.placements == (_counted_from_front(layout, tensor.ndim),):
         return tensor  # a gradient with a pending sum goes on as it is, to where the tensor was moved
     return _core.redistribute(tensor, (layout,), True)
@@ -360,7 +360,7 @@ def loss_parallel() -> Iterator[None]:
 
     The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims cut that ops
     would gather, and logits that are not cut along their classes are an error, as PyTorch's; without, the core does so for all
-    distributed tensors, however they lie.
+    distributed tensors of any layout.
     """
     from ._dropin import installed
 
@@ -389,7 +389,7 @@ class _ClassesAreCut(TorchFunctionMode):
         others_cut = any(p.is_shard() for axis, p in enumerate(logits.placements) if axis != axes[0])
         if others_cut and isinstance(target, torch.Tensor) and not _core.is_dtensor(target):
             raise ValueError(
-                f"loss_parallel() requires a DTensor as target where the logits are cut along other dims, too, {logits.placements}: "
+                f"loss_parallel() requires a DTensor as target if the logits are also sharded along other dims, {logits.placements}: "
                 "a plain one may be the whole or this rank's part. Distribute it."
             )
         loss = func(*args, **(kwargs or {}))

@@ -59,8 +59,8 @@ TEST(CheckpointStates, AScalerGoesOn) {
 }
 
 TEST(CheckpointStates, AGeneratorGoesOnOnAnyNumberOfRanks) {
+  if (process_world()) GTEST_SKIP() << "simulates other numbers of ranks itself";
   for (int64_t then : {1, 2, 3}) {
-    if (process_world()) return;
     TestFolder folder("generator");
     auto generator = at::detail::createCPUGenerator(4), again = at::detail::createCPUGenerator(5);
     at::rand({7}, generator);
@@ -128,11 +128,10 @@ TEST(CheckpointStates, WhatIsMissingIsListed) {
     auto generator = at::detail::createCPUGenerator(4);
     checkpoint::save(folder / "c", {{"step", 1}});
     checkpoint::Items items = {{"scaler", scaler}, {"generator", generator}};
-    auto text = error_text<c10::ValueError>([&] { checkpoint::load(folder / "c", items); });
-    EXPECT_NE(text.find("missing in the checkpoint (3):\n    generator.state\n    scaler.scale\n    "
-                        "scaler.growth_tracker"),
-              std::string::npos)
-        << text;
+    EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::load(folder / "c", items); }),
+              "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  missing in the checkpoint (3):\n    "
+              "generator.state\n    scaler.scale\n    scaler.growth_tracker\nRename with LoadOptions::rename, or load what fits with "
+              "strict = false.");
   });
 }
 
@@ -153,8 +152,8 @@ TEST(CheckpointResume, GoesOnFromTheNewestCheckpointIfThereIsOne) {
 }
 
 TEST(CheckpointResume, RanksThatSeeDifferentFoldersAreAnErrorOnAll) {
+  if (!process_world()) GTEST_SKIP() << "simulated ranks see the same folders";
   for_each_world({2}, [](int64_t) {
-    if (!process_world()) return;
     TestFolder folder("resume_apart");
     checkpoint::save(folder / "runs/1", {{"step", 1}});
     auto place = folder / (current_world().hosted()[0] ? "elsewhere" : "runs");

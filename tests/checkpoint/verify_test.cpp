@@ -43,7 +43,7 @@ TEST_F(VerifyForeign, CannotSeeDamagedValuesAndSaysSo) {
   EXPECT_FALSE(verified.checksums);
   EXPECT_EQ(str(verified, path_),
             path_ +
-                " is well formed. Whether its values are as they were written cannot be told: files of Hugging Face "
+                " is well formed. Its values cannot be checked: files of Hugging Face "
                 "have no "
                 "checksums.\n  checked: 2 file(s), 3 tensors, " +
                 checkpoint::bytes_text(verified.bytes) +
@@ -61,7 +61,7 @@ TEST_F(VerifyForeign, NamesAHeaderThatDoesNotFit) {
   change(file(2), "\"F99\"", "\"F32\"");
   change(file(2), "[0,20]", "[4,24]");
   EXPECT_EQ(problems_of(path_)[0],
-            file(2) + " is no safetensors file: the tensor \"c\" stands at bytes 4 to 24, but only 20 follow the "
+            file(2) + " is no safetensors file: the tensor \"c\" is at bytes 4 to 24, but only 20 follow the "
                       "header");
 }
 
@@ -70,7 +70,7 @@ TEST_F(VerifyForeign, NamesAFileThatIsCutOffOrLonger) {
   write_file(file(2), bytes.substr(0, bytes.size() - 3));
   ASSERT_EQ(problems_of(path_).size(), 1u);
   EXPECT_EQ(problems_of(path_)[0],
-            file(2) + " is no safetensors file: the tensor \"c\" stands at bytes 0 to 20, but only 17 follow the "
+            file(2) + " is no safetensors file: the tensor \"c\" is at bytes 0 to 20, but only 17 follow the "
                       "header");
   write_file(file(2), bytes + "abc");
   ASSERT_EQ(problems_of(path_).size(), 1u);

@@ -203,7 +203,7 @@ TEST(SyncBatchNorm, RefusesWhatItCannotTellFromOthers) {
   BatchNorm1d bare(BatchNormOptions(3).affine(false).track_running_stats(false));
   auto text = error_text<c10::ValueError>([&] { convert_sync_batchnorm(bare, all_ranks()); });
   EXPECT_EQ(text, "[convert_sync_batchnorm] torch::nn::BatchNorm1dImpl has neither a weight nor running statistics, by which "
-                  "its calls could be told from others. Set affine or track_running_stats.");
+                  "its calls could be recognized. Set affine or track_running_stats.");
 }
 
 }  // namespace

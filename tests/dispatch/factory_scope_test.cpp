@@ -88,7 +88,8 @@ TEST(FactoryScope, ANumberThatOthersSeeIsWrittenWhereItIs) {
     auto loss = lay_out(whole, init_device_mesh(at::kCPU, {n}), {Shard(0)}).requires_grad_().sum();
     auto totals = torch::zeros({2}, at::kDouble), total = totals[0];
     auto text = error_text<c10::Error>([&] { total += loss; });
-    EXPECT_EQ(text.find("[aten::add_.Tensor] argument \"self\" is a plain tensor of shape []"), 0) << text;
+    EXPECT_EQ(text, "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [], and a distributed result cannot be written into "
+                    "it. Distribute it first, or call full_tensor on the others.");
     EXPECT_EQ(totals.sum().item<double>(), 0);
     total += loss.detach();
     EXPECT_NEAR(totals.sum().item<double>(), whole.sum().item<double>(), 1e-12);
@@ -132,10 +133,18 @@ TEST(FactoryScope, RowsToPickAreTheSameOnAllRanks) {
     auto x = lay_out(waves({5, 3}), init_device_mesh(at::kCPU, {n}), {Shard(0)});
     auto order = at::tensor({4, 0, 2}, at::kLong);
     EXPECT_EQ(difference(full_tensor(x.index_select(0, order)), waves({5, 3}).index_select(0, order)), "");
-    if (!process_world()) return;
-    order[0] = process_world()->hosted()[0];
-    auto text = error_text<c10::ValueError>([&] { x.index_select(0, order); });
-    EXPECT_NE(text.find("differs between the ranks"), text.npos) << text;
+  });
+}
+
+TEST(FromNothing, DifferentRowsToPickAreAnErrorOnAllRanks) {
+  if (!process_world()) GTEST_SKIP() << "a simulation has one list for all ranks";
+  for_each_world({2, 4}, [](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    auto x = lay_out(waves({5, 3}), mesh, {Shard(0)});
+    auto order = at::tensor({process_world()->hosted()[0], int64_t(0), int64_t(2)}, at::kLong);
+    EXPECT_EQ(error_text<c10::ValueError>([&] { x.index_select(0, order); }),
+              "[aten::index_select] a plain tensor of shape [3] differs between the ranks of " + mesh.text() +
+                  ". Distribute it with distribute_tensor or from_local.");
   });
 }
 

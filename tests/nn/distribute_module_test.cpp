@@ -80,7 +80,7 @@ TEST(DistributeModule, OnAnotherMeshThanParallelizeModuleIsAnErrorWhereTheTwoMee
   distribute_module(*model, mesh);
   auto x = distribute_tensor(at::ones({4, 3}), mesh, {Shard(0), Replicate()});
   EXPECT_EQ(error_text<c10::ValueError>([&] { model(x); }),
-            "[parallel style] its input lies on DeviceMesh(cpu, dp=2, tp=2), but the module was parallelized on " +
+            "[parallel style] its input is on DeviceMesh(cpu, dp=2, tp=2), but the module was parallelized on " +
             mesh["tp"].text() + ". Distribute the input, and what computes it, on that mesh.");
 }
 

@@ -206,9 +206,9 @@ TEST(ToMesh, RanksOfSeveralGroupsDoNotSayWhoseTensorTheyWant) {
     auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"});
     auto x = numbered_groups(at::ones({4}), mesh["tp"]);
     EXPECT_EQ(error_text<c10::ValueError>([&] { redistribute(x, mesh["dp"], {Shard(0)}); }),
-              "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) was cut out of another mesh and stands for 2 groups of ranks, "
-              "which hold tensors of their own. The ranks [0, 2] of DeviceMesh(cpu, dp=2; ranks [0 2] [1 3]) are not all in one of "
-              "them, so it is not said whose tensor they get. Use meshes whose ranks are, or gather the tensors first.");
+              "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) is a slice of another mesh and stands for 2 groups of ranks, "
+              "which hold different tensors. The ranks [0, 2] of DeviceMesh(cpu, dp=2; ranks [0 2] [1 3]) are not all in one of "
+              "them, so it is ambiguous whose tensor they get. Use meshes whose ranks are, or gather the tensors first.");
   });
 }
 

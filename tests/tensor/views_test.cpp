@@ -154,7 +154,10 @@ TEST(Views, ShareMemoryWithWhatTheyViewAndNothingElse) {
     EXPECT_TRUE(is_alias_of(row, corner));
     for (auto& other : {x.clone(), redistribute(x, {Replicate()}), x + 1, ramp()}) EXPECT_FALSE(is_alias_of(x, other));
     auto text = error_text<c10::Error>([&] { x.is_alias_of(row); });
-    EXPECT_NE(text.find("is_alias_of(a, b) tells whether two tensors share memory"), std::string::npos) << text;
+    EXPECT_EQ(text, "[storage] a distributed tensor of shape [4, 6], [S(0)] on " + line().text() + ", has no memory of its own. Use "
+                    "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
+                    "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to "
+                    "load one checkpoint::load or load_full_state_dict(module, dict).");
   });
 }
 
