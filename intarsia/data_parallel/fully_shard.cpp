@@ -55,14 +55,15 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
   return parameters;
 }
 
-// Who keeps the buffers equal of modules whose parameters are all in other groups.
-std::shared_ptr<ShardGroup> any_group_in(const std::vector<torch::nn::Module*>& modules) {
+// The groups inside of the modules that keep their buffers equal, each once: those that were made on this mesh.
+std::vector<std::shared_ptr<ShardGroup>> groups_on(const DeviceMesh& mesh, const std::vector<torch::nn::Module*>& modules) {
+  std::vector<std::shared_ptr<ShardGroup>> groups;
   for (auto* module : modules) {
-    for (auto& parameter : module->parameters()) {
-      if (auto group = group_of(parameter)) return group;
+    for (auto& group : shard_groups_in(*module)) {
+      if (group->mesh() == mesh) groups.push_back(group);
     }
   }
-  return nullptr;
+  return groups;
 }
 
 auto checked_dim(const FullyShardOptions& options) {
@@ -186,14 +187,17 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   std::shared_ptr<ShardGroup> group;
   if (parameters.empty()) {  // they are in other groups, or there are none: on all ranks, or it is an error
     agree_on_tensors(kShardCause, *axes.all, {}, {}, lane.user_count());
-    auto inner = options.broadcast_buffers ? any_group_in(modules) : nullptr;
-    if (inner) add_buffers(*inner, buffers, options.init_sync);
-    else make_per_rank(buffers, mesh.slots().size());
+    auto inner = options.broadcast_buffers ? groups_on(mesh, modules) : std::vector<std::shared_ptr<ShardGroup>>();
+    inner.empty() ? make_per_rank(buffers, mesh.slots().size()) : prepare_buffers(*inner[0], buffers, options.init_sync);
   } else {
     ShardGroupOptions group_options{checked_dim(options), options.reshard_after_forward, policy.param_dtype,
                                     policy.reduce_dtype, options.unused_as_zeros, options.reshard_to};
     group_options.broadcast_buffers = options.broadcast_buffers;
     group = make_shard_group(modules[0], name, mesh, parameters, buffers, group_options, options.init_sync);
+  }
+  if (options.broadcast_buffers) {
+    auto shared = buffer_list(buffers);
+    for (auto& one : groups_on(mesh, modules)) one->share_buffers(shared);
   }
   for (auto* module : modules) hook_module(*module, group, policy), wrapped.add(*module);
   return Sharded(std::move(group));

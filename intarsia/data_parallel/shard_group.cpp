@@ -258,7 +258,7 @@ static void make_plain(const NamedTensors& buffers, const DeviceMesh& mesh) {
   }
 }
 
-void add_buffers(ShardGroup& group, const NamedTensors& buffers, bool init_sync) {
+void prepare_buffers(const ShardGroup& group, const NamedTensors& buffers, bool init_sync) {
   auto& mesh = group.mesh();
   WorldScope world(mesh.world());
   std::vector<at::Tensor> shared;
@@ -266,7 +266,6 @@ void add_buffers(ShardGroup& group, const NamedTensors& buffers, bool init_sync)
   if (init_sync) take_first_values(mesh, shared);
   make_plain(buffers, mesh);
   make_per_rank(buffers, mesh.slots().size());
-  group.share_buffers(buffers);
 }
 
 std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::string& name, const DeviceMesh& mesh,
@@ -287,7 +286,6 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
   if (!options.on_full_mesh) make_plain(buffers, mesh);
   make_per_rank(buffers, mesh.slots().size());
   auto group = std::make_shared<ShardGroup>(module, name, axes, parameters, options);
-  if (options.broadcast_buffers) group->share_buffers(buffers);
   group->start();
   return group;
 }

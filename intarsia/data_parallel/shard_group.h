@@ -16,6 +16,7 @@
 #include "intarsia/data_parallel/own_collective.h"
 #include "intarsia/data_parallel/report.h"
 #include "intarsia/data_parallel/shard_order.h"
+#include "intarsia/data_parallel/shared_buffers.h"
 #include "intarsia/data_parallel/two_values.h"
 
 namespace intarsia {
@@ -48,10 +49,8 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   const DeviceMesh& mesh() const { return axes_.mesh; }
   ShardOrder& order() const { return order_; }
   const std::vector<TwoValues>& members() const { return members_; }
-  const std::vector<WeakTensor>& buffers() const { return buffers_; }  // that are shared
-  void share_buffers(const NamedTensors& buffers) {
-    for (auto& [name, buffer] : buffers) buffers_.emplace_back(buffer);
-  }
+  const std::vector<BufferList>& buffers() const { return buffers_; }  // that are shared
+  void share_buffers(BufferList buffers) { buffers_.push_back(std::move(buffers)); }
   bool is_whole() const { return whole_; }  // in memory; what the leaves are is another matter: see is_shown
   bool is_begun() const { return begun_; }  // its gathering
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
@@ -142,7 +141,7 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   ShardOrder& order_;
   int64_t user_ = 0;
   ShardGroupOptions options_;
-  std::vector<WeakTensor> buffers_;
+  std::vector<BufferList> buffers_;
   std::vector<TwoValues> members_;
   const char* cause_;
   bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, syncs_copies_ = true, pinned_ = false;
@@ -167,8 +166,9 @@ class ShardGroup final : public LeafWatcher, public TwoValued, public std::enabl
   std::vector<Round> rounds_;
 };
 
-// Has a group keep buffers equal that belong to a module without a group. With `init_sync` they are taken from the first rank.
-void add_buffers(ShardGroup& group, const NamedTensors& buffers, bool init_sync);
+// Makes the buffers of a module without a group ready for one inside of it, which is to share them. With `init_sync` they are taken
+// from the first rank.
+void prepare_buffers(const ShardGroup& group, const NamedTensors& buffers, bool init_sync);
 
 // A group for these parameters of a module, at work: all ranks of the mesh call it together. With `init_sync` the parameters are
 // taken from the first rank.
