@@ -158,6 +158,24 @@ TEST(SharedBuffers, UnderFullyShardAreThoseOfTheFirstRank) {
   });
 }
 
+TEST(SharedBuffers, OfFrozenLayersAreThoseOfTheFirstRank) {
+  for (bool by_layer : {false, true}) {
+    auto world = simulate(2);
+    auto mesh = all_ranks();
+    auto model = cnn();
+    for (size_t i : {0, 1, 3, 4}) {
+      for (auto& parameter : model[i]->parameters()) parameter.set_requires_grad(false);
+      if (by_layer) fully_shard(*model[i], mesh);
+    }
+    fully_shard(*model[6], mesh);
+    fully_shard(*model, mesh);
+    model->forward(mine(inputs(0, {8, 2, 6, 6}), mesh)).square().mean().backward();
+    for (auto& item : model->named_buffers()) {
+      EXPECT_TRUE(torch::equal(value_at(item.value(), 0), value_at(item.value(), 1))) << item.key();
+    }
+  }
+}
+
 TEST(SharedBuffers, ThatAreConstantAreNotSent) {
   auto world = simulate(2);
   auto mesh = all_ranks();

@@ -15,6 +15,8 @@ void add_linalg_composites(std::vector<Sample>& list);
 void add_fft_composites(std::vector<Sample>& list);
 void add_special_composites(std::vector<Sample>& list);
 
+inline const c10::IValue kNone;  // an argument that is left out
+
 // Adds the same call of several ops.
 struct AddCalls {
   std::vector<Sample>& list;

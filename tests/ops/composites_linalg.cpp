@@ -8,7 +8,6 @@ namespace intarsia {
 namespace {
 
 using Ints = std::vector<int64_t>;
-const c10::IValue kNone;
 
 at::Tensor squares(Ints batch, int64_t n) {  // far from singular, with eigenvalues apart
   batch.push_back(n), batch.push_back(n);

@@ -9,7 +9,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 using Floats = std::vector<double>;
-const c10::IValue kNone;
 
 void add_convolutions(const AddCalls& each) {
   for (bool along : {false, true}) {

@@ -8,7 +8,6 @@ namespace intarsia {
 namespace {
 
 using Ints = std::vector<int64_t>;
-const c10::IValue kNone;
 
 c10::List<at::Tensor> several(std::vector<Ints> shapes) {
   c10::List<at::Tensor> list;

@@ -8,7 +8,6 @@ namespace intarsia {
 namespace {
 
 using Ints = std::vector<int64_t>;
-const c10::IValue kNone;
 
 void add_names_of_others(const AddCalls& each) {
   each({"absolute", "arctan", "arcsinh", "negative", "positive", "fix", "square", "selu", "relu6", "isfinite", "isreal",

@@ -9,7 +9,7 @@ namespace {
 
 using at::Tensor;
 
-std::string v(size_t i) { return "v" + std::to_string(i); }
+using program_text::v;
 
 // One value and one of its dims.
 struct AlongDim {

@@ -8,8 +8,8 @@ namespace intarsia {
 namespace {
 
 using at::Tensor;
+using program_text::v;
 
-std::string v(size_t i) { return "v" + std::to_string(i); }
 std::string text(at::IntArrayRef list) { return c10::str(list); }
 
 void unary(Builder& b) {

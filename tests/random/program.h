@@ -14,6 +14,11 @@
 
 namespace intarsia {
 
+// The name of a value in the text of a program.
+namespace program_text {
+inline std::string v(size_t i) { return "v" + std::to_string(i); }
+}  // namespace program_text
+
 using ProgramValues = std::vector<at::Tensor>;
 
 struct ProgramStep {

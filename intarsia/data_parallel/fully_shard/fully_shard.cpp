@@ -53,14 +53,15 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
   return parameters;
 }
 
-// Who keeps the buffers equal of modules whose parameters are all in other groups.
-std::shared_ptr<ParamGroup> any_group_in(const std::vector<torch::nn::Module*>& modules) {
+// The groups inside of the modules that keep their buffers equal, each once: those that were made on this mesh.
+std::vector<std::shared_ptr<ParamGroup>> groups_on(const DeviceMesh& mesh, const std::vector<torch::nn::Module*>& modules) {
+  std::vector<std::shared_ptr<ParamGroup>> groups;
   for (auto* module : modules) {
-    for (auto& parameter : module->parameters()) {
-      if (auto group = group_of(parameter)) return group;
+    for (auto& group : param_groups_in(*module)) {
+      if (group->mesh() == mesh) groups.push_back(group);
     }
   }
-  return nullptr;
+  return groups;
 }
 
 std::optional<int64_t> dim_to_shard(const std::string& name, const at::Tensor& tensor, const FullyShardOptions& options) {
@@ -181,13 +182,16 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   std::shared_ptr<ParamGroup> group;
   if (parameters.empty()) {  // they are in other groups, or there are none: on all ranks, or it is an error
     verify_tensors_across_ranks(kShardCause, *axes.all, {}, {}, order.module_count());
-    auto inner = options.broadcast_buffers ? any_group_in(modules) : nullptr;
-    if (inner) add_buffers(*inner, buffers, options.init_sync);
-    else make_per_rank(buffers, mesh.slots().size());
+    auto inner = options.broadcast_buffers ? groups_on(mesh, modules) : std::vector<std::shared_ptr<ParamGroup>>();
+    inner.empty() ? make_per_rank(buffers, mesh.slots().size()) : prepare_buffers(*inner[0], buffers, options.init_sync);
   } else {
     Dims dims;
     for (auto& [leaf_name, tensor] : parameters) dims.push_back(dim_to_shard(leaf_name, tensor, options));
     group = make_param_group(modules[0], name, axes, parameters, dims, buffers, options);
+  }
+  if (options.broadcast_buffers) {
+    auto shared = buffer_list(buffers);
+    for (auto& one : groups_on(mesh, modules)) one->share_buffers(shared);
   }
   for (auto* module : modules) hook_module(*module, group, policy), wrapped.add(*module);
   return Sharded(std::move(group));

@@ -79,7 +79,7 @@ static void make_plain(const NamedTensors& buffers, const DeviceMesh& mesh) {
   }
 }
 
-void add_buffers(ParamGroup& group, const NamedTensors& buffers, bool init_sync) {
+void prepare_buffers(const ParamGroup& group, const NamedTensors& buffers, bool init_sync) {
   auto& mesh = group.mesh();
   WorldScope world(mesh.world());
   std::vector<at::Tensor> shared;
@@ -87,7 +87,6 @@ void add_buffers(ParamGroup& group, const NamedTensors& buffers, bool init_sync)
   if (init_sync) take_first_values(mesh, shared);
   make_plain(buffers, mesh);
   make_per_rank(buffers, mesh.slots().size());
-  group.share_buffers(buffers);
 }
 
 std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const ShardingAxes& axes,
@@ -108,7 +107,6 @@ std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::stri
   make_per_rank(buffers, mesh.slots().size());
   auto hooks = std::make_shared<GroupHooks>(module, name, axes, parameters, dims, options);
   auto group = hooks->group();
-  if (options.broadcast_buffers) group->share_buffers(buffers);
   hooks->attach();
   return group;
 }

@@ -53,8 +53,9 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
 // The group that a leaf is in; null if fully_shard has not taken it.
 std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf);
 
-// Has a group keep buffers equal that belong to a module without a group. With `init_sync` they are taken from the first rank.
-void add_buffers(ParamGroup& group, const NamedTensors& buffers, bool init_sync);
+// Prepares the buffers of a module without a group for the groups inside of it, which share them. With `init_sync` they are taken
+// from the first rank.
+void prepare_buffers(const ParamGroup& group, const NamedTensors& buffers, bool init_sync);
 
 // A group for these parameters of a module, at work: all ranks of the mesh call it together.
 std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const ShardingAxes& axes,

@@ -13,6 +13,7 @@
 #include "intarsia/data_parallel/fully_shard/fully_shard_options.h"
 #include "intarsia/data_parallel/fully_shard/post_forward_shards.h"
 #include "intarsia/data_parallel/fully_shard/sharded_param.h"
+#include "intarsia/data_parallel/fully_shard/shared_buffers.h"
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
 
@@ -42,10 +43,8 @@ class ParamGroup final {
   int64_t id() const { return id_; }  // in this order
   const std::vector<ShardedParam>& members() const { return members_; }
   ShardedParam& member(size_t index) { return members_[index]; }
-  const std::vector<WeakTensor>& buffers() const { return buffers_; }  // that are shared
-  void share_buffers(const NamedTensors& buffers) {
-    for (auto& [name, buffer] : buffers) buffers_.emplace_back(buffer);
-  }
+  const std::vector<BufferList>& buffers() const { return buffers_; }  // that are shared
+  void share_buffers(BufferList buffers) { buffers_.push_back(std::move(buffers)); }
   bool is_whole() const { return whole_; }  // in memory; what the leaves are is another matter: see is_shown
   bool is_begun() const { return begun_; }  // its gathering
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
@@ -128,7 +127,7 @@ class ParamGroup final {
   CollectiveOrder& collective_order_;
   int64_t id_ = 0;
   FullyShardOptions options_;  // without ignored_parameters and shard_dim
-  std::vector<WeakTensor> buffers_;
+  std::vector<BufferList> buffers_;
   std::vector<ShardedParam> members_;
   const char* cause_;
   bool is_root_ = true, reshard_after_backward_ = true, syncs_ = true, syncs_copies_ = true, pinned_ = false;

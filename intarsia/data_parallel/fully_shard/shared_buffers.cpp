@@ -20,13 +20,24 @@ uint64_t hash_of_bytes(const at::Tensor& tensor) {
 
 }  // namespace
 
-void SharedBuffers::add(const std::vector<WeakTensor>& buffers, const DeviceMesh& mesh) {
+BufferList buffer_list(const NamedTensors& buffers) {
+  std::vector<WeakTensor> list;
+  for (auto& [name, buffer] : buffers) list.emplace_back(buffer);
+  return std::make_shared<const std::vector<WeakTensor>>(std::move(list));
+}
+
+void SharedBuffers::add(const std::vector<BufferList>& lists, const DeviceMesh& mesh) {
   if (is_rehearsing()) return;  // there are no values to compare
-  for (auto& weak : buffers) {
+  for (auto& buffers : lists) {
+    if (lists_.insert(buffers).second) add(buffers, mesh);
+  }
+}
+
+void SharedBuffers::add(const BufferList& buffers, const DeviceMesh& mesh) {
+  for (auto& weak : *buffers) {
     auto tensor = weak.lock();
     if (!tensor.defined() || is_dtensor(tensor) || !tensor.is_cpu()) continue;
-    auto is_this = [&](auto& entry) { return entry.tensor.is_same(tensor); };
-    if (std::none_of(entries_.begin(), entries_.end(), is_this)) entries_.push_back({tensor, mesh});
+    if (added_.insert(tensor.unsafeGetTensorImpl()).second) entries_.push_back({tensor, mesh});
   }
 }
 

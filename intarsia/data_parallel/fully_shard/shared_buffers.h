@@ -2,6 +2,8 @@
 // Buffers of sharded modules: whole on every rank, and after each step those of the first rank.
 
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <vector>
 
 #include "intarsia/data_parallel/leaf_hooks.h"
@@ -14,10 +16,16 @@ namespace intarsia {
 // A batch norm moves its running statistics by the rows of its rank. Most other buffers are constants, which need not
 // be sent. So at the end of a backward pass the ranks compare fingerprints of their buffers, which travel with their
 // reports, and only where these differ the first rank's are sent. The mesh's axes are done one after the other.
+//
+// Every group of a module has the buffers of the whole module, so that those of a frozen one, which reduces nothing,
+// stay equal as long as any group is trained.
+using BufferList = std::shared_ptr<const std::vector<WeakTensor>>;
+BufferList buffer_list(const NamedTensors& buffers);
+
 class SharedBuffers {
  public:
   // Those that live and were not added before.
-  void add(const std::vector<WeakTensor>& buffers, const DeviceMesh& mesh);
+  void add(const std::vector<BufferList>& lists, const DeviceMesh& mesh);
 
   int32_t fingerprint() const;  // of this rank
   // Whether the ranks have different ones; `reports` have the fingerprints as `steps`.
@@ -29,7 +37,11 @@ class SharedBuffers {
     at::Tensor tensor;
     DeviceMesh mesh;
   };
+  void add(const BufferList& buffers, const DeviceMesh& mesh);
+
   std::vector<Entry> entries_;
+  std::set<BufferList> lists_;
+  std::set<const c10::TensorImpl*> added_;
 };
 
 }  // namespace intarsia
