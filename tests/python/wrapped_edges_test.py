@@ -145,6 +145,7 @@ def whole_state_dicts_are_those_of_one_process() -> None:
 
 EVERYWHERE = [
     converted_batch_norms_see_the_rows_of_all,
+    gradients_of_plain_and_sharded_parameters_are_clipped_together,
 ]
 
 
