@@ -20,6 +20,7 @@
 // | is recorded by autograd, or is a formula of backward          | the whole             |
 // | meets distributed tensors of the shards' mesh: grad.add(p)    | shards                |
 // | makes a tensor like a parameter, or maps lists: zeros_like, clone, _foreach_norm | shards |
+// | casts or moves a handle: p.detach().cpu(), state_dict()["w"].to(dtype)         | shards |
 // | reads parameters alone: w.norm(), b.mm(a)                     | the whole             |
 // The first row that fits holds. An op cannot know whether it is in the forward of a module of torch::nn, or in an
 // optimizer. So the last row is the same with and without NoGradGuard, and what comes of it serves both: it is plain,

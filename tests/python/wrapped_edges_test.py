@@ -146,6 +146,8 @@ def whole_state_dicts_are_those_of_one_process() -> None:
 EVERYWHERE = [
     converted_batch_norms_see_the_rows_of_all,
     gradients_of_plain_and_sharded_parameters_are_clipped_together,
+    optimizers_map_over_plain_and_sharded_parameters,
+    handles_are_moved_and_cast_as_shards,
 ]
 
 
@@ -156,7 +158,7 @@ class WrappedEdges(unittest.TestCase):
                 function()
 
     def test_on_real_ranks(self):
-        run_ranks(2, EVERYWHERE)
+        run_ranks(2, [*EVERYWHERE, whole_state_dicts_are_those_of_one_process])
 
 
 if __name__ == "__main__":
