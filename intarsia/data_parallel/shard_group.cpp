@@ -273,6 +273,7 @@ std::shared_ptr<ShardGroup> make_shard_group(const void* module, const std::stri
                                              const NamedTensors& parameters, const NamedTensors& buffers,
                                              const ShardGroupOptions& options, bool init_sync) {
   WorldScope world(mesh.world());  // for meshes of more axes
+  c10::InferenceMode off(false);   // what is made here is trained
   auto axes = options.replicated ? replicated_axes(mesh) : ShardingAxes::of(mesh);
   axes.on_full_mesh = options.on_full_mesh;
   for (auto& [leaf_name, tensor] : parameters) at_rest(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent

@@ -148,6 +148,7 @@ EVERYWHERE = [
     gradients_of_plain_and_sharded_parameters_are_clipped_together,
     optimizers_map_over_plain_and_sharded_parameters,
     handles_are_moved_and_cast_as_shards,
+    models_are_wrapped_and_remade_in_inference_mode,
 ]
 
 
