@@ -56,6 +56,18 @@ FindUnaveraged find_unaveraged_of(py::object function) {
   };
 }
 
+// A function that lists (name, parameter); None: the module has gone.
+WrappedModules::FindLate find_late_of(py::object function) {
+  return [find = held(std::move(function))]() -> std::optional<Named> {
+    py::gil_scoped_acquire lock;
+    py::object found = (*find)();
+    if (found.is_none()) return std::nullopt;
+    Named named;
+    for (auto& [name, tensor] : found.cast<GivenNamed>()) named.emplace_back(name, tensor.value);
+    return named;
+  };
+}
+
 // A function that changes the tensors given in place; None: none.
 ReducedHook reduced_hook_of(py::object function) {
   if (function.is_none()) return {};
@@ -122,10 +134,12 @@ void bind_shard_groups(py::module_& m) {
                        const GivenNamed& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
-                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
+                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh,
+                       bool broadcast_buffers) {
              auto parameters = checked(given, "fully_shard");
              auto options = shard_options(parameters, dims, reshard_after_forward, reshard_to, param_dtype, reduce_dtype, replicated,
                                           on_full_mesh);
+             options.broadcast_buffers = broadcast_buffers;
              return make_shard_group(reinterpret_cast<const void*>(module), name, mesh, parameters,
                                      checked(buffers, "fully_shard"), options, init_sync);
            }),
@@ -140,6 +154,8 @@ void bind_shard_groups(py::module_& m) {
       .def("set_syncs", &ShardGroup::set_syncs)
       .def("set_syncs_copies", &ShardGroup::set_syncs_copies)
       .def("set_reduced_hook", [](ShardGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
+      .def("set_find_late",
+           [](ShardGroup& self, py::object find) { self.order().modules().add(find_late_of(std::move(find))); })
       .def("set_own_gather", [](ShardGroup& self, py::object own) { self.set_own_gather(own_collective_of(std::move(own))); })
       .def("set_own_reduce", [](ShardGroup& self, py::object own) { self.set_own_reduce(own_collective_of(std::move(own))); })
       .def("set_reshard_after_forward", &ShardGroup::set_reshard_after_forward)

@@ -149,6 +149,9 @@ EVERYWHERE = [
     optimizers_map_over_plain_and_sharded_parameters,
     handles_are_moved_and_cast_as_shards,
     models_are_wrapped_and_remade_in_inference_mode,
+    a_parameter_that_comes_after_fully_shard_is_named,
+    ignored_parameters_do_not_come_late,
+    buffers_are_those_of_the_first_rank,
 ]
 
 
