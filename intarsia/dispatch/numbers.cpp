@@ -58,7 +58,7 @@ at::Tensor number_on(const at::Tensor& number, const DeviceMesh& mesh) {
 }
 
 void check_all_have_numbers(const DeviceMesh& mesh, const char* op) {
-  for (auto rank : current_world().hosted()) {
+  for (auto rank : mesh.world().hosted()) {
     auto is_it = [&](auto& slot) { return slot.rank == rank; };
     bool is_there = std::any_of(mesh.slots().begin(), mesh.slots().end(), is_it);
     TORCH_CHECK_VALUE(is_there, "[", op, "] a plain tensor meets a number on ", mesh.text(), ", of which rank ", rank,

@@ -111,7 +111,7 @@ int64_t convert_sync_batchnorm(ModuleRef module, const DeviceMesh& mesh) {
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
   TORCH_CHECK(is_first_definition(symbols::kBatchNorm), "[convert_sync_batchnorm] this program searches LibTorch for functions before this ",
               "library, so that batch norms cannot be reached. Link this library before LibTorch; in Python use ",
-              "torch.nn.SyncBatchNorm.");
+              "intarsia.data_parallel.convert_sync_batchnorm.");
   int64_t converted = 0;
   module->apply([&](torch::nn::Module& part) {
     converted += convert<torch::nn::BatchNorm1dImpl>(part, mesh) || convert<torch::nn::BatchNorm2dImpl>(part, mesh) ||

@@ -48,6 +48,8 @@ checkpoint::StateMaker maker_from(py::handle target) {
 at::Tensor checked(py::handle value) {
   auto tensor = value.cast<GivenTensor>().value;
   check_no_wrapper(tensor, "checkpoint");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !tensor._is_zerotensor(), "[checkpoint] the tensor is one of zeros without memory. ",
+                              "Give its clone().");
   return tensor;
 }
 

@@ -55,6 +55,18 @@ FindUnaveraged find_unaveraged_of(py::object function) {
   };
 }
 
+// A function that lists (name, parameter); None: the module has gone.
+WrappedModules::FindLate find_late_of(py::object function) {
+  return [find = held(std::move(function))]() -> std::optional<Named> {
+    py::gil_scoped_acquire lock;
+    py::object found = (*find)();
+    if (found.is_none()) return std::nullopt;
+    Named named;
+    for (auto& [name, tensor] : found.cast<GivenNamed>()) named.emplace_back(name, tensor.value);
+    return named;
+  };
+}
+
 // A function that changes the tensors given in place; None: none.
 ReducedHook reduced_hook_of(py::object function) {
   if (function.is_none()) return {};
@@ -112,15 +124,19 @@ void bind_param_groups(py::module_& m) {
                        const GivenNamed& buffers,
                        const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
                        std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
-                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh) {
+                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh,
+                       bool broadcast_buffers) {
              FullyShardOptions options;
              options.reshard_after_forward = reshard_after_forward, options.reshard_to = reshard_to;
              options.mp_policy.param_dtype = param_dtype, options.mp_policy.reduce_dtype = reduce_dtype;
-             options.init_sync = init_sync, options.broadcast_buffers = false;
+             options.init_sync = init_sync, options.broadcast_buffers = broadcast_buffers;
              auto axes = replicated ? ShardingAxes::replicated(mesh) : ShardingAxes::of(mesh);
              axes.on_full_mesh = on_full_mesh;
-             return make_param_group(reinterpret_cast<const void*>(module), name, axes, checked(given, "fully_shard"), dims,
-                                     checked(buffers, "fully_shard"), options);
+             auto named_buffers = checked(buffers, "fully_shard");
+             auto group = make_param_group(reinterpret_cast<const void*>(module), name, axes, checked(given, "fully_shard"), dims,
+                                           named_buffers, options);
+             if (broadcast_buffers) group->share_buffers(buffer_list(named_buffers));
+             return group;
            }),
            Unlocked())
       .def_property_readonly("name", &ParamGroup::name)
@@ -133,6 +149,8 @@ void bind_param_groups(py::module_& m) {
       .def("set_syncs", &ParamGroup::set_syncs)
       .def("set_syncs_copies", &ParamGroup::set_syncs_copies)
       .def("set_reduced_hook", [](ParamGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
+      .def("set_find_late",
+           [](ParamGroup& self, py::object find) { FullyShardState::of(self).modules().add(find_late_of(std::move(find))); })
       .def("set_custom_all_gather", [](ParamGroup& self, py::object own) { self.set_custom_all_gather(custom_collective_of(std::move(own))); })
       .def("set_custom_reduce_scatter", [](ParamGroup& self, py::object own) { self.set_custom_reduce_scatter(custom_collective_of(std::move(own))); })
       .def("set_reshard_after_forward", &ParamGroup::set_reshard_after_forward)

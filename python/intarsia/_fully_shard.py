@@ -12,7 +12,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResul
 
 from ._data_mesh import DataMesh, named_axes
 from ._fsdp_module import FSDPModule
-from ._shard_groups import Group, Sharding, name_inner
+from ._shard_groups import Group, Sharding, find_late, name_inner
 from ._wrapped_module import (
     ATTRIBUTE,
     check_applied_once,
@@ -97,6 +97,8 @@ def wrap(
             group.lay_out_on_meta()
         else:
             group.core()
+    for group in list(groups.values())[:1]:
+        group.set("set_find_late", find_late(modules))
     for one in modules:
         state = one.__dict__[ATTRIBUTE] = kind(one, list(groups.values()), policy)
         state.hook()

@@ -14,6 +14,7 @@ from . import _core
 from ._mesh import core_mesh
 from ._wrapped_module import (
     ATTRIBUTE,
+    Registrations,
     WrappedModule,
     check_applied_once,
     check_runs,
@@ -191,39 +192,21 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
     return module
 
 
-class _Registrations:
-    """Counts parameters and modules that are registered anywhere: a model is searched only after that."""
-
-    count = 0
-    watched = False
-
-    @classmethod
-    def watch(cls) -> None:
-        if not cls.watched:
-            cls.watched = True
-            nn.modules.module.register_module_parameter_registration_hook(cls._note)
-            nn.modules.module.register_module_module_registration_hook(cls._note)
-
-    @classmethod
-    def _note(cls, *_: Any) -> None:
-        cls.count += 1
-
-
 def _late_parameters(module: nn.Module, ignored_modules: list[nn.Module]) -> Callable[[], list[str]]:
     """A function that names parameters whose gradients are not averaged, because they were registered after replicate."""
-    _Registrations.watch()
+    Registrations.watch()
     root, ignored = weakref.ref(module), [weakref.ref(one) for one in ignored_modules]
     searched = -1
 
     def find() -> list[str]:
         nonlocal searched
         found = root()
-        if found is None or searched == _Registrations.count:
+        if found is None or searched == Registrations.count:
             return []
         skipped = {id(tensor) for one in ignored if one() is not None for tensor in one().parameters()}
         late = [item for item in found.named_parameters() if id(item[1]) not in skipped and not _core.is_watched(item[1])]
         if not late:
-            searched = _Registrations.count
+            searched = Registrations.count
         return [name for name, parameter in late if parameter.requires_grad and parameter.grad is not None]
 
     return find

@@ -1,7 +1,7 @@
 """Groups of parameters that are gathered and reduced together, and what a module that belongs to them knows of them."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from . import _core
 from ._data_mesh import DataMesh
 from ._mesh import core_mesh
 from ._tensor import DTensor
-from ._wrapped_module import keep_hooks, state_of
+from ._wrapped_module import Registrations, keep_hooks, state_of
 
 
 class Group:
@@ -85,6 +85,8 @@ class Group:
         self.made = None
 
     def _make(self) -> None:
+        from ._dropin import installed
+
         self.tie()
         parameters = [(full_name, module._parameters[name]) for module, name, full_name, _ in self.places]
         path = "" if self.is_root or len(self.modules) > 1 else f"{self.name}."
@@ -101,6 +103,7 @@ class Group:
         self.made = _core.ParamGroup(
             id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],  # type: ignore[arg-type]
             *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated, self.mesh.is_named,
+            not installed(),  # there buffers stay each rank's own, as PyTorch's fully_shard leaves them
         )
         self.made.set_root(self.is_root)
         self.leaves = [weakref.ref(parameter) for _, parameter in parameters]
@@ -187,6 +190,28 @@ class Sharding:
         self.module.register_forward_hook(self.after, prepend=False, always_call=True)
         self.module.register_state_dict_pre_hook(self.reshard)
         self.module.register_load_state_dict_pre_hook(self.reshard)
+
+
+def find_late(modules: list[nn.Module]) -> "Callable[[], list[tuple[str, torch.Tensor]] | None]":
+    """A function that lists parameters which came to the modules since, and which nobody has taken; None once the modules have gone."""
+    Registrations.watch()
+    known = [(weakref.ref(one), type(one).__name__, {name for name, _ in one.named_parameters(remove_duplicate=False)}) for one in modules]
+    count, late = Registrations.count, []
+
+    def find() -> "list[tuple[str, torch.Tensor]] | None":
+        nonlocal count, late
+        alive = [(module(), *rest) for module, *rest in known if module() is not None]
+        if count != Registrations.count:
+            count, late = Registrations.count, [item for found in alive for item in _others(*found)]
+        still = [(name, parameter()) for name, parameter in late]
+        return [item for item in still if item[1] is not None and not _core.is_watched(item[1])] if alive else None
+
+    return find
+
+
+def _others(module: nn.Module, kind: str, names: set[str]) -> "list[tuple[str, weakref.ref]]":
+    found = [item for item in module.named_parameters() if item[0] not in names and not _core.is_dtensor(item[1])]
+    return [(f'"{name}" of {kind}', weakref.ref(parameter)) for name, parameter in found]
 
 
 def _cast(values: Any, dtype: torch.dtype) -> Any:

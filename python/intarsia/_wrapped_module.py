@@ -73,6 +73,24 @@ def free_parameters(module: nn.Module, skipped: set[int], prefix: str = "") -> l
     return found
 
 
+class Registrations:
+    """Counts parameters and modules that are registered anywhere: a model is searched only after that."""
+
+    count = 0
+    watched = False
+
+    @classmethod
+    def watch(cls) -> None:
+        if not cls.watched:
+            cls.watched = True
+            nn.modules.module.register_module_parameter_registration_hook(cls._note)
+            nn.modules.module.register_module_module_registration_hook(cls._note)
+
+    @classmethod
+    def _note(cls, *_: Any) -> None:
+        cls.count += 1
+
+
 @contextlib.contextmanager
 def set_data_scope() -> Iterator[None]:
     """Casts of modules give parameters other data, also where a program has asked PyTorch to swap them.

@@ -1,10 +1,13 @@
 #include "intarsia/data_parallel/fully_shard/param_handles.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/dispatch/fan_out.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
@@ -55,6 +58,22 @@ Handle handle_of(const at::Tensor& tensor) {
   // What has a gradient of its own is a distributed tensor like any other, and so is a part.
   if (found.kind == HandleKind::whole) return found;
   return !tensor.requires_grad() && found.owner->is_handle_of_shards(found.index, tensor) ? found : Handle{};
+}
+
+bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists) {
+  struct Found {
+    bool parameter = false, plain = false;
+  };
+  std::map<size_t, Found> at;
+  for (auto& list : lists) {
+    for (size_t i = 0; auto& tensor : tensors_in(list)) {
+      auto& found = at[i++];
+      auto handle = handle_of(tensor);
+      found.parameter = found.parameter || handle.owner;
+      found.plain = found.plain || (handle.kind == HandleKind::none && !is_dtensor(tensor) && tensor.dim() > 0);
+    }
+  }
+  return std::any_of(at.begin(), at.end(), [](auto& entry) { return entry.second.parameter && entry.second.plain; });
 }
 
 void own_storage(const at::Storage& storage, std::weak_ptr<ParamOwner> owner, size_t index, bool is_of_whole) {

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "intarsia/core/mesh.h"
@@ -60,6 +61,10 @@ struct Handle {
   size_t index = 0;
 };
 Handle handle_of(const at::Tensor& tensor);
+
+// Whether a parameter and a plain tensor are at the same index of lists. Element i of a mapped list meets the elements i of the
+// others alone, so that an optimizer may map over parameters of which some are plain.
+bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists);
 
 // Whose memory a storage is. The owner calls both.
 void own_storage(const at::Storage& storage, std::weak_ptr<ParamOwner> owner, size_t index, bool is_of_whole);

@@ -36,17 +36,16 @@ using Stack = torch::jit::Stack;
 // These are about the handle and its history, not about values.
 bool is_about_the_handle(const std::string& name) {
   static const std::set<std::string> names = {
-      "aten::detach", "aten::detach_", "aten::alias", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf",
-      "aten::output_nr", "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_has_compatible_shallow_copy_type",
-      "aten::is_same_size", "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel"};
+      "aten::detach", "aten::detach_", "aten::alias", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf", "aten::output_nr",
+      "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_has_compatible_shallow_copy_type", "aten::is_same_size",
+      "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel"};
   return names.count(name) > 0;
 }
 
 bool makes_one_like_it(const std::string& name) {
   static const std::set<std::string> names = {
-      "aten::empty_like",   "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like",
-      "aten::randn_like",   "aten::randint_like", "aten::new_empty", "aten::new_zeros", "aten::new_ones",
-      "aten::new_full",     "aten::new_empty_strided", "aten::clone"};
+      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::randint_like",
+      "aten::new_empty",  "aten::new_zeros",  "aten::new_ones",  "aten::new_full",  "aten::new_empty_strided", "aten::clone"};
   return names.count(name) > 0;
 }
 
@@ -68,7 +67,7 @@ bool returns_a_view(const c10::FunctionSchema& schema) {
 }
 
 struct OpTraits {
-  bool about_the_handle, is_view, keeps_shards, writes;
+  bool about_the_handle, is_view, keeps_shards, writes, by_element, casts;
 };
 
 const OpTraits& traits_of(const c10::OperatorHandle& op) {
@@ -76,9 +75,9 @@ const OpTraits& traits_of(const c10::OperatorHandle& op) {
   auto& schema = op.schema();  // lives as long as the op
   auto found = known.find(&schema);
   if (found != known.end()) return found->second;
-  OpTraits traits{is_about_the_handle(schema.name()), returns_a_view(schema),
-                  makes_one_like_it(schema.name()) || maps_lists(schema), schema.is_mutable()};
-  return known.emplace(&schema, traits).first->second;
+  bool maps = maps_lists(schema), casts = schema.name() == "aten::to" || schema.name() == "aten::_to_copy";
+  return known.try_emplace(&schema, OpTraits{is_about_the_handle(schema.name()), returns_a_view(schema), makes_one_like_it(schema.name()) || maps,
+                                             schema.is_mutable(), maps, casts}).first->second;
 }
 
 // --- what a call needs of the parameters among its arguments
@@ -119,6 +118,7 @@ UsingCall look_at_call(const c10::OperatorHandle& op, const Stack& stack) {
     auto* alias = arguments[i].alias_info();
     for (auto& tensor : tensors_in(stack[first + i])) look_at(call, tensor, alias && alias->isWrite());
   }
+  if (call.meets_plain && traits_of(op).by_element) call.meets_plain = meet_at_one_index(at::ArrayRef(stack).slice(first));
   return call;
 }
 
@@ -132,7 +132,7 @@ ParamUse use_of(const OpTraits& op, const UsingCall& call, const ParamOwner& own
   use.meets_dtensor = !call.others.empty();
   use.meets_shards = std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
   use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
-  use.keeps_shards = op.keeps_shards;
+  use.keeps_shards = op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward it is a leaf that is cast
   return use;
 }
 

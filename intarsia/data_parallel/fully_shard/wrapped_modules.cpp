@@ -42,6 +42,18 @@ bool WrappedModules::has(const torch::nn::Module& module) const {
   return std::any_of(modules_.begin(), modules_.end(), [&](auto& one) { return one.module.lock().get() == &module; });
 }
 
+std::string WrappedModules::late_parameter_of_finders(const std::vector<at::Tensor>& leaves) {
+  std::string text;
+  std::erase_if(finders_, [&](auto& find) {
+    auto late = find();
+    for (auto& [name, parameter] : late ? *late : std::vector<std::pair<std::string, at::Tensor>>()) {
+      if (contains(leaves, parameter)) text = name;
+    }
+    return !late;
+  });
+  return text;
+}
+
 std::string WrappedModules::late_parameter() {
   auto leaves = unwatched_leaves();
   if (leaves.empty()) return "";
@@ -54,7 +66,7 @@ std::string WrappedModules::late_parameter() {
       return c10::str("\"", item.key(), "\" of ", type_name(*module));
     }
   }
-  return "";
+  return late_parameter_of_finders(leaves);
 }
 
 }  // namespace intarsia

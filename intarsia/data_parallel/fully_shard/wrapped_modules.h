@@ -2,8 +2,11 @@
 // The modules that fully_shard was called on, as far as somebody owns them: parameters that came to them later are
 // found here.
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +23,9 @@ class WrappedModules {
  public:
   // A module that no shared pointer owns is not kept: nobody would say when it goes.
   void add(const torch::nn::Module& module);
+  // Of a module that is not LibTorch's, such as Python's: its parameters that came later, by name; none once it has gone.
+  using FindLate = std::function<std::optional<std::vector<std::pair<std::string, at::Tensor>>>()>;
+  void add(FindLate find) { finders_.push_back(std::move(find)); }
   // Whether the module was given to add.
   bool has(const torch::nn::Module& module) const;
 
@@ -32,7 +38,10 @@ class WrappedModules {
     std::weak_ptr<const torch::nn::Module> module;
     std::vector<WeakTensor> known;  // its parameters at that time: ignored ones are not late, either
   };
+  std::string late_parameter_of_finders(const std::vector<at::Tensor>& leaves);
+
   std::vector<Wrapped> modules_;
+  std::vector<FindLate> finders_;
 };
 
 }  // namespace intarsia

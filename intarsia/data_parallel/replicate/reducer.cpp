@@ -254,6 +254,7 @@ std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& nam
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
+  c10::InferenceMode off(false);  // what is made here is trained
   make_per_rank(buffers, mesh.slots().size());
   auto reducer = std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));
   if (options.init_sync) reducer->take_over(0);

@@ -52,7 +52,7 @@ def _when_complete(then):
     """Calls a function now, or when the module of PyTorch has been imported that asked for DTensor on its way."""
     for name, module in list(sys.modules.items()):  # the outermost was entered first
         spec = getattr(module, "__spec__", None)
-        if name.startswith("torch") and name != _NAME and getattr(spec, "_initializing", False):
+        if name.partition(".")[0] == "torch" and name != _NAME and getattr(spec, "_initializing", False):
             del spec.__dict__["_initializing"]
             spec._still, spec._then, spec.__class__ = True, then, _Awaited
             return
