@@ -56,8 +56,7 @@ void refuse_quantized(const c10::OperatorHandle& op, c10::DispatchKeySet, torch:
 }
 
 void register_quantized() {
-  constexpr auto kBoth = c10::DispatchKey::QuantizedPrivateUse3;
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kBoth, __FILE__, __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kQuantizedWithDTensorKey, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (auto& name : dispatcher.getAllOpNames()) {
     auto op = name.getNamespace() == "aten" ? dispatcher.findSchema(name) : std::nullopt;
@@ -108,12 +107,12 @@ void register_dispatch() {
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
   static auto* others_autograd =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+      new torch::Library(torch::Library::IMPL, "_", kDTensorAutogradKey, __FILE__, __LINE__);
   others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* notes = new torch::Library(torch::Library::IMPL, "_", kNoteKey, __FILE__, __LINE__);
   notes->fallback(torch::CppFunction::makeFallthrough());
   static auto* autograd =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+      new torch::Library(torch::Library::IMPL, "aten", kDTensorAutogradKey, __FILE__, __LINE__);
   rule_table().register_kernels(*aten, *autograd);
   register_composites(*aten, *autograd, is_left_alone);
   register_factories();

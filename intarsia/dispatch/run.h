@@ -7,11 +7,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/dispatch/op.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 
 namespace intarsia {
 
 // Nobody has kernels for this key, so redispatching with it leads to an op's composite.
-inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
+inline const c10::DispatchKeySet kComposite(kCompositeKey);
 
 // Autograd and autocast have had their turn when a kernel runs, and what it makes is its own.
 inline constexpr auto kAboveKernels =

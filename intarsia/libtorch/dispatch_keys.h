@@ -17,7 +17,7 @@ constexpr auto kPerRankAutogradKey = c10::DispatchKey::AutogradPrivateUse2;
 constexpr auto kNoteKey = c10::DispatchKey::DeferredInit;            // see Note [Tensors with a note]
 constexpr auto kFirstUseKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  // see Note [Gathered at first use]
 
-// Included on a thread while LibTorch's own code works on distributed tensors, see Note [Tensors made from nothing]. They are on no
+// Included on a thread while LibTorch's own code works on distributed tensors, see Note [Factories]. They are on no
 // tensor. The second is excluded by default on every thread.
 constexpr auto kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 constexpr auto kBesidePlainKey = c10::DispatchKey::AutocastIPU;

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/call_log.h"
-#include "intarsia/data_parallel/fully_shard/set_data.h"
+#include "intarsia/libtorch/variable_hooks.h"
 #include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/per_rank.h"
@@ -155,7 +155,7 @@ static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
   auto local = c10::impl::tls_local_dispatch_key_set();
   auto excluded = local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::impl::ForceDispatchKeyGuard guard(local.included_, excluded);
-  set_data_unwatched(leaf, value);
+  set_data_of_libtorch(leaf, value);
 }
 
 // set_data drops the node of a leaf that changes its dtype, but a graph may have it.
