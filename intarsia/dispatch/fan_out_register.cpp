@@ -9,10 +9,6 @@
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
-namespace {
-
-}  // namespace
-
 void register_per_rank() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kPerRankKey, __FILE__, __LINE__);

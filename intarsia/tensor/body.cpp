@@ -29,7 +29,7 @@ c10::Device device_of(DTensorBody& body) {
   return as_the_mesh ? of_mesh() : shards[0].device();
 }
 
-// Code of ours that LibTorch's may be waiting for: see Note [Tensors made from nothing].
+// Code of ours that LibTorch's may be waiting for: see Note [Factories].
 struct OutsideLibTorch {
   c10::impl::ExcludeDispatchKeyGuard outside{kFactoryKeys};
 };
