@@ -151,8 +151,10 @@ void bind_param_groups(py::module_& m) {
       .def("set_reduced_hook", [](ParamGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
       .def("set_find_late",
            [](ParamGroup& self, py::object find) { FullyShardState::of(self).modules().add(find_late_of(std::move(find))); })
-      .def("set_custom_all_gather", [](ParamGroup& self, py::object own) { self.set_custom_all_gather(custom_collective_of(std::move(own))); })
-      .def("set_custom_reduce_scatter", [](ParamGroup& self, py::object own) { self.set_custom_reduce_scatter(custom_collective_of(std::move(own))); })
+      .def("set_custom_all_gather",
+           [](ParamGroup& self, py::object custom) { self.set_custom_all_gather(custom_collective_of(std::move(custom))); })
+      .def("set_custom_reduce_scatter",
+           [](ParamGroup& self, py::object custom) { self.set_custom_reduce_scatter(custom_collective_of(std::move(custom))); })
       .def("set_reshard_after_forward", &ParamGroup::set_reshard_after_forward)
       .def("set_reshard_after_backward", &ParamGroup::set_reshard_after_backward)
       .def("set_divide_factor", &ParamGroup::set_divide_factor)

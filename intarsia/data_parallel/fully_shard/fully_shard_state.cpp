@@ -197,7 +197,7 @@ void FullyShardState::close_step() {
   for (auto& group : groups) group->forget_step();
 }
 
-// A rank that alone has such a parameter says so in place of the next word.
+// A rank that alone has such a parameter says so in its next agreement.
 void FullyShardState::check_late_parameters() {
   auto late = modules_.late_parameter();
   if (late.empty()) return;

@@ -16,13 +16,13 @@ namespace intarsia {
 void ParamGroup::before_gradient(size_t index, const at::Tensor& grad) {
   check_has_no_graph(kShardCause, members_[index].name(), grad);
   hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
-  members_[index].lend_gradient();
+  members_[index].before_accumulate();
 }
 
 bool ParamGroup::after_gradient(size_t index) {
-  members_[index].take_gradient();
+  members_[index].after_accumulate();
   came_[index] = true;
-  if (!syncs_) members_[index].show_as_pending(options_.mp_policy.reduce_dtype);
+  if (!syncs_) members_[index].defer_gradient(options_.mp_policy.reduce_dtype);
   if (!all_came()) return false;
   if (syncs_) return true;
   std::fill(came_.begin(), came_.end(), false);
@@ -145,7 +145,7 @@ void ParamGroup::write_gradients(const StepReports& reports, size_t first) {
 void ParamGroup::forget_step() {
   rounds_.clear();
   for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].end_loan();  // of a pass that failed, as what follows
+    members_[i].fail_gradient();  // of a pass that failed, as what follows
     if (came_[i] && syncs_) members_[i].drop_gradient();
     came_[i] = used_[i] = false;
   }

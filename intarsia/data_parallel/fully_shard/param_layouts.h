@@ -1,5 +1,5 @@
 #pragma once
-// How a parameter of fully_shard lies at rest: on which mesh, and cut along which of its axes.
+// The layouts of a parameter of fully_shard: of its shards, and of the whole, and which axes of their meshes are those of data parallelism.
 
 #include <optional>
 #include <string>

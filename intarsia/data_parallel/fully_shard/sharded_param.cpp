@@ -33,12 +33,13 @@ void share_version_counter(const at::Tensor& whole, const at::Tensor& leaf) {
 }  // namespace
 
 ShardedParam::ShardedParam(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
-                     std::optional<at::ScalarType> dtype_of_whole)
+                           std::optional<at::ScalarType> dtype_of_whole)
     : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()),
-      whole_follows_dtype_(!dtype_of_whole), sizes_(leaf.sizes().vec()) {
+      whole_follows_dtype_(!dtype_of_whole), sizes_(leaf.sizes().vec()), gradient_(leaf) {
   TORCH_CHECK_VALUE(!leaf.grad().defined(), "[fully_shard] \"", name_, "\" has a gradient. Call zero_grad first.");
   at::NoGradGuard no_grad;
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
+  gradient_.set_layouts(pending_layout(), rest_.copies.empty() ? nullptr : pending_over_copies());
   body_of(sharded_).origin = calls_on(rest_.shards->mesh()).add_new("fully_shard", rest_.shards, hash_of_form(*rest_.shards, sizes_));
   share_version_counter(whole_, leaf);
 }

@@ -46,12 +46,12 @@ Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, c
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
   auto others = verify_tensors_across_ranks("replicate", axis_, parameters, buffers, collective_order_.module_count());
-  user_ = collective_order_.open(name_, others);
+  id_ = collective_order_.open(name_, others);
   buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
   touched_.resize(leaves_.size());
 }
 
-Reducer::~Reducer() { collective_order_.close(user_); }
+Reducer::~Reducer() { collective_order_.close(id_); }
 
 void Reducer::watch() {
   add_reducer(collective_order_, weak_from_this());
@@ -214,7 +214,7 @@ void Reducer::launch_full_buckets() {
 void Reducer::check_turn(size_t bucket) {
   CauseScope cause(kCause, false);
   all_know_ = true;
-  collective_order_.agree_if_shared(user_, static_cast<int64_t>(bucket));
+  collective_order_.agree_if_shared(id_, static_cast<int64_t>(bucket));
   all_know_ = false;
 }
 

@@ -101,7 +101,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   DeviceMesh mesh_;
   const Axis& axis_;
   CollectiveOrder& collective_order_;
-  int64_t user_ = 0;  // of the collective order
+  int64_t id_ = 0;  // in this order
   const char* cause_;
   ReplicateOptions options_;  // without what is ignored
   FindUnaveraged find_unaveraged_;
