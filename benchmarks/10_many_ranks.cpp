@@ -1,5 +1,5 @@
-// Simulations of many ranks: what one process takes to play 64, 256 and 1,024 of them, in time and memory, and a training step of
-// the Llama of the examples on 64 ranks beside the same step without any.
+// Simulations of many ranks: what one process takes to play 64, 256 and 1,024 of them, in time and memory, and a
+// training step of the Llama of the examples on 64 ranks beside the same step without any.
 //
 //   build/benchmarks/10_many_ranks [moves | parameters | llama]
 
@@ -27,7 +27,8 @@ void report(const char* what, int64_t ranks, Call call) {
   call();
   auto before = resident_mb(), start = bench::wall_us();
   [[maybe_unused]] auto result = call();
-  printf("  %5ld ranks  %-46s %9.1f ms  %8.1f MB\n", ranks, what, (bench::wall_us() - start) / 1000, resident_mb() - before);
+  printf("  %5ld ranks  %-46s %9.1f ms  %8.1f MB\n", ranks, what, (bench::wall_us() - start) / 1000,
+         resident_mb() - before);
   fflush(stdout);
 }
 
@@ -38,7 +39,8 @@ void move_values(int64_t ranks) {
   auto square = init_device_mesh(torch::kCPU, {side, side}, {"x", "y"});
   auto whole = torch::rand({ranks, 64});
   auto rows = distribute_tensor(whole, mesh, {Shard(0)}), columns = distribute_tensor(whole, mesh, {Shard(1)});
-  auto tiles = distribute_tensor(whole, square, {Shard(0), Shard(1)}), nested = distribute_tensor(whole, square, {Shard(0), Shard(0)});
+  auto tiles = distribute_tensor(whole, square, {Shard(0), Shard(1)}),
+       nested = distribute_tensor(whole, square, {Shard(0), Shard(0)});
   auto everywhere = distribute_tensor(whole, square, {Replicate(), Replicate()});
   report("[n, 64] S(0) -> R", ranks, [&] { return redistribute(rows, {Replicate()}); });
   report("[n, 64] S(1) -> R", ranks, [&] { return redistribute(columns, {Replicate()}); });
@@ -49,11 +51,15 @@ void move_values(int64_t ranks) {
   report("[n, 64] R, R -> S(0), S(1)", ranks, [&] { return redistribute(everywhere, {Shard(0), Shard(1)}); });
   report("[n, 64] full_tensor of S(0), S(1)", ranks, [&] { return full_tensor(tiles); });
   report("[n, 64] distribute_tensor, R", ranks, [&] { return distribute_tensor(whole, mesh, {Replicate()}); });
-  report("[n, 64] distribute_tensor, S(0), S(1)", ranks, [&] { return distribute_tensor(whole, square, {Shard(0), Shard(1)}); });
-  report("[64, 64] S(1) times S(0), P(sum) -> R", ranks, [&] { return redistribute(torch::mm(rows.t(), rows), {Replicate()}); });
-  report("[64, 64] S(1) times S(0), P(sum) -> S(0)", ranks, [&] { return redistribute(torch::mm(rows.t(), rows), {Shard(0)}); });
+  report("[n, 64] distribute_tensor, S(0), S(1)", ranks,
+         [&] { return distribute_tensor(whole, square, {Shard(0), Shard(1)}); });
+  report("[64, 64] S(1) times S(0), P(sum) -> R", ranks,
+         [&] { return redistribute(torch::mm(rows.t(), rows), {Replicate()}); });
+  report("[64, 64] S(1) times S(0), P(sum) -> S(0)", ranks,
+         [&] { return redistribute(torch::mm(rows.t(), rows), {Shard(0)}); });
   auto pending = torch::mm(tiles.t(), tiles);
-  report("[64, 64] pending on both axes -> R, R", ranks, [&] { return redistribute(pending, {Replicate(), Replicate()}); });
+  report("[64, 64] pending on both axes -> R, R", ranks,
+         [&] { return redistribute(pending, {Replicate(), Replicate()}); });
   report("[n, 64] S(0), gathered and back", ranks, [&] {
     auto leaf = rows.detach().requires_grad_();
     (redistribute(leaf, {Replicate()}) * 2).sum().backward();
@@ -94,8 +100,8 @@ void make_parameters(int64_t ranks) {
   }
 }
 
-// Microseconds of a training step, the best of several. Along "tp" a mesh has tensor and sequence parallelism, along "dp" the
-// batch is cut, and so are parameters, gradients and the optimizer's states.
+// Microseconds of a training step, the best of several. Along "tp" a mesh has tensor and sequence parallelism, along
+// "dp" the batch is cut, and so are parameters, gradients and the optimizer's states.
 double llama_step(const llama::Options& options, int64_t batch, int64_t length, const DeviceMesh* mesh) {
   torch::manual_seed(1);
   llama::Model model(options);
@@ -122,7 +128,8 @@ double llama_step(const llama::Options& options, int64_t batch, int64_t length, 
   return best;
 }
 
-void train_llama(const char* what, const llama::Options& options, int64_t batch, int64_t length, std::vector<std::pair<int64_t, int64_t>> meshes) {
+void train_llama(const char* what, const llama::Options& options, int64_t batch, int64_t length,
+                 std::vector<std::pair<int64_t, int64_t>> meshes) {
   auto alone = llama_step(options, batch, length, nullptr);
   printf("  Llama step, %s: one rank %.1f ms\n", what, alone / 1000);
   for (auto [dp, tp] : meshes) {
@@ -145,6 +152,7 @@ int main(int argc, char** argv) {
   }
   if (only != ' ' && only != 'l') return 0;
   train_llama("2x64 tokens, width 32, 2 layers", {}, 2, 64, {{1, 64}});
-  llama::Options wide{.vocabulary = 4096, .width = 512, .layers = 2, .heads = 64, .key_heads = 64, .hidden = 1408, .longest = 256};
+  llama::Options wide{
+      .vocabulary = 4096, .width = 512, .layers = 2, .heads = 64, .key_heads = 64, .hidden = 1408, .longest = 256};
   train_llama("8x256 tokens, width 512, 2 layers", wide, 8, 256, {{8, 8}, {1, 64}});
 }

@@ -1,15 +1,15 @@
-// The engines side by side: collectives of several sizes over shared memory, over gloo and, where it is there, over MPI, beside MPI's own
-// collectives and memcpy.
+// The engines side by side: collectives of several sizes over shared memory, over gloo and, where it is there, over
+// MPI, beside MPI's own collectives and memcpy.
 //
 //   intarsia run -n 2 build/benchmarks/11_engines [all_reduce [shm]]
 //   mpirun -n 2 build/benchmarks/11_engines [all_reduce [mpi]]
-//   INTARSIA_TEST_HOSTS=2 intarsia run -n 4 build/benchmarks/11_engines all_reduce auto,gloo    # two hosts of two ranks
-//   intarsia run -n 2 build/benchmarks/11_engines recorder
+//   INTARSIA_TEST_HOSTS=2 intarsia run -n 4 build/benchmarks/11_engines all_reduce auto,gloo    # two hosts of two
+//   ranks intarsia run -n 2 build/benchmarks/11_engines recorder
 //
-// Started alone, it starts itself that way (by mpirun if there is one), with 2 ranks and then with 4. Wall time of the slowest rank, the best of many
-// rounds, the engines in turn. GB/s are bytes of the tensor by that time; for all_gather, reduce_scatter and all_to_all bytes
-// that one rank must receive from others, and behind "with own" those that it must write: with its own part.
-// "recorder": what the fingerprint and the flight recorder take of a collective.
+// Started alone, it starts itself that way (by mpirun if there is one), with 2 ranks and then with 4. Wall time of the
+// slowest rank, the best of many rounds, the engines in turn. GB/s are bytes of the tensor by that time; for
+// all_gather, reduce_scatter and all_to_all bytes that one rank must receive from others, and behind "with own" those
+// that it must write: with its own part. "recorder": what the fingerprint and the flight recorder take of a collective.
 
 #include <sys/wait.h>
 
@@ -48,8 +48,9 @@ void set_meeting() {
 
 // As many ranks as asked for, whoever we are.
 std::string mpirun(int ranks) {
-  return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1 '" + kMpiexec +
-         "' -n " + std::to_string(ranks);
+  return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+         "OMP_NUM_THREADS=1 '" +
+         kMpiexec + "' -n " + std::to_string(ranks);
 }
 
 // Of the same collectives of MPI's own, in the folder of this program.
@@ -70,8 +71,8 @@ std::unique_ptr<Engine> make(const std::string& name) {
   options.port = std::stoi(std::getenv("MASTER_PORT"));
   options.waitWorkers = false;
   auto store = c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), options);
-  return choose_engine(name)({rank(), world_size(), c10::make_intrusive<c10d::PrefixStore>("bench/" + name, store), "127.0.0.1",
-                              std::chrono::seconds(60)});
+  return choose_engine(name)({rank(), world_size(), c10::make_intrusive<c10d::PrefixStore>("bench/" + name, store),
+                              "127.0.0.1", std::chrono::seconds(60)});
 }
 
 Line line_of_all() {
@@ -136,7 +137,8 @@ double memcpy_rate(int64_t bytes) {
 }
 
 // Of 100 rounds, or of as many as take two seconds; all ranks see the same times.
-std::vector<double> best_of_rounds(const std::vector<std::unique_ptr<Engine>>& engines, const Case& one, const std::string& what) {
+std::vector<double> best_of_rounds(const std::vector<std::unique_ptr<Engine>>& engines, const Case& one,
+                                   const std::string& what) {
   constexpr double kMost = 2e6;
   std::vector<double> best(engines.size(), 1e30);
   double spent = 0;
@@ -167,12 +169,14 @@ void compare(const std::vector<std::unique_ptr<Engine>>& engines, const std::str
         auto rate = one.moved(what) / best[e] * 1e-3;
         std::snprintf(text, sizeof text, "   %s %9.2f us %6.2f GB/s", kEngines[e].c_str(), best[e], rate);
         line += text;
-        if (one.has_own(what)) std::snprintf(text, sizeof text, ", with own %6.2f", one.bytes() / best[e] * 1e-3), line += text;
+        if (one.has_own(what))
+          std::snprintf(text, sizeof text, ", with own %6.2f", one.bytes() / best[e] * 1e-3), line += text;
       }
       say(line + "\n");
     }
   }
-  if (rank() == 0) std::printf("memcpy: 1 MB %.1f GB/s, 64 MB %.1f GB/s\n", memcpy_rate(1 << 20), memcpy_rate(64 << 20));
+  if (rank() == 0)
+    std::printf("memcpy: 1 MB %.1f GB/s, 64 MB %.1f GB/s\n", memcpy_rate(1 << 20), memcpy_rate(64 << 20));
 }
 
 std::vector<std::string> names_in(const std::string& list) {
@@ -182,7 +186,8 @@ std::vector<std::string> names_in(const std::string& list) {
   return names;
 }
 
-// What a collective does to know what it is and to be remembered, beside the smallest collective and a call that needs one.
+// What a collective does to know what it is and to be remembered, beside the smallest collective and a call that needs
+// one.
 void time_recorder(const Engine& shm) {
   Case one(8);
   auto* flights = recorded_line(rank(), one.line.ranks[0], "shm");
@@ -203,8 +208,10 @@ void time_recorder(const Engine& shm) {
   auto call = [&] { redistribute(torch::mm(left, right), {Replicate()}); };
   auto op = bench::medians_us({call}, 2000)[0];
   if (rank() == 0) {
-    std::printf("fingerprint and recorder %.3f us: %.1f %% of an all_reduce of 8 B (%.2f us), %.1f %% of a call with an all_reduce (%.2f us)\n", record,
-                100 * record / collective, collective, 100 * record / op, op);
+    std::printf(
+        "fingerprint and recorder %.3f us: %.1f %% of an all_reduce of 8 B (%.2f us), %.1f %% of a call with an "
+        "all_reduce (%.2f us)\n",
+        record, 100 * record / collective, collective, 100 * record / op, op);
   }
 }
 

@@ -2,8 +2,8 @@
 //
 //   intarsia run -n 4 build/benchmarks/12_random
 //
-// Started alone, it starts itself that way. Processor time of the slowest rank, best of several rounds: four ranks may have fewer
-// cores.
+// Started alone, it starts itself that way. Processor time of the slowest rank, best of several rounds: four ranks may
+// have fewer cores.
 
 #include <sys/resource.h>
 #include <torch/torch.h>
@@ -19,7 +19,9 @@ namespace {
 
 DeviceMesh mesh;
 
-double slowest(double microseconds) { return static_cast<double>(Axis::whole(mesh).all_reduce_max(static_cast<int64_t>(microseconds))); }
+double slowest(double microseconds) {
+  return static_cast<double>(Axis::whole(mesh).all_reduce_max(static_cast<int64_t>(microseconds)));
+}
 
 template <class F>
 double best_us(F call) {
@@ -28,7 +30,8 @@ double best_us(F call) {
 }
 
 void row(const char* what, double ours, double reference, const char* of) {
-  if (rank() == 0) printf("%-36s %9.1f ms   %.2fx of %s (%.1f ms)\n", what, ours * 1e-3, ours / reference, of, reference * 1e-3);
+  if (rank() == 0)
+    printf("%-36s %9.1f ms   %.2fx of %s (%.1f ms)\n", what, ours * 1e-3, ours / reference, of, reference * 1e-3);
 }
 
 // The most memory that this process has had, in bytes; and what it has now.
@@ -66,11 +69,13 @@ void births() {
     count += static_cast<double>(parameter.numel());
   }
   auto whole_start = bench::cpu_us();
-  { llama::Model whole(options); }
+  {
+    llama::Model whole(options);
+  }
   auto whole = slowest(bench::cpu_us() - whole_start);
   if (rank() == 0) {
-    printf("a Llama of %.0f M parameters, born: peak of a rank %.2fx of its share (%.0f MB)\n", count / 1e6, peak / share,
-           share / 1e6);
+    printf("a Llama of %.0f M parameters, born: peak of a rank %.2fx of its share (%.0f MB)\n", count / 1e6,
+           peak / share, share / 1e6);
   }
   row("the same", ours, whole, "plain, the whole");
 }
@@ -88,7 +93,8 @@ void dropouts() {
   torch::NoGradGuard no_grad;
   auto whole = torch::ones({4096, 4096}), quarter = torch::ones({1024, 4096});
   auto by_rows = ones({4096, 4096}, mesh, {Shard(0)}), by_columns = ones({4096, 4096}, mesh, {Shard(1)});
-  auto all = best_us([&] { torch::dropout(whole, 0.1, true); }), part = best_us([&] { torch::dropout(quarter, 0.1, true); });
+  auto all = best_us([&] { torch::dropout(whole, 0.1, true); }),
+       part = best_us([&] { torch::dropout(quarter, 0.1, true); });
   RandomScope scope(mesh);
   row("dropout of 4096x4096, [S(0)]", best_us([&] { torch::dropout(by_rows, 0.1, true); }), part, "plain, a quarter");
   row("dropout of 4096x4096, [S(1)]", best_us([&] { torch::dropout(by_columns, 0.1, true); }), all, "plain, the whole");

@@ -1,5 +1,6 @@
-// What a distributed op costs over the plain op, on tensors of 4x4 in a world of one rank, beside torch.distributed.tensor
-// doing the same on this machine in the same run (peer_ops.py). Processor time, best of seven rounds.
+// What a distributed op costs over the plain op, on tensors of 4x4 in a world of one rank, beside
+// torch.distributed.tensor doing the same on this machine in the same run (peer_ops.py). Processor time, best of seven
+// rounds.
 
 #include <torch/torch.h>
 
@@ -32,13 +33,15 @@ void print_overheads(bool grad, const std::map<std::string, double>& peer) {
   auto a = torch::zeros({4, 4}), b = torch::zeros({4, 4});
   Inputs plain{a.clone().requires_grad_(grad), b};
   Inputs cut{distribute_tensor(a, mesh, {Shard(0)}).requires_grad_(grad), distribute_tensor(b, mesh, {Replicate()})};
-  printf("\n%-8s %10s %12s %10s %12s %8s   (us, %s grad)\n", "op", "plain", "distributed", "over", "peer's over", "ratio",
-         grad ? "with" : "without");
+  printf("\n%-8s %10s %12s %10s %12s %8s   (us, %s grad)\n", "op", "plain", "distributed", "over", "peer's over",
+         "ratio", grad ? "with" : "without");
   for (auto& [name, body] : kOps) {
     auto p = bench::time_us([&] { body(plain); }), d = bench::time_us([&] { body(cut); });
     auto theirs = peer.find(name + (grad ? "_grad" : ""));
     printf("%-8s %10.3f %12.3f %10.3f", name.c_str(), p, d, d - p);
-    if (theirs != peer.end()) printf(" %12.3f %8s", theirs->second, ("1/" + std::to_string(static_cast<int>(theirs->second / std::max(d - p, 0.001)))).c_str());
+    if (theirs != peer.end())
+      printf(" %12.3f %8s", theirs->second,
+             ("1/" + std::to_string(static_cast<int>(theirs->second / std::max(d - p, 0.001)))).c_str());
     printf("\n");
   }
 }

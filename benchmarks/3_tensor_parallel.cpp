@@ -1,4 +1,5 @@
-// A training step of a tensor-parallel MLP, two ranks, beside parallelize_module of PyTorch and beside the compute alone.
+// A training step of a tensor-parallel MLP, two ranks, beside parallelize_module of PyTorch and beside the compute
+// alone.
 //
 //   intarsia run -n 2 build/benchmarks/3_tensor_parallel
 //
@@ -44,7 +45,8 @@ void print(const char* what, const bench::Measured& ours, double peer, double go
   if (rank() != 0) return;
   printf("%-44s %10.1f us   %d collectives, %d bytes", what, ours.microseconds, int(ours.collectives), int(ours.bytes));
   printf("   %.2fx of the compute alone (%.1f us)", ours.microseconds / ours.alone, ours.alone);
-  if (peer > 0) printf("   %.2fx of torch.distributed.tensor (%.1f us; goal %.1fx)", ours.microseconds / peer, peer, goal);
+  if (peer > 0)
+    printf("   %.2fx of torch.distributed.tensor (%.1f us; goal %.1fx)", ours.microseconds / peer, peer, goal);
   printf("\n");
   fflush(stdout);
 }

@@ -45,7 +45,9 @@ void small_calls(const DeviceMesh& mesh) {
   auto n = world_size();
   auto x = torch::rand({1, 4, 8, 8}), w = torch::rand({4, 4, 3, 3});
   auto dw = distribute_tensor(w, mesh, {Replicate()});
-  auto call = [](const at::Tensor& input, const at::Tensor& weight) { return at::convolution(input, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1); };
+  auto call = [](const at::Tensor& input, const at::Tensor& weight) {
+    return at::convolution(input, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
+  };
   auto row = [&](const char* text, const at::Tensor& input, const at::Tensor& whole) {
     torch::NoGradGuard no_grad;
     auto plain = bench::time_us([&] { call(input, w); }, 500, 7);
@@ -57,7 +59,8 @@ void small_calls(const DeviceMesh& mesh) {
   if (rank() == 0) printf("\nconvolution 1x4x8x8 per rank, 4->4, 3x3, forward, processor time\n");
   row("the batch is cut: nothing is sent", x, from_local(x, mesh, {Shard(0)}));
   auto wide = torch::rand({1, 4, 8, 8 * n});
-  row("the width is cut: a column from the neighbour", wide.narrow(3, 0, 8).contiguous(), distribute_tensor(wide, mesh, {Shard(3)}));
+  row("the width is cut: a column from the neighbour", wide.narrow(3, 0, 8).contiguous(),
+      distribute_tensor(wide, mesh, {Shard(3)}));
 }
 
 }  // namespace
@@ -79,12 +82,16 @@ int main(int argc, char** argv) {
   double local = 1e30, ours = 1e30;
   CommDebugMode comms;
   for (int round = 0; round < 3; ++round) {
-    local = std::min(local, best_ms([&] { step(plain.conv, plain.optimizer, half, half_grad), half.mutable_grad().reset(); }, kCalls));
-    ours = std::min(ours, best_ms([&] { step(cut.conv, cut.optimizer, whole, whole_grad), whole.mutable_grad().reset(); }, kCalls));
+    local = std::min(
+        local,
+        best_ms([&] { step(plain.conv, plain.optimizer, half, half_grad), half.mutable_grad().reset(); }, kCalls));
+    ours = std::min(
+        ours, best_ms([&] { step(cut.conv, cut.optimizer, whole, whole_grad), whole.mutable_grad().reset(); }, kCalls));
   }
   auto peer = rank() ? std::map<std::string, double>()
-                     : bench::read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
-                                          "benchmarks/peer_convolution.py 2>/dev/null");
+                     : bench::read_values(
+                           "env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} "
+                           "benchmarks/peer_convolution.py 2>/dev/null");
   barrier();
   if (rank() == 0) {
     printf("convolution 7x3x512x1024, 3->256, 4x4 stride 4, training step on %d ranks\n", static_cast<int>(n));

@@ -1,7 +1,7 @@
-// Operators: what a call costs over the plain op when its decision is known, alone or along a cut dim, what a call of new shapes
-// costs, what an optimizer step costs, and what moves when an op runs along a cut dim, beside torch.distributed.tensor
-// (peer_operators.py).
-// Processor time, best of several rounds, in a world of one rank; bytes on two simulated ranks.
+// Operators: what a call costs over the plain op when its decision is known, alone or along a cut dim, what a call of
+// new shapes costs, what an optimizer step costs, and what moves when an op runs along a cut dim, beside
+// torch.distributed.tensor (peer_operators.py). Processor time, best of several rounds, in a world of one rank; bytes
+// on two simulated ranks.
 
 #include <torch/torch.h>
 
@@ -51,7 +51,9 @@ const std::vector<Case> kLocal = {
     {"matmul 3-D", {{4, 4, 4}, {4, 4}}, {S0, R}, [](auto& v) { at::matmul(v[0], v[1]); }},
     {"addmm", {{4}, {4, 4}, {4, 4}}, {R, S0, R}, [](auto& v) { at::addmm(v[0], v[1], v[2]); }},
     {"bmm", {{4, 4, 4}, {4, 4, 4}}, {S0, S0}, [](auto& v) { v[0].bmm(v[1]); }},
-    {"attention", {{4, 2, 4, 4}, {4, 2, 4, 4}, {4, 2, 4, 4}}, {S0, S0, S0},
+    {"attention",
+     {{4, 2, 4, 4}, {4, 2, 4, 4}, {4, 2, 4, 4}},
+     {S0, S0, S0},
      [](auto& v) { at::scaled_dot_product_attention(v[0], v[1], v[2]); }},
     {"conv2d", {{4, 2, 4, 4}, {2, 2, 3, 3}}, {S0, R}, [](auto& v) { at::conv2d(v[0], v[1], {}, 1, 1); }},
     {"max_pool2d", {{4, 2, 4, 4}}, {S0}, [](auto& v) { at::max_pool2d(v[0], 2); }},
@@ -185,22 +187,27 @@ const std::vector<Case> kAlong = {
     {"slice", {{64, 64}}, {S1}, [](auto& v) { v[0].slice(1, 3, 60); }},
     {"select", {{64, 64}}, {S1}, [](auto& v) { v[0].select(1, 3).clone(); }},
     {"cat", {{64, 64}, {64, 64}}, {S1, S1}, [](auto& v) { at::cat({v[0], v[1]}, 1); }},
-    {"gather", {{64, 64}}, {S1}, [](auto& v) {
+    {"gather",
+     {{64, 64}},
+     {S1},
+     [](auto& v) {
        auto index = everywhere(at::zeros({64, 4}, at::kLong), v[0]);
        v[0].gather(1, index);
      }},
-    {"index_select", {{64, 64}}, {S0}, [](auto& v) {
-       v[0].index_select(0, everywhere(at::arange(8), v[0]));
-     }},
+    {"index_select", {{64, 64}}, {S0}, [](auto& v) { v[0].index_select(0, everywhere(at::arange(8), v[0])); }},
     {"tril", {{64, 64}}, {S0}, [](auto& v) { v[0].tril(); }},
     {"diagonal", {{64, 64}}, {S0}, [](auto& v) { v[0].diagonal().clone(); }},
-    {"embedding, cut vocabulary", {{64, 64}}, {S0}, [](auto& v) {
-       full_tensor(at::embedding(v[0], everywhere(at::arange(8), v[0])));
-     }},
-    {"cross_entropy, cut classes", {{64, 64}}, {S1}, [](auto& v) {
-       full_tensor(at::cross_entropy_loss(v[0], everywhere(at::arange(64), v[0])));
-     }},
-    {"attention, cut heads", {{2, 4, 16, 8}, {2, 4, 16, 8}, {2, 4, 16, 8}}, {S1, S1, S1},
+    {"embedding, cut vocabulary",
+     {{64, 64}},
+     {S0},
+     [](auto& v) { full_tensor(at::embedding(v[0], everywhere(at::arange(8), v[0]))); }},
+    {"cross_entropy, cut classes",
+     {{64, 64}},
+     {S1},
+     [](auto& v) { full_tensor(at::cross_entropy_loss(v[0], everywhere(at::arange(64), v[0]))); }},
+    {"attention, cut heads",
+     {{2, 4, 16, 8}, {2, 4, 16, 8}, {2, 4, 16, 8}},
+     {S1, S1, S1},
      [](auto& v) { at::scaled_dot_product_attention(v[0], v[1], v[2]); }},
     {"linear, cut sequence", {{2, 16, 8}, {8, 8}}, {S1, R}, [](auto& v) { at::linear(v[0], v[1]); }},
     {"baddbmm", {{4, 8, 8}, {4, 8, 8}, {4, 8, 8}}, {S0, S0, S0}, [](auto& v) { at::baddbmm(v[0], v[1], v[2]); }},
@@ -211,7 +218,10 @@ const std::vector<Case> kAlong = {
     {"-P", {{64, 64}}, {P}, [](auto& v) { -v[0]; }},
     {"matmul S1 S0", {{64, 64}, {64, 64}}, {S1, S0}, [](auto& v) { v[0].mm(v[1]); }},
     {"group_norm, cut channels", {{4, 8, 16}}, {S1}, [](auto& v) { at::group_norm(v[0], 2); }},
-    {"batch_norm, cut batch", {{8, 4, 8}}, {S0}, [](auto& v) { at::batch_norm(v[0], {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
+    {"batch_norm, cut batch",
+     {{8, 4, 8}},
+     {S0},
+     [](auto& v) { at::batch_norm(v[0], {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
 };
 
 // What these take once they are known, beside the plain op on the whole: the ranks of a simulation take turns.
@@ -219,15 +229,16 @@ void print_known_along() {
   torch::NoGradGuard no_grad;
   auto world = simulate(2);
   auto mesh = init_device_mesh(torch::kCPU, {2}, {"tp"});
-  const Case image = {"conv2d, cut width", {{4, 4, 16, 16}, {4, 4, 3, 3}}, {Shard(3), R},
-                      [](auto& v) { at::conv2d(v[0], v[1], {}, 1, 1); }};
+  const Case image = {"conv2d, cut width", {{4, 4, 16, 16}, {4, 4, 3, 3}}, {Shard(3), R}, [](auto& v) {
+                        at::conv2d(v[0], v[1], {}, 1, 1);
+                      }};
   std::vector<Case> cases = {image};
   for (std::string name : {"slice", "cat", "flip", "softmax", "layer_norm", "cumsum", "pad"}) {
     auto found = std::find_if(kAlong.begin(), kAlong.end(), [&](auto& c) { return c.name == name; });
     cases.push_back(*found);
   }
-  printf("\n%-28s %10s %12s   (us, known calls along the cut dim, both of 2 simulated ranks)\n", "along the cut dim", "plain",
-         "distributed");
+  printf("\n%-28s %10s %12s   (us, known calls along the cut dim, both of 2 simulated ranks)\n", "along the cut dim",
+         "plain", "distributed");
   for (auto& c : cases) {
     auto plain = make(c, nullptr), cut = make(c, &mesh);
     auto p = bench::time_us([&] { c.call(plain); }, 500, 5), d = bench::time_us([&] { c.call(cut); }, 500, 5);
@@ -249,8 +260,10 @@ void print_bytes(const std::map<std::string, double>& peer) {
     std::string key = c.name;
     std::replace(key.begin(), key.end(), ' ', '_');
     if (auto found = peer.find(key); found != peer.end()) {
-      if (found->second < 0) printf(" %14s", "an error");
-      else printf(" %14.0f", found->second);
+      if (found->second < 0)
+        printf(" %14s", "an error");
+      else
+        printf(" %14.0f", found->second);
     }
     printf("%s\n", comms.fallbacks().empty() ? "" : "   ran on whole tensors");
   }
@@ -261,7 +274,8 @@ void print_bytes(const std::map<std::string, double>& peer) {
 int main() {
   at::set_num_threads(1);
   auto* python = std::getenv("INTARSIA_PYTHON");
-  auto peer = bench::read_values(std::string(python ? python : "python3") + " benchmarks/peer_operators.py 2>/dev/null");
+  auto peer =
+      bench::read_values(std::string(python ? python : "python3") + " benchmarks/peer_operators.py 2>/dev/null");
   if (peer.empty()) printf("torch.distributed.tensor could not be measured here: its columns are left out\n");
   print_hits();
   print_misses();

@@ -66,12 +66,14 @@ int main(int, char** argv) {
   auto ours = bench::measure_step(training, kSteps);
   if (rank() == 0) {
     printf("4 Llama-style blocks, 4x128x256, training step\n");
-    printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", ours.microseconds / 1000, int(ours.collectives),
-           int(ours.bytes));
-    printf("  %-24s %8.1f ms   Intarsia takes %.2fx of its time\n", "the compute alone", ours.alone / 1000, ours.microseconds / ours.alone);
+    printf("  %-24s %8.1f ms  %3d collectives  %9d bytes\n", "Intarsia", ours.microseconds / 1000,
+           int(ours.collectives), int(ours.bytes));
+    printf("  %-24s %8.1f ms   Intarsia takes %.2fx of its time\n", "the compute alone", ours.alone / 1000,
+           ours.microseconds / ours.alone);
     if (peer.count("time")) {
-      printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n", "torch.distributed.tensor",
-             peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]), ours.microseconds / peer["time"]);
+      printf("  %-24s %8.1f ms  %3d collectives  %9d bytes   Intarsia takes %.2fx of its time\n",
+             "torch.distributed.tensor", peer["time"] / 1000, int(peer["collectives"]), int(peer["bytes"]),
+             ours.microseconds / peer["time"]);
     }
     fflush(stdout);
   }

@@ -1,11 +1,11 @@
-// A training step of replicate and of fully_shard over two ranks, beside DDP and fully_shard of PyTorch, and beside c10d::Reducer, the
-// C++ behind DDP.
+// A training step of replicate and of fully_shard over two ranks, beside DDP and fully_shard of PyTorch, and beside
+// c10d::Reducer, the C++ behind DDP.
 //
 //   build/benchmarks/8_data_parallel [mlp_10_16 | mlp_512_2048 | transformer]
 //
-// Wall time of forward, backward and an SGD step, best of several rounds in which all ways take turns. "Above" is what a step
-// costs more than the same step of a rank that does not talk, each side beside its own. Memory is the peak above the start, in MiB, of a
-// process of its own for each way: what is resident, and tensors by a counter.
+// Wall time of forward, backward and an SGD step, best of several rounds in which all ways take turns. "Above" is what
+// a step costs more than the same step of a rank that does not talk, each side beside its own. Memory is the peak above
+// the start, in MiB, of a process of its own for each way: what is resident, and tensors by a counter.
 
 #include <torch/torch.h>
 
@@ -41,7 +41,8 @@ nn::Sequential mlp(int64_t features, int64_t hidden) {
 nn::Sequential transformer() {
   nn::Sequential model;
   for (int layer = 0; layer < 12; ++layer) {
-    model->push_back(nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(256, 4).dim_feedforward(1024).dropout(0)));
+    model->push_back(
+        nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(256, 4).dim_feedforward(1024).dropout(0)));
   }
   return model;
 }
@@ -101,9 +102,10 @@ struct Way {
 };
 
 std::vector<Way> ways() {
-  std::vector<Way> all = {{"compute", "compute alone", "compute", plain},
-                          {"c10d", "c10d::Reducer, gloo", "ddp", [](auto model) { return by_c10d(model, false); }},
-                          {"c10d_view", "c10d::Reducer, views, gloo", "ddp_view", [](auto model) { return by_c10d(model, true); }}};
+  std::vector<Way> all = {
+      {"compute", "compute alone", "compute", plain},
+      {"c10d", "c10d::Reducer, gloo", "ddp", [](auto model) { return by_c10d(model, false); }},
+      {"c10d_view", "c10d::Reducer, views, gloo", "ddp_view", [](auto model) { return by_c10d(model, true); }}};
   for (std::string engine : {"gloo", "shm"}) {
     auto add = [&](const char* name, const std::string& text, const char* peer, auto wrap, bool flag) {
       all.push_back({name + engine, text + ", " + engine, peer, [=](auto model) { return wrap(model, engine, flag); }});
@@ -130,7 +132,8 @@ double best_step_us(const Workload& workload, const Wrap& wrap, int steps) {
   for (int i = 0; i < steps; ++i) {
     barrier();
     auto start = bench::wall_us();
-    for (auto& parameter : parameters) parameter.mutable_grad().reset();  // zero_grad refuses the views of c10d::Reducer
+    for (auto& parameter : parameters)
+      parameter.mutable_grad().reset();  // zero_grad refuses the views of c10d::Reducer
     forward(input).sum().backward();
     optimizer.step();
     if (i > 1) best = std::min(best, bench::wall_us() - start);
@@ -177,7 +180,8 @@ Values run_ranks(const std::string& self, const std::string& arguments) {
 }
 
 Values run_peer(const std::string& arguments) {
-  return bench::read_values("${INTARSIA_PYTHON:-python3} benchmarks/peer_data_parallel.py " + arguments + " 2>/dev/null");
+  return bench::read_values("${INTARSIA_PYTHON:-python3} benchmarks/peer_data_parallel.py " + arguments +
+                            " 2>/dev/null");
 }
 
 void print(const Way& way, double time, double compute, double peer, double peer_compute) {
@@ -194,12 +198,14 @@ void print(const Way& way, double time, double compute, double peer, double peer
 
 void compare_times(const std::string& self, const Workload& workload) {
   auto peer = run_peer("time " + workload.name), own = run_ranks(self, "time " + workload.name);
-  printf("%s, ms a step\n  %-38s %9s %9s %9s %9s %9s\n", workload.name.c_str(), "", "step", "above", "PyTorch", "above", "ratio");
+  printf("%s, ms a step\n  %-38s %9s %9s %9s %9s %9s\n", workload.name.c_str(), "", "step", "above", "PyTorch", "above",
+         "ratio");
   for (auto& way : ways()) print(way, own[way.name], own["compute"], peer[way.peer], peer["compute"]);
 }
 
 void compare_memory(const std::string& self, const Workload& workload) {
-  printf("%s, peak memory above the start, MiB\n  %-38s %9s %9s %9s\n", workload.name.c_str(), "", "resident", "tensors", "PyTorch");
+  printf("%s, peak memory above the start, MiB\n  %-38s %9s %9s %9s\n", workload.name.c_str(), "", "resident",
+         "tensors", "PyTorch");
   Values peer;
   for (auto& way : ways()) {
     if (!peer.count(way.peer)) peer[way.peer] = run_peer("memory " + workload.name + " " + way.peer)["resident"];
@@ -226,7 +232,8 @@ int main(int argc, char** argv) {
       bool large = workload.name != "mlp_10_16";
       if (large && (words.size() < 2 || words[1] == "memory")) compare_memory(argv[0], workload);
     }
-    if (is_rank && words.at(1) == workload.name) words[0] == "time" ? tell_times(workload) : tell_memory(workload, words.at(2));
+    if (is_rank && words.at(1) == workload.name)
+      words[0] == "time" ? tell_times(workload) : tell_memory(workload, words.at(2));
   }
   if (is_rank) finalize();
 }

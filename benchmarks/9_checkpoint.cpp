@@ -1,11 +1,12 @@
-// Saving and loading on four ranks beside dd, the stall of an asynchronous save beside a memcpy, memory beside the shard, and a
-// tensor on its way from two ranks to four beside an all-to-all of the same bytes.
+// Saving and loading on four ranks beside dd, the stall of an asynchronous save beside a memcpy, memory beside the
+// shard, and a tensor on its way from two ranks to four beside an all-to-all of the same bytes.
 //
 //   intarsia run -n 4 build/benchmarks/9_checkpoint [MB per rank]
 //
-// Started alone, it starts itself that way, with 512 MB per rank. Files go to TMPDIR, else /tmp. dd writes and reads files of the
-// same sizes in the same run, with blocks of 256 kB, as we do, on all ranks at once; both sides sync what they write.
-// torch.distributed.checkpoint (INTARSIA_PYTHON) saves and loads a tensor of the same size on as many ranks, and syncs too.
+// Started alone, it starts itself that way, with 512 MB per rank. Files go to TMPDIR, else /tmp. dd writes and reads
+// files of the same sizes in the same run, with blocks of 256 kB, as we do, on all ranks at once; both sides sync what
+// they write. torch.distributed.checkpoint (INTARSIA_PYTHON) saves and loads a tensor of the same size on as many
+// ranks, and syncs too.
 
 #include <torch/torch.h>
 
@@ -118,11 +119,13 @@ void beside_other_layouts(const Case& c, double load) {
 }
 
 void beside_torch(const Case& c, Times ours) {
-  auto peer = rank() ? std::map<std::string, double>()
-                     : bench::read_values(
-                           "env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} benchmarks/peer_checkpoint.py " +
-                           quoted(c.folder) + " " + std::to_string(world_size()) + " " + std::to_string(c.megabytes) +
-                           " 2>/dev/null");
+  auto peer =
+      rank()
+          ? std::map<std::string, double>()
+          : bench::read_values(
+                "env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} benchmarks/peer_checkpoint.py " +
+                quoted(c.folder) + " " + std::to_string(world_size()) + " " + std::to_string(c.megabytes) +
+                " 2>/dev/null");
   barrier();
   if (peer["save"] <= 0) return;
   say("save", ours.save, peer["save"] / 1e6, "torch.distributed.checkpoint");
@@ -162,15 +165,19 @@ void mesh_to_mesh() {
   std::vector<std::vector<int64_t>> sends = {{0, quarter, 0, 0}, {0, 0, quarter, quarter}, {0, 0, 0, 0}, {0, 0, 0, 0}};
   std::vector<int64_t> receives(4, 0);
   for (int from = 0; from < 4; ++from) receives[from] = sends[from][rank()];
-  auto total = [](const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); };
+  auto total = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
   auto send = torch::ones({total(sends[rank()])}), receive = torch::ones({total(receives)});
   auto exchange = [&](const at::Tensor& room) { axis.all_to_all({send}, {sends[rank()]}, {room}, {receives}); };
-  // What a function that returns a new tensor cannot do without: memory, and on rank 0 a copy of the quarter that it keeps.
+  // What a function that returns a new tensor cannot do without: memory, and on rank 0 a copy of the quarter that it
+  // keeps.
   auto into_new = [&] {
     if (rank() == 0) to_local(x).narrow(0, 0, rows / 4).clone();
     exchange(torch::empty_like(receive));
   };
-  auto times = bench::medians_us({[&] { redistribute(x, four, {Shard(0)}); }, [&] { exchange(receive); }, into_new}, 31);
+  auto times =
+      bench::medians_us({[&] { redistribute(x, four, {Shard(0)}); }, [&] { exchange(receive); }, into_new}, 31);
   bench::print_ratio("64 MB from 2 to 4 ranks", times[0], times[1], "all_to_all of the same bytes");
   bench::print_ratio("64 MB from 2 to 4 ranks", times[0], times[2], "the same into new memory");
   CommDebugMode trace;
@@ -178,7 +185,8 @@ void mesh_to_mesh() {
   auto sent = torch::zeros({1}, torch::kLong);
   for (auto& event : trace.events()) sent += event.sent;
   auto all = axis.all_reduce({sent}, ReduceOp::sum)[0].item<int64_t>();
-  if (rank() == 0) std::printf("%-44s %8.1f MB, of which %.1f MB must\n", "of these travel", all / 1e6, 3 * quarter * 4 / 1e6);
+  if (rank() == 0)
+    std::printf("%-44s %8.1f MB, of which %.1f MB must\n", "of these travel", all / 1e6, 3 * quarter * 4 / 1e6);
 }
 
 }  // namespace

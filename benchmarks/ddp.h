@@ -19,7 +19,8 @@ inline c10::intrusive_ptr<c10d::Store> store_of_job(const std::string& prefix) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
   options.waitWorkers = false;
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), options));
+  return c10::make_intrusive<c10d::PrefixStore>(
+      prefix, c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), options));
 }
 
 inline c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size) {
@@ -34,7 +35,8 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size) {
 
 class Ddp {
  public:
-  Ddp(const std::vector<at::Tensor>& parameters, const c10::intrusive_ptr<c10d::ProcessGroup>& group, bool gradient_as_bucket_view) {
+  Ddp(const std::vector<at::Tensor>& parameters, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+      bool gradient_as_bucket_view) {
     std::vector<size_t> limits = {c10d::kDefaultFirstBucketBytes, c10d::kDefaultBucketBytesCap};
     std::vector<bool> sparse(parameters.size(), false);
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits, sparse));
@@ -43,7 +45,8 @@ class Ddp {
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters, std::vector<std::vector<size_t>>(buckets.rbegin(), buckets.rend()), group, sparse,
         c10d::kDefaultBucketBytesCap, /*find_unused_parameters=*/false, gradient_as_bucket_view, names,
-        c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
+        c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+        std::vector<int64_t>{});
   }
   void before_forward() {
     reducer_->prepare_for_forward();

@@ -41,7 +41,9 @@ class PeakTensors {
 
  private:
   struct Counter final : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { peak = std::max(peak, now += size); }
+    void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+      peak = std::max(peak, now += size);
+    }
     bool memoryProfilingEnabled() const override { return true; }
     int64_t now = 0, peak = 0;
   };

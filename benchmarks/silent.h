@@ -7,8 +7,8 @@
 
 namespace bench {
 
-// Every collective is over at once. Results hold whatever lies in their memory, but for small ones, by which ranks agree: these
-// are our own.
+// Every collective is over at once. Results hold whatever lies in their memory, but for small ones, by which ranks
+// agree: these are our own.
 class SilentEngine final : public intarsia::Engine {
  public:
   SilentEngine(int64_t rank, int64_t size) : Engine(size, {rank}) {}
@@ -31,12 +31,12 @@ class SilentEngine final : public intarsia::Engine {
     }
     return {};
   }
-  intarsia::Wait all_to_all(const intarsia::Line&, const intarsia::Shards&, const intarsia::Counts&, const intarsia::Shards&,
-                            const intarsia::Counts&) const override {
+  intarsia::Wait all_to_all(const intarsia::Line&, const intarsia::Shards&, const intarsia::Counts&,
+                            const intarsia::Shards&, const intarsia::Counts&) const override {
     return {};
   }
-  intarsia::Wait reduce_scatter(const intarsia::Line&, const intarsia::Shards&, const intarsia::Counts&, const intarsia::Shards&,
-                                intarsia::ReduceOp) const override {
+  intarsia::Wait reduce_scatter(const intarsia::Line&, const intarsia::Shards&, const intarsia::Counts&,
+                                const intarsia::Shards&, intarsia::ReduceOp) const override {
     return {};
   }
   intarsia::Wait broadcast(const intarsia::Line&, const intarsia::Shards&, int64_t) const override { return {}; }

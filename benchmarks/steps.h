@@ -12,14 +12,16 @@
 
 namespace bench {
 
-// To be called first: the program becomes two ranks of one thread each. On rank 0 it returns what the peer's script prints.
+// To be called first: the program becomes two ranks of one thread each. On rank 0 it returns what the peer's script
+// prints.
 inline std::map<std::string, double> start_beside_peer(char** argv, const std::string& script) {
   start_as_ranks(argv, 2);
   at::set_num_threads(1);
   intarsia::init();
   std::map<std::string, double> peer;
   if (intarsia::rank() == 0) {
-    peer = read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} benchmarks/" + script + " 2>/dev/null");
+    peer = read_values("env -u RANK -u WORLD_SIZE -u LOCAL_RANK ${INTARSIA_PYTHON:-python3} benchmarks/" + script +
+                       " 2>/dev/null");
   }
   intarsia::barrier();
   return peer;

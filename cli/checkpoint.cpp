@@ -117,12 +117,12 @@ int export_to(const Command& command) {
   options.rename = [&](const std::string& name) { return renamed(name, command.renames); };
   auto& to = command.words[2];
   auto done = checkpoint::export_checkpoint(command.words[1], to, command.item, options);
-  std::printf("%s: %lld tensors, %s, %lld file(s). Left out: %lld tensors of optimizers, %lld of other items, %lld "
-              "numbers and texts.\n",
-              to.c_str(), static_cast<long long>(done.tensors), checkpoint::bytes_text(done.bytes).c_str(),
-              static_cast<long long>(done.files), static_cast<long long>(done.states),
-              static_cast<long long>(done.others),
-              static_cast<long long>(done.values));
+  std::printf(
+      "%s: %lld tensors, %s, %lld file(s). Left out: %lld tensors of optimizers, %lld of other items, %lld "
+      "numbers and texts.\n",
+      to.c_str(), static_cast<long long>(done.tensors), checkpoint::bytes_text(done.bytes).c_str(),
+      static_cast<long long>(done.files), static_cast<long long>(done.states), static_cast<long long>(done.others),
+      static_cast<long long>(done.values));
   return 0;
 }
 

@@ -96,18 +96,18 @@ Child start_child(int64_t rank, const std::vector<std::string>& program, const V
   if (in >= 0) close(in);
   close(out.write);
   close(err.write);
-  child.out = std::make_unique<LineForwarder>(out.read, prefix ? marked(STDOUT_FILENO, rank) : as_they_are(STDOUT_FILENO), child.log);
+  child.out = std::make_unique<LineForwarder>(
+      out.read, prefix ? marked(STDOUT_FILENO, rank) : as_they_are(STDOUT_FILENO), child.log);
   child.err = std::make_unique<LineForwarder>(err.read, prefix ? folded(rank) : as_they_are(STDERR_FILENO), child.log);
   return child;
 }
 
 std::string signal_text(int signal) {
   static const std::map<int, const char*> names = {
-      {SIGABRT, "SIGABRT"}, {SIGALRM, "SIGALRM"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
-      {SIGHUP, "SIGHUP"},   {SIGILL, "SIGILL"},   {SIGINT, "SIGINT"},   {SIGKILL, "SIGKILL"},
-      {SIGPIPE, "SIGPIPE"}, {SIGQUIT, "SIGQUIT"}, {SIGSEGV, "SIGSEGV"}, {SIGSYS, "SIGSYS"},
-      {SIGTERM, "SIGTERM"}, {SIGTRAP, "SIGTRAP"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"},
-      {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"},
+      {SIGABRT, "SIGABRT"}, {SIGALRM, "SIGALRM"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGHUP, "SIGHUP"},
+      {SIGILL, "SIGILL"},   {SIGINT, "SIGINT"},   {SIGKILL, "SIGKILL"}, {SIGPIPE, "SIGPIPE"}, {SIGQUIT, "SIGQUIT"},
+      {SIGSEGV, "SIGSEGV"}, {SIGSYS, "SIGSYS"},   {SIGTERM, "SIGTERM"}, {SIGTRAP, "SIGTRAP"}, {SIGUSR1, "SIGUSR1"},
+      {SIGUSR2, "SIGUSR2"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"},
   };
   auto name = names.find(signal);
   auto text = "signal " + std::to_string(signal);

@@ -51,13 +51,17 @@ MeshText parse_mesh(const std::string& text) {
   auto colon = text.find(':');
   std::string word;
   for (auto c : text.substr(0, colon) + "x") {
-    if (c != 'x') word += c;
-    else mesh.shape.push_back(std::stoll(std::exchange(word, "")));
+    if (c != 'x')
+      word += c;
+    else
+      mesh.shape.push_back(std::stoll(std::exchange(word, "")));
   }
   if (colon == text.npos) return mesh;
   for (auto c : text.substr(colon + 1) + ",") {
-    if (c != ',') word += c;
-    else mesh.names.push_back(std::exchange(word, ""));
+    if (c != ',')
+      word += c;
+    else
+      mesh.names.push_back(std::exchange(word, ""));
   }
   return mesh;
 }
@@ -71,11 +75,16 @@ int explain_main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
-    if (word == "--mesh" && i + 1 < argc) mesh_text = argv[++i];
-    else if (op.empty()) op = word;
-    else if (word[0] == '[' || word == "none") tensors.push_back(parse_imagined(word));
-    else if (auto equals = word.find('='); equals != word.npos) arguments[word.substr(0, equals)] = value_of(word.substr(equals + 1));
-    else return std::fprintf(stderr, "[intarsia explain] cannot read \"%s\".\n\n%s", word.c_str(), kHelp), 2;
+    if (word == "--mesh" && i + 1 < argc)
+      mesh_text = argv[++i];
+    else if (op.empty())
+      op = word;
+    else if (word[0] == '[' || word == "none")
+      tensors.push_back(parse_imagined(word));
+    else if (auto equals = word.find('='); equals != word.npos)
+      arguments[word.substr(0, equals)] = value_of(word.substr(equals + 1));
+    else
+      return std::fprintf(stderr, "[intarsia explain] cannot read \"%s\".\n\n%s", word.c_str(), kHelp), 2;
   }
   if (op.empty()) return std::fputs(kHelp, stderr), 2;
   auto form = parse_mesh(mesh_text);

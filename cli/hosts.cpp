@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPause{300};     // between two looks at the other hosts
+constexpr milliseconds kPause{300};      // between two looks at the other hosts
 constexpr milliseconds kPatience{3000};  // for our own failure to be told
 constexpr auto kFailed = "failed";
 
@@ -42,11 +42,13 @@ std::string secret_in(const std::string& path, bool make) {
       if (!whole) throw UsageError("[run] cannot write the secret to " + path + ".");
     }
   }
-  struct stat about {};
+  struct stat about{};
   std::string secret;
   std::getline(std::ifstream(path), secret);
-  if (secret.empty()) throw UsageError("[run] there is no secret in " + path + ". Host 0 makes the file; copy it to the other hosts.");
-  if (stat(path.c_str(), &about) != 0 || (about.st_mode & 077)) throw UsageError("[run] others may read " + path + ". Do chmod 600.");
+  if (secret.empty())
+    throw UsageError("[run] there is no secret in " + path + ". Host 0 makes the file; copy it to the other hosts.");
+  if (stat(path.c_str(), &about) != 0 || (about.st_mode & 077))
+    throw UsageError("[run] others may read " + path + ". Do chmod 600.");
   return secret;
 }
 
@@ -62,7 +64,8 @@ Failure failure_of(const std::string& text) {
 std::string late_hosts(c10d::Store& store, int64_t hosts) {
   std::string names;
   for (int64_t i = 0; i < hosts; ++i) {
-    if (!store.check({"started/" + std::to_string(i)})) names += (names.empty() ? "host " : ", host ") + std::to_string(i);
+    if (!store.check({"started/" + std::to_string(i)}))
+      names += (names.empty() ? "host " : ", host ") + std::to_string(i);
   }
   return names;
 }
@@ -142,15 +145,22 @@ struct Hosts::Wire {
         if (found || left) return;
       }
     } catch (const std::exception&) {
-      if (leaving) done();  // it has ended well, with all others
-      else set_found({"the launcher of host 0 no longer answers", 1, true});
+      if (leaving)
+        done();  // it has ended well, with all others
+      else
+        set_found({"the launcher of host 0 no longer answers", 1, true});
     }
   }
 };
 
 Hosts::Hosts(const RunOptions& options)
-    : address_("127.0.0.1"), interface_(options.bind), secret_(job_secret()), hosts_(options.hosts), host_(options.host),
-      ranks_(options.ranks), max_restarts_(options.max_restarts) {
+    : address_("127.0.0.1"),
+      interface_(options.bind),
+      secret_(job_secret()),
+      hosts_(options.hosts),
+      host_(options.host),
+      ranks_(options.ranks),
+      max_restarts_(options.max_restarts) {
   timeout_ = options.timeout ? milliseconds(static_cast<int64_t>(options.timeout * 1000)) : std::chrono::minutes(5);
   wire_ = std::make_shared<Wire>();
   if (!options.secret.empty()) secret_ = secret_in(options.secret, host_ == 0);
@@ -171,7 +181,8 @@ Hosts::Hosts(const RunOptions& options)
   port_ = store.port;
   if (secret_.empty()) address_ = meeting.host;
   if (host_ == 0 && secret_.empty()) {
-    std::fprintf(stderr, "[run] the store at %s lets in everyone who reaches it. --secret or INTARSIA_SECRET closes it.\n",
+    std::fprintf(stderr,
+                 "[run] the store at %s lets in everyone who reaches it. --secret or INTARSIA_SECRET closes it.\n",
                  options.meet.c_str());
   }
   if (interface_.empty()) interface_ = address_towards(meeting.host, meeting.port);
@@ -200,8 +211,8 @@ void Hosts::meet(int64_t restart) {
                      ". Give -n, --hosts and --max-restarts the same numbers on all hosts.");
   }
   if (store.add("started/" + std::to_string(host_), 1) != 1) {
-    throw UsageError("[run] there are two hosts " + std::to_string(host_) + ". Give each host its own --host, from 0 to " +
-                     std::to_string(hosts_ - 1) + ".");
+    throw UsageError("[run] there are two hosts " + std::to_string(host_) +
+                     ". Give each host its own --host, from 0 to " + std::to_string(hosts_ - 1) + ".");
   }
   auto late = late_hosts(store, hosts_);
   for (auto until = Clock::now() + timeout_; !late.empty() && Clock::now() < until; late = late_hosts(store, hosts_)) {
@@ -209,8 +220,8 @@ void Hosts::meet(int64_t restart) {
     std::this_thread::sleep_for(milliseconds(50));
   }
   if (!late.empty()) {
-    throw UsageError("[run] host " + std::to_string(host_) + " waited " + std::to_string(timeout_.count() / 1000) + " s: " + late +
-                     " did not arrive. Start `intarsia run` there too." + turned_away_text());
+    throw UsageError("[run] host " + std::to_string(host_) + " waited " + std::to_string(timeout_.count() / 1000) +
+                     " s: " + late + " did not arrive. Start `intarsia run` there too." + turned_away_text());
   }
   std::thread([wire = wire_] { wire->serve(); }).detach();
 }

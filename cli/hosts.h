@@ -13,15 +13,15 @@ namespace intarsia::cli {
 
 // Why a run ends.
 struct Failure {
-  std::string text;  // rank 3 on host 1 was killed by signal 9 (SIGKILL)
-  int code;          // of the run
+  std::string text;    // rank 3 on host 1 was killed by signal 9 (SIGKILL)
+  int code;            // of the run
   bool final = false;  // a restart does not help: somebody stopped the run, or a launcher is gone
 };
 
 class Hosts {
  public:
-  // Serves the store, or waits for the host that does. On several hosts it returns when all launchers are there, and it is an error if
-  // they were not given the same numbers.
+  // Serves the store, or waits for the host that does. On several hosts it returns when all launchers are there, and it
+  // is an error if they were not given the same numbers.
   explicit Hosts(const RunOptions& options);
 
   // What the ranks of this host are told.

@@ -44,7 +44,10 @@ int print_cmake_dir() {
     auto folder = prefix / lib / "cmake" / "Intarsia";
     if (std::filesystem::exists(folder / "IntarsiaConfig.cmake")) return std::printf("%s\n", folder.c_str()), 0;
   }
-  std::fprintf(stderr, "[intarsia] there is no CMake package in %s/lib. This command was not installed: see `cmake --install`.\n", prefix.c_str());
+  std::fprintf(
+      stderr,
+      "[intarsia] there is no CMake package in %s/lib. This command was not installed: see `cmake --install`.\n",
+      prefix.c_str());
   return 1;
 }
 

@@ -26,7 +26,8 @@ void check_hosts(const RunOptions& options) {
                      " hosts. Hosts count from 0.");
   }
   if (options.hosts > 1 && options.meet.find(':') == options.meet.npos) {
-    throw UsageError("[run] --meet is \"" + options.meet + "\". Several hosts need an address of host 0 and a port, as host0:29500.");
+    throw UsageError("[run] --meet is \"" + options.meet +
+                     "\". Several hosts need an address of host 0 and a port, as host0:29500.");
   }
 }
 
@@ -45,8 +46,8 @@ const std::map<std::string, Setter>& setters() {
       {"--port", [](auto& o, auto& name, auto& text) { o.port = number<uint16_t>(name, text, 1, 65535); }},
       {"--timeout", [](auto& o, auto& name, auto& text) { o.timeout = number<int64_t>(name, text, 1, 1000000); }},
       {"--grace", [](auto& o, auto& name, auto& text) { o.grace = number<double>(name, text, 0, 3600); }},
-      {"--max-restarts", [](auto& o, auto& name, auto& text) { o.max_restarts = number<int64_t>(name, text, 0,
-                                                                                                10000); }},
+      {"--max-restarts",
+       [](auto& o, auto& name, auto& text) { o.max_restarts = number<int64_t>(name, text, 0, 10000); }},
       {"--engine", [](auto& o, auto&, auto& text) { o.engine = text; }},
       {"--log-dir", [](auto& o, auto&, auto& text) { o.log_dir = text; }},
   };

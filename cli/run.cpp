@@ -219,7 +219,8 @@ class Run {
     if (failed && !failed_) {
       stop_at_ = Clock::now() + kLastWords;
       auto& child = children_[*culprit_];
-      hosts_.tell({"rank " + std::to_string(child.rank) + " on host " + std::to_string(options_.host) + " " + describe(child.status),
+      hosts_.tell({"rank " + std::to_string(child.rank) + " on host " + std::to_string(options_.host) + " " +
+                       describe(child.status),
                    exit_code_of(child.status), is_stopped_});
     }
     failed_ = failed_ || failed;
@@ -237,8 +238,8 @@ class Run {
       return 128 + told_to_stop_;
     }
     auto& child = children_[*culprit_];
-    std::fprintf(stderr, "[run] rank %lld %s%s.\n", static_cast<long long>(child.rank),
-                 describe(child.status).c_str(), children_.size() > 1 ? "; the others were stopped" : "");
+    std::fprintf(stderr, "[run] rank %lld %s%s.\n", static_cast<long long>(child.rank), describe(child.status).c_str(),
+                 children_.size() > 1 ? "; the others were stopped" : "");
     return exit_code_of(child.status);
   }
 

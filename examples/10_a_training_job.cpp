@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kTexts = 24, kLength = 16, kBatch = 8;
 
 struct Job {
-  int64_t tp = 1;                   // ranks that share each layer; the others are data-parallel
+  int64_t tp = 1;                    // ranks that share each layer; the others are data-parallel
   std::string data = "fully_shard";  // or replicate
   int64_t steps = 12, save_every = 4;
   int64_t fail_at = -1;  // the last rank dies in this step, unless the job was restarted
@@ -78,8 +78,9 @@ Losses train(const Job& job) {
   sampler.reset();
 
   auto items = [&](int64_t step) -> checkpoint::Items {
-    return {{"model", model},     {"optimizer", optimizer}, {"schedule", schedule}, {"scaler", scaler},
-            {"sampler", sampler}, {"generator", at::detail::getDefaultCPUGenerator()}, {"step", step}};
+    return {{"model", model},   {"optimizer", optimizer}, {"schedule", schedule},
+            {"scaler", scaler}, {"sampler", sampler},     {"generator", at::detail::getDefaultCPUGenerator()},
+            {"step", step}};
   };
   int64_t step = 0;
   if (auto loaded = checkpoint::resume(job.folder, items(0))) {
@@ -115,8 +116,8 @@ bool train_in_parts(const Job& given) {
     int64_t ranks, tp, until;
     const char* data;
   };
-  const Part kParts[] = {{1, 1, 4, "replicate"}, {4, 2, 8, "fully_shard"}, {2, 1, 12, "replicate"},
-                         {4, 1, 16, "fully_shard"}};
+  const Part kParts[] = {
+      {1, 1, 4, "replicate"}, {4, 2, 8, "fully_shard"}, {2, 1, 12, "replicate"}, {4, 1, 16, "fully_shard"}};
   Losses losses, expected;
   for (auto& part : kParts) {
     auto world = simulate(part.ranks);
@@ -141,13 +142,20 @@ Job parse(int argc, char** argv) {
   Job job;
   for (int i = 1; i + 1 < argc; i += 2) {
     std::string option = argv[i], value = argv[i + 1];
-    if (option == "--tp") job.tp = std::stoll(value);
-    else if (option == "--data") job.data = value;
-    else if (option == "--steps") job.steps = std::stoll(value);
-    else if (option == "--save-every") job.save_every = std::stoll(value);
-    else if (option == "--fail-at") job.fail_at = std::stoll(value);
-    else if (option == "--folder") job.folder = value;
-    else TORCH_CHECK(false, "there is no option ", option);
+    if (option == "--tp")
+      job.tp = std::stoll(value);
+    else if (option == "--data")
+      job.data = value;
+    else if (option == "--steps")
+      job.steps = std::stoll(value);
+    else if (option == "--save-every")
+      job.save_every = std::stoll(value);
+    else if (option == "--fail-at")
+      job.fail_at = std::stoll(value);
+    else if (option == "--folder")
+      job.folder = value;
+    else
+      TORCH_CHECK(false, "there is no option ", option);
   }
   TORCH_CHECK(argc % 2, "every option needs a value");
   return job;

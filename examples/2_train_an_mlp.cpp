@@ -78,10 +78,10 @@ int main() {
   bool speaks = intarsia::current_world().hosted()[0] == 0;  // one of the ranks speaks for all
   if (speaks) {
     std::cout << "The parameters on " << mesh.text() << ", " << intarsia::current_world().text() << ":\n"
-              << intarsia::describe(*model) << "\nWhich ranks hold what of fc1.weight: "
-              << intarsia::visualize_sharding(model->fc1->weight)
-              << "and of the batch: " << intarsia::visualize_sharding(dx)
-              << "\nstep  loss on the mesh  on one rank" << std::endl;
+              << intarsia::describe(*model)
+              << "\nWhich ranks hold what of fc1.weight: " << intarsia::visualize_sharding(model->fc1->weight)
+              << "and of the batch: " << intarsia::visualize_sharding(dx) << "\nstep  loss on the mesh  on one rank"
+              << std::endl;
   }
   bool same = true;
   intarsia::CommDebugMode comms;
@@ -96,7 +96,8 @@ int main() {
   }
   if (speaks) {
     std::fflush(stdout);
-    std::cout << "\nWhat a rank sent or received in the last step:\n" << comms.table() << "\n"
+    std::cout << "\nWhat a rank sent or received in the last step:\n"
+              << comms.table() << "\n"
               << (same ? "every loss is that of one rank to 1e-6" : "A LOSS DIFFERS") << std::endl;
   }
   return same ? 0 : 1;

@@ -6,9 +6,9 @@
 // or as four processes:
 //   intarsia run -n 4 build/examples/4_llama
 //
-// It first explains a step without running it, then prints the loss of every step beside the loss of the same step on one
-// rank, and what each module sent in the last step. It ends with an error if two losses differ by more than 1e-5, or if
-// anything was sent but what theory asks for and explain said.
+// It first explains a step without running it, then prints the loss of every step beside the loss of the same step on
+// one rank, and what each module sent in the last step. It ends with an error if two losses differ by more than 1e-5,
+// or if anything was sent but what theory asks for and explain said.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -25,7 +25,7 @@ constexpr int kSteps = 20;
 constexpr int64_t kBatch = 2, kLength = 16;
 
 torch::Tensor train_step(llama::Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& tokens,
-                  const torch::Tensor& target) {
+                         const torch::Tensor& target) {
   optimizer.zero_grad();
   auto loss = llama::loss(model(tokens), target);
   loss.backward();
@@ -100,9 +100,11 @@ int main(int argc, char** argv) {
   }
   if (speaks) {
     std::fflush(stdout);
-    std::cout << "\nWhat a rank sent or received in the last step:\n" << table << "\n"
+    std::cout << "\nWhat a rank sent or received in the last step:\n"
+              << table << "\n"
               << (same ? "every loss is that of one rank to 1e-5\n" : "A LOSS DIFFERS\n")
-              << (lean ? "every block sent what theory asks for, as explain said" : "SOMETHING ELSE WAS SENT") << std::endl;
+              << (lean ? "every block sent what theory asks for, as explain said" : "SOMETHING ELSE WAS SENT")
+              << std::endl;
   }
   return same && lean ? 0 : 1;
 }

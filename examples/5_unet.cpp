@@ -1,5 +1,6 @@
 // Trains a small U-Net on one large image that is cut along its width over four ranks: strided, dilated and transposed
-// convolutions, pooling, batch norm and skip connections. The model is plain torch::nn, the optimizer plain torch::optim.
+// convolutions, pooling, batch norm and skip connections. The model is plain torch::nn, the optimizer plain
+// torch::optim.
 //
 // Run it by itself, and this process plays all four ranks:
 //   build/examples/5_unet
@@ -7,8 +8,9 @@
 //   intarsia run -n 4 build/examples/5_unet
 // An argument is the width of the image, a multiple of 4: intarsia run -n 4 build/examples/5_unet 2048
 //
-// It prints the loss of every step beside the loss of the same step on one rank, how much memory tensors took at most (as four
-// processes on a wide image: a quarter), and what the ranks told each other in the last step. It ends with an error if two losses differ by more than 1e-5.
+// It prints the loss of every step beside the loss of the same step on one rank, how much memory tensors took at most
+// (as four processes on a wide image: a quarter), and what the ranks told each other in the last step. It ends with an
+// error if two losses differ by more than 1e-5.
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -95,7 +97,8 @@ struct UNetImpl : nn::Module {
 TORCH_MODULE(UNet);
 
 // Ordinary LibTorch code: it does not know whether its tensors are distributed.
-std::vector<double> train(UNet& model, const torch::Tensor& image, const torch::Tensor& labels, intarsia::CommDebugMode& comms) {
+std::vector<double> train(UNet& model, const torch::Tensor& image, const torch::Tensor& labels,
+                          intarsia::CommDebugMode& comms) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {
@@ -138,7 +141,9 @@ int main(int argc, char** argv) {
   memory().start();
   auto losses = train(model, cut_image, cut_labels, comms);
   auto own_peak = torch::tensor({memory().peak_mb() / played});  // this process's; a simulation's is that of all ranks
-  auto cut_peak = intarsia::full_tensor(intarsia::from_local(own_peak, mesh, {intarsia::Partial(intarsia::ReduceOp::max)})).item<double>();
+  auto cut_peak =
+      intarsia::full_tensor(intarsia::from_local(own_peak, mesh, {intarsia::Partial(intarsia::ReduceOp::max)}))
+          .item<double>();
   if (intarsia::current_world().hosted()[0] != 0) return 0;  // one of the ranks speaks for all
 
   auto alone = first_model();
@@ -153,10 +158,11 @@ int main(int argc, char** argv) {
     same = same && agree;
     std::printf("%4d  %21.7f  %11.7f%s\n", step, losses[step], expected[step], agree ? "" : "  DIFFERS");
   }
-  std::printf("\npeak memory of tensors: %.2f MB on the rank with the most, %.2f MB on one rank: %.2f of it\n\n", cut_peak, alone_peak,
-              cut_peak / alone_peak);
+  std::printf("\npeak memory of tensors: %.2f MB on the rank with the most, %.2f MB on one rank: %.2f of it\n\n",
+              cut_peak, alone_peak, cut_peak / alone_peak);
   std::fflush(stdout);
-  std::cout << "What a rank sent or received in the last step:\n" << comms.table() << "\n"
+  std::cout << "What a rank sent or received in the last step:\n"
+            << comms.table() << "\n"
             << (same ? "every loss is that of one rank to 1e-5" : "A LOSS DIFFERS") << std::endl;
   return same ? 0 : 1;
 }

@@ -1,13 +1,13 @@
-// Data parallelism with replicate: a plain MLP and a convolutional network with batch norms, each rank with its part of every
-// batch. Beside them one rank trains on all parts, one after the other.
+// Data parallelism with replicate: a plain MLP and a convolutional network with batch norms, each rank with its part of
+// every batch. Beside them one rank trains on all parts, one after the other.
 //
 // Run it by itself, and this process plays four ranks:
 //   build/examples/6_data_parallel
 // or as two processes:
 //   intarsia run -n 2 build/examples/6_data_parallel
 //
-// It prints the losses of both and what was sent in the last step, and ends with an error if any loss or parameter differs from
-// those of one rank by more than 1e-5.
+// It prints the losses of both and what was sent in the last step, and ends with an error if any loss or parameter
+// differs from those of one rank by more than 1e-5.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -37,8 +37,10 @@ torch::Tensor loss_of(nn::Sequential& model, const torch::Tensor& x) {
   return (model->forward(x) - target).square().mean();
 }
 
-// One rank that has all parts of a batch: the mean of their losses. Batch norms see one part at a time, as on the ranks.
-double step_on_one_rank(nn::Sequential& model, torch::optim::Optimizer& optimizer, const torch::Tensor& batch, int64_t parts) {
+// One rank that has all parts of a batch: the mean of their losses. Batch norms see one part at a time, as on the
+// ranks.
+double step_on_one_rank(nn::Sequential& model, torch::optim::Optimizer& optimizer, const torch::Tensor& batch,
+                        int64_t parts) {
   optimizer.zero_grad();
   double sum = 0;
   for (auto& part : batch.chunk(parts)) {
@@ -60,7 +62,8 @@ double step_on_all_ranks(nn::Sequential& model, torch::optim::Optimizer& optimiz
   return full_tensor(from_local(loss.detach(), mesh, {Partial(ReduceOp::avg)})).item<double>();
 }
 
-bool train(const char* name, nn::Sequential (*make)(), std::vector<int64_t> batch, const DeviceMesh& mesh, bool speaks) {
+bool train(const char* name, nn::Sequential (*make)(), std::vector<int64_t> batch, const DeviceMesh& mesh,
+           bool speaks) {
   torch::manual_seed(1);
   auto model = make();
   torch::manual_seed(1);  // the same first weights
@@ -79,11 +82,13 @@ bool train(const char* name, nn::Sequential (*make)(), std::vector<int64_t> batc
     auto expected = step_on_one_rank(alone, optimizer_alone, x, mesh.size());
     bool agree = std::abs(loss - expected) <= 1e-5;
     same = same && agree;
-    if (speaks && (step % 5 == 4 || !agree)) std::printf("%4d  %14.9f  %11.9f%s\n", step, loss, expected, agree ? "" : "  DIFFERS");
+    if (speaks && (step % 5 == 4 || !agree))
+      std::printf("%4d  %14.9f  %11.9f%s\n", step, loss, expected, agree ? "" : "  DIFFERS");
     if (speaks && comms) std::cout << comms->table() << std::endl;
   }
   auto expected = alone->named_parameters();
-  for (auto& item : model->named_parameters()) same = same && torch::allclose(item.value(), expected[item.key()], 1e-4, 1e-5);
+  for (auto& item : model->named_parameters())
+    same = same && torch::allclose(item.value(), expected[item.key()], 1e-4, 1e-5);
   return same;
 }
 
@@ -97,6 +102,7 @@ int main() {
   bool speaks = current_world().hosted()[0] == 0;  // one of the ranks speaks for all
   bool same = train("MLP", mlp, {16, 10}, mesh, speaks);
   same = train("CNN with batch norms", cnn, {16, 3, 8, 8}, mesh, speaks) && same;
-  if (speaks) std::cout << (same ? "every loss and parameter is that of one rank to 1e-5" : "SOMETHING DIFFERS") << std::endl;
+  if (speaks)
+    std::cout << (same ? "every loss and parameter is that of one rank to 1e-5" : "SOMETHING DIFFERS") << std::endl;
   return same ? 0 : 1;
 }

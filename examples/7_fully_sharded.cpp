@@ -1,13 +1,14 @@
-// A Llama-style transformer with its parameters, gradients and optimizer states in shards, on a 2x2 mesh: tensor and sequence
-// parallelism over "tp", fully_shard over "dp". The model (llama.h) is plain torch::nn; one rank trains beside it.
+// A Llama-style transformer with its parameters, gradients and optimizer states in shards, on a 2x2 mesh: tensor and
+// sequence parallelism over "tp", fully_shard over "dp". The model (llama.h) is plain torch::nn; one rank trains beside
+// it.
 //
 // Run it by itself, and this process plays four ranks:
 //   build/examples/7_fully_sharded
 // or as four processes:
 //   intarsia run -n 4 build/examples/7_fully_sharded
 //
-// It prints the groups, how much of the parameters a rank keeps, the loss of every step beside that of one rank, and what was
-// sent in the last step. It ends with an error if a loss differs by more than 1e-5.
+// It prints the groups, how much of the parameters a rank keeps, the loss of every step beside that of one rank, and
+// what was sent in the last step. It ends with an error if a loss differs by more than 1e-5.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -47,7 +48,8 @@ int main() {
   auto whole = llama::bytes_held(model);
   shard(model, options, mesh);  // in place: the optimizer sees it
   if (speaks) {
-    std::cout << describe(*model) << "a rank keeps " << llama::bytes_held(model) << " of " << whole << " bytes\n" << std::endl;
+    std::cout << describe(*model) << "a rank keeps " << llama::bytes_held(model) << " of " << whole << " bytes\n"
+              << std::endl;
   }
 
   torch::manual_seed(2);
@@ -78,7 +80,8 @@ int main() {
   }
   if (speaks) {
     std::fflush(stdout);
-    std::cout << "\nWhat a rank sent or received in the last step:\n" << table << "\n"
+    std::cout << "\nWhat a rank sent or received in the last step:\n"
+              << table << "\n"
               << (same ? "every loss is that of one rank to 1e-5" : "A LOSS DIFFERS") << std::endl;
   }
   return same ? 0 : 1;

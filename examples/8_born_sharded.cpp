@@ -1,13 +1,13 @@
-// A Llama-style transformer that is born in parts: each rank makes a quarter of every parameter, and no rank ever holds a whole
-// one. The numbers are those of the model made plainly after the same seed, so it trains as that one does.
+// A Llama-style transformer that is born in parts: each rank makes a quarter of every parameter, and no rank ever holds
+// a whole one. The numbers are those of the model made plainly after the same seed, so it trains as that one does.
 //
 // Run it by itself, and this process plays four ranks:
 //   build/examples/8_born_sharded
 // or as four processes:
 //   intarsia run -n 4 build/examples/8_born_sharded
 //
-// It prints how much of the parameters a rank holds at birth and after the plan, and the loss of every step beside that of one
-// rank. It ends with an error if a loss differs by more than 1e-5.
+// It prints how much of the parameters a rank holds at birth and after the plan, and the loss of every step beside that
+// of one rank. It ends with an error if a loss differs by more than 1e-5.
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -39,7 +39,8 @@ int main() {
   torch::manual_seed(1);
   llama::Model alone(options);  // for comparison: whole
   if (speaks) {
-    printf("a rank holds %ld of %ld bytes at birth, and %ld after the plan\n\n", at_birth, llama::bytes_held(alone), llama::bytes_held(model));
+    printf("a rank holds %ld of %ld bytes at birth, and %ld after the plan\n\n", at_birth, llama::bytes_held(alone),
+           llama::bytes_held(model));
   }
 
   torch::optim::SGD optimizer(model->parameters(), 0.1), optimizer_alone(alone->parameters(), 0.1);

@@ -1,14 +1,15 @@
-// Loads Llama weights in Hugging Face's layout into a model that is cut over the ranks, trains it a little, saves a checkpoint,
-// and goes on from it in a new model. Each rank reads and writes only its own part.
+// Loads Llama weights in Hugging Face's layout into a model that is cut over the ranks, trains it a little, saves a
+// checkpoint, and goes on from it in a new model. Each rank reads and writes only its own part.
 //
 // Run it by itself, and this process plays 1, 2 and 4 ranks in turn:
 //   build/examples/9_checkpoint
 // or as four processes:
 //   intarsia run -n 4 build/examples/9_checkpoint
 //
-// The weights are made by the example itself, by export_full: a folder with model.safetensors.index.json and several files. It
-// prints how far the logits of the cut model are from those of the plain one, and the loss of a step after loading beside that of
-// the run that was not interrupted. It ends with an error if the first is above 1e-5, or if the losses differ at all.
+// The weights are made by the example itself, by export_full: a folder with model.safetensors.index.json and several
+// files. It prints how far the logits of the cut model are from those of the plain one, and the loss of a step after
+// loading beside that of the run that was not interrupted. It ends with an error if the first is above 1e-5, or if the
+// losses differ at all.
 #include <unistd.h>
 
 #include <cmath>
@@ -56,10 +57,12 @@ llama::Model cut_model(const DeviceMesh& mesh, int seed) {
   return model;
 }
 
-double train_step(llama::Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& text, const DeviceMesh& mesh) {
+double train_step(llama::Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& text,
+                  const DeviceMesh& mesh) {
   optimizer.zero_grad();
   auto last = text.size(1) - 1;
-  auto target = distribute_tensor(text.narrow(1, 1, last), mesh, {Replicate()}, std::nullopt);  // the same on every rank
+  auto target =
+      distribute_tensor(text.narrow(1, 1, last), mesh, {Replicate()}, std::nullopt);  // the same on every rank
   auto loss = llama::loss(model(text.narrow(1, 0, last)), target);
   loss.backward();
   optimizer.step();
@@ -73,7 +76,8 @@ bool run(const std::string& folder) {
   torch::manual_seed(1);
   llama::Options options;
   llama::Model plain(options);
-  checkpoint::export_full(folder + "/llama", {{"", weights_of(plain)}}, {.file_bytes = 100'000, .rename = hugging_face_name});
+  checkpoint::export_full(folder + "/llama", {{"", weights_of(plain)}},
+                          {.file_bytes = 100'000, .rename = hugging_face_name});
 
   auto model = cut_model(mesh, 2);
   checkpoint::load(folder + "/llama", {{"", weights_of(model)}}, {.rename = hugging_face_name});
@@ -88,8 +92,8 @@ bool run(const std::string& folder) {
 
   auto again = cut_model(mesh, 4);
   torch::optim::AdamW optimizer_again(again->parameters(), 0.5);
-  auto step =
-      checkpoint::load(checkpoint::latest(folder + "/runs"), {{"model", again}, {"optimizer", optimizer_again}}).integer("step");
+  auto step = checkpoint::load(checkpoint::latest(folder + "/runs"), {{"model", again}, {"optimizer", optimizer_again}})
+                  .integer("step");
   auto loss = train_step(model, optimizer, text, mesh), loss_again = train_step(again, optimizer_again, text, mesh);
   if (speaks) {
     std::printf("%ld ranks: logits differ by %.1e; after step %ld the loss is %.9f, and %.9f where it was loaded\n",
@@ -102,8 +106,8 @@ bool run(const std::string& folder) {
 
 int main() {
   init();  // joins the ranks that a launcher started; alone, a world of one
-  auto folder =
-      std::filesystem::temp_directory_path() / ("intarsia-example-8-" + std::to_string(world_size() > 1 ? getppid() : getpid()));
+  auto folder = std::filesystem::temp_directory_path() /
+                ("intarsia-example-8-" + std::to_string(world_size() > 1 ? getppid() : getpid()));
   bool good = true;
   if (world_size() > 1) {
     good = run(folder);

@@ -52,7 +52,8 @@ struct AttentionImpl : torch::nn::Cloneable<AttentionImpl> {
   }
   Tensor forward(const Tensor& x, const Tensor& cos, const Tensor& sin) {
     auto q = rotate(by_heads(wq(x)), cos, sin), k = rotate(by_heads(wk(x)), cos, sin), v = by_heads(wv(x));
-    auto mixed = torch::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true);
+    auto mixed =
+        torch::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true);
     return wo(mixed.transpose(1, 2).flatten(2));
   }
   Options options;
@@ -144,8 +145,8 @@ struct ReplicateTables final : intarsia::ParallelStyle {
   }
 };
 
-// Tensor and sequence parallelism. Between blocks every rank has a part of the sequence, S(1); inside attention a part of
-// the heads, inside the MLP a part of the hidden features. The vocabulary is cut at both ends, so logits stay S(2).
+// Tensor and sequence parallelism. Between blocks every rank has a part of the sequence, S(1); inside attention a part
+// of the heads, inside the MLP a part of the hidden features. The vocabulary is cut at both ends, so logits stay S(2).
 inline intarsia::ParallelPlan plan(const Options& options) {
   using namespace intarsia;
   ColwiseParallel columns({.use_local_output = false});
@@ -157,7 +158,8 @@ inline intarsia::ParallelPlan plan(const Options& options) {
   };
   std::vector<ParallelPlan::Entry> entries = {
       {"", ReplicateTables()},
-      {"embedding", RowwiseParallel({.input_layouts = Replicate(), .output_layouts = Shard(1), .use_local_output = false})},
+      {"embedding",
+       RowwiseParallel({.input_layouts = Replicate(), .output_layouts = Shard(1), .use_local_output = false})},
       {"layers.*.*_norm", SequenceParallel()},
       {"layers.*.attention", whole_sequence(2)},
       {"layers.*.attention.w[qkv]", columns},
@@ -169,7 +171,8 @@ inline intarsia::ParallelPlan plan(const Options& options) {
       {"norm", SequenceParallel()},
   };
   if (options.tied) entries.push_back({"output", whole_sequence(1)});
-  if (!options.tied) entries.push_back({"output", ColwiseParallel({.input_layouts = Shard(1), .use_local_output = false})});
+  if (!options.tied)
+    entries.push_back({"output", ColwiseParallel({.input_layouts = Shard(1), .use_local_output = false})});
   return ParallelPlan(entries);
 }
 
@@ -182,7 +185,8 @@ inline Tensor loss(const Tensor& logits, const Tensor& target) {
 inline int64_t bytes_held(const Model& model) {
   using namespace intarsia;
   int64_t bytes = 0;
-  for (auto& p : model->parameters()) bytes += static_cast<int64_t>(is_dtensor(p) ? shards_of(p)[0].nbytes() : p.nbytes());
+  for (auto& p : model->parameters())
+    bytes += static_cast<int64_t>(is_dtensor(p) ? shards_of(p)[0].nbytes() : p.nbytes());
   return bytes;
 }
 

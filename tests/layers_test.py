@@ -24,6 +24,10 @@ EXEMPT = ["intarsia.h", "pch.h", "start.h"]  # directly in intarsia/
 SEAMS = ["intarsia::start()", "intarsia::add_all_ops(intarsia::RuleTable&)"]
 # Headers whose functions are defined in many files, or above; each says so.
 LISTS = ["ops/all.h", "start.h"]
+# Folders inside a layer that do not know each other, nor does what is beside them know them.
+APART = {"data_parallel": ["replicate", "fully_shard"]}
+# Files of a folder that use only those before them in the list.
+CHAINS = {"data_parallel/fully_shard": ["gradient_state", "sharded_param", "param_group", "fully_shard_state", "group_hooks", "fully_shard"]}
 MAX_LINES = 400
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]intarsia/([^">]+)[">]')
@@ -54,6 +58,7 @@ def complaints(library):
         if str(name) not in EXEMPT:
             yield from include_complaints(name, lines)
             yield from transport_complaints(name, lines)
+            yield from inner_complaints(name, lines)
         yield from placement_complaints(name, lines)
         yield from op_name_complaints(name, lines)
 
@@ -128,6 +133,21 @@ def circle_complaints(library):
 
     for folder in sorted(graph):
         yield from search(folder, [])
+def inner_complaints(name, lines):
+    """See APART and CHAINS. A file with a longer name, as param_group_gradients.cpp, stands where the shorter one does."""
+    chain = CHAINS.get(str(name.parent), [])
+    place = max((i for i, one in enumerate(chain) if name.stem == one or name.stem == one + "_gradients"), default=len(chain))
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        other = pathlib.Path(match[1])
+        if other.parent == name.parent and other.stem in chain[place + 1 :]:
+            yield f"intarsia/{name}:{number}: includes {other}. Calls go down: {' -> '.join(reversed(chain))}."
+        if other.parts[0] == name.parts[0] and len(other.parts) > 2:
+            apart = APART.get(other.parts[0], [])
+            if other.parts[1] in apart and name.parent != other.parent:
+                yield f"intarsia/{name}:{number}: includes {other}. Only {other.parent} does, and the layers above."
 
 
 KIND = re.compile(r"(?:get_if|get|holds_alternative)<(?:Replicate|Shard|StridedShard|Partial)>")
@@ -260,6 +280,20 @@ class Complaints(unittest.TestCase):
             self.complaints_of("comm/a.cpp", '#include <map>\n#include "intarsia/tensor/api.h"\n'),
             ["intarsia/comm/a.cpp:2: includes tensor/api.h. comm may include libtorch, core, comm."],
         )
+
+    def test_what_goes_up_inside_a_folder_is_named_with_its_line(self):
+        self.assertEqual(
+            self.complaints_of("data_parallel/fully_shard/param_group_gradients.cpp",
+                               '#include "intarsia/data_parallel/fully_shard/fully_shard_state.h"\n'),
+            ["intarsia/data_parallel/fully_shard/param_group_gradients.cpp:1: includes data_parallel/fully_shard/fully_shard_state.h. "
+             "Calls go down: fully_shard -> group_hooks -> fully_shard_state -> param_group -> sharded_param -> gradient_state."],
+        )
+        self.assertEqual(
+            self.complaints_of("data_parallel/leaf_hooks.cpp", '#include "intarsia/data_parallel/replicate/reducer.h"\n'),
+            ["intarsia/data_parallel/leaf_hooks.cpp:1: includes data_parallel/replicate/reducer.h. Only data_parallel/replicate does, "
+             "and the layers above."],
+        )
+        self.assertEqual(self.complaints_of("debug/a.cpp", '#include "intarsia/data_parallel/replicate/reducer.h"\n'), [])
 
     def test_the_layer_of_an_object_file_does_not_depend_on_the_folder_of_the_project(self):
         for project in ("/home/me/intarsia", "/home/core/intarsia/ops", "/srv/work"):

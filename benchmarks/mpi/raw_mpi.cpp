@@ -1,4 +1,5 @@
-// MPI's own collectives, to compare the engine with: lines `all_reduce/8 0.5`, microseconds of the slowest rank in its best round.
+// MPI's own collectives, to compare the engine with: lines `all_reduce/8 0.5`, microseconds of the slowest rank in its
+// best round.
 //
 //   mpirun -n 2 build/benchmarks/raw_mpi [all_reduce]
 
@@ -45,10 +46,14 @@ int main(int argc, char** argv) {
     int count = static_cast<int>(std::max(1L, bytes / 4 / n));
     bytes = 4L * count * n;
     std::vector<float> whole(count * n, 1), result(count * n), part(count, 1);
-    measure("all_reduce", bytes, [&] { MPI_Allreduce(whole.data(), result.data(), count * n, MPI_FLOAT, MPI_SUM, kAll); });
-    measure("all_gather", bytes, [&] { MPI_Allgather(part.data(), count, MPI_FLOAT, result.data(), count, MPI_FLOAT, kAll); });
-    measure("reduce_scatter", bytes, [&] { MPI_Reduce_scatter_block(whole.data(), part.data(), count, MPI_FLOAT, MPI_SUM, kAll); });
-    measure("all_to_all", bytes, [&] { MPI_Alltoall(whole.data(), count, MPI_FLOAT, result.data(), count, MPI_FLOAT, kAll); });
+    measure("all_reduce", bytes,
+            [&] { MPI_Allreduce(whole.data(), result.data(), count * n, MPI_FLOAT, MPI_SUM, kAll); });
+    measure("all_gather", bytes,
+            [&] { MPI_Allgather(part.data(), count, MPI_FLOAT, result.data(), count, MPI_FLOAT, kAll); });
+    measure("reduce_scatter", bytes,
+            [&] { MPI_Reduce_scatter_block(whole.data(), part.data(), count, MPI_FLOAT, MPI_SUM, kAll); });
+    measure("all_to_all", bytes,
+            [&] { MPI_Alltoall(whole.data(), count, MPI_FLOAT, result.data(), count, MPI_FLOAT, kAll); });
     measure("broadcast", bytes, [&] { MPI_Bcast(whole.data(), count * n, MPI_FLOAT, 0, kAll); });
   }
   MPI_Finalize();

@@ -1,4 +1,5 @@
-// Intarsia inside a program that uses MPI itself: distributed tensors over a communicator of the program, whose own messages go on.
+// Intarsia inside a program that uses MPI itself: distributed tensors over a communicator of the program, whose own
+// messages go on.
 //
 //   mpirun -n 4 build/examples/inside_mpi [single|funneled|serialized|multiple]
 //
@@ -22,7 +23,10 @@ void expect(bool holds, const char* what) {
 }
 
 int level_of(const std::string& text) {
-  return text == "single" ? MPI_THREAD_SINGLE : text == "funneled" ? MPI_THREAD_FUNNELED : text == "serialized" ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
+  return text == "single"       ? MPI_THREAD_SINGLE
+         : text == "funneled"   ? MPI_THREAD_FUNNELED
+         : text == "serialized" ? MPI_THREAD_SERIALIZED
+                                : MPI_THREAD_MULTIPLE;
 }
 
 // As many columns as there are ranks, and one more.
@@ -30,7 +34,8 @@ void multiply() {
   torch::manual_seed(1);
   auto a = torch::randn({5, 7}, torch::kDouble), b = torch::randn({7, intarsia::world_size() + 1}, torch::kDouble);
   auto mesh = intarsia::init_device_mesh(torch::kCPU, {intarsia::world_size()}, {"tp"});
-  auto cut = torch::mm(intarsia::distribute_tensor(a, mesh, {intarsia::Shard(1)}), intarsia::distribute_tensor(b, mesh, {intarsia::Shard(0)}));
+  auto cut = torch::mm(intarsia::distribute_tensor(a, mesh, {intarsia::Shard(1)}),
+                       intarsia::distribute_tensor(b, mesh, {intarsia::Shard(0)}));
   expect(torch::allclose(intarsia::full_tensor(cut), torch::mm(a, b)), "the product is that of one process");
 }
 

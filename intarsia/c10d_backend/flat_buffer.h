@@ -9,14 +9,14 @@
 
 namespace intarsia {
 
-// What a collective writes for one tensor: the tensor's own memory if it lies there in order, else memory that is copied to it at
-// the end.
+// What a collective writes for one tensor: the tensor's own memory if it lies there in order, else memory that is
+// copied to it at the end.
 class Target {
  public:
   explicit Target(at::Tensor tensor);
   const at::Tensor& flat() const { return flat_; }
   bool direct() const;  // it is the tensor's own memory
-  void fill() const;  // the tensor from what was written
+  void fill() const;    // the tensor from what was written
 
  private:
   at::Tensor tensor_, flat_;

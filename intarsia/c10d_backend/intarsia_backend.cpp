@@ -57,7 +57,8 @@ ReduceOp op_of(const char* where, const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR: return ReduceOp::bxor;
     default: break;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "[", where, "] this op is not known here (PREMUL_SUM is NCCL's). Multiply, then take SUM.");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "[", where,
+                              "] this op is not known here (PREMUL_SUM is NCCL's). Multiply, then take SUM.");
 }
 
 const at::Tensor& only(const char* where, const List& tensors) {
@@ -79,8 +80,12 @@ struct Plainly {
 class IntarsiaBackend final : public c10d::Backend {
  public:
   IntarsiaBackend(int rank, int size, BackendOptions options, std::shared_ptr<const TensorLine> line, BackendPtr gloo)
-      : Backend(rank, size), options_(std::move(options)), timeout_(options_.timeout), line_(std::move(line)),
-        gloo_(std::move(gloo)), under_way_(std::make_shared<PendingCollectives>()) {
+      : Backend(rank, size),
+        options_(std::move(options)),
+        timeout_(options_.timeout),
+        line_(std::move(line)),
+        gloo_(std::move(gloo)),
+        under_way_(std::make_shared<PendingCollectives>()) {
     init();
   }
   ~IntarsiaBackend() override { close(); }
@@ -109,12 +114,14 @@ class IntarsiaBackend final : public c10d::Backend {
     options.ranks.clear();
     for (auto rank : ranks) options.ranks.push_back(line_->ranks().at(rank));
     if (given) options.timeout = given->timeout, options.group = given->group_name;
-    return make_backend(store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), std::move(options));
+    return make_backend(store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()),
+                        std::move(options));
   }
 
   WorkPtr broadcast(List& tensors, const c10d::BroadcastOptions& given) override {
     auto& t = only("broadcast", tensors);
-    return begin(OpType::BROADCAST, "broadcast", given, tensors, tensors, [&] { return line_->broadcast(t, given.rootRank); });
+    return begin(OpType::BROADCAST, "broadcast", given, tensors, tensors,
+                 [&] { return line_->broadcast(t, given.rootRank); });
   }
 
   WorkPtr allreduce(List& tensors, const c10d::AllreduceOptions& given) override {
@@ -188,14 +195,17 @@ class IntarsiaBackend final : public c10d::Backend {
     return begin(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", given, {all}, {mine},
                  [&] { return line_->reduce_scatter(all, mine, op); });
   }
-  WorkPtr reduce_scatter_tensor_coalesced(List& outputs, List& inputs, const c10d::ReduceScatterOptions& given) override {
+  WorkPtr reduce_scatter_tensor_coalesced(List& outputs, List& inputs,
+                                          const c10d::ReduceScatterOptions& given) override {
     check_as_many("reduce_scatter_tensor_coalesced", outputs.size(), inputs.size());
     auto op = op_of("reduce_scatter_tensor_coalesced", given.reduceOp);
-    return begin(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_tensor_coalesced", given, inputs, outputs, [&] {
-      std::vector<Wait> waits;
-      for (size_t i = 0; i < inputs.size(); ++i) waits.push_back(line_->reduce_scatter(inputs[i], outputs[i], op));
-      return together(std::move(waits));
-    });
+    return begin(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_tensor_coalesced", given, inputs, outputs,
+                 [&] {
+                   std::vector<Wait> waits;
+                   for (size_t i = 0; i < inputs.size(); ++i)
+                     waits.push_back(line_->reduce_scatter(inputs[i], outputs[i], op));
+                   return together(std::move(waits));
+                 });
   }
 
   WorkPtr alltoall_base(at::Tensor& receive, at::Tensor& send, std::vector<int64_t>& receive_splits,
@@ -204,7 +214,8 @@ class IntarsiaBackend final : public c10d::Backend {
                  [&] { return line_->all_to_all(send, send_splits, receive, receive_splits); });
   }
   WorkPtr alltoall(List& receive, List& send, const c10d::AllToAllOptions& given) override {
-    return begin(OpType::ALLTOALL, "all_to_all", given, send, receive, [&] { return line_->all_to_all(send, receive); });
+    return begin(OpType::ALLTOALL, "all_to_all", given, send, receive,
+                 [&] { return line_->all_to_all(send, receive); });
   }
 
   // All that began before it ends before it does.
@@ -247,12 +258,13 @@ class IntarsiaBackend final : public c10d::Backend {
   static const char* to_root(const std::string& name, int64_t root) { return kept(c10::str(name, " at rank ", root)); }
 
   static void check_as_many(const char* where, size_t outputs, size_t inputs) {
-    TORCH_CHECK_VALUE(outputs == inputs, "[", where, "] ", inputs, " inputs, but ", outputs, " outputs. Give one for each.");
+    TORCH_CHECK_VALUE(outputs == inputs, "[", where, "] ", inputs, " inputs, but ", outputs,
+                      " outputs. Give one for each.");
   }
 
   static const at::Tensor& checked_for_message(const char* where, const at::Tensor& t) {
-    TORCH_CHECK_VALUE(t.is_cpu() && t.layout() == at::kStrided, "[", where, "] the tensor is ", t.layout(), " on ", t.device(),
-                      ". Messages carry dense tensors in CPU memory.");
+    TORCH_CHECK_VALUE(t.is_cpu() && t.layout() == at::kStrided, "[", where, "] the tensor is ", t.layout(), " on ",
+                      t.device(), ". Messages carry dense tensors in CPU memory.");
     return t;
   }
 
@@ -273,14 +285,16 @@ class IntarsiaBackend final : public c10d::Backend {
     try {
       call();
     } catch (const c10::DistBackendError& error) {
-      C10_THROW_ERROR(DistBackendError, c10::str(where, " (ranks ", c10::ArrayRef<int64_t>(line.ranks()), ", over ",
-                                                 line.engine().carrier(line.line()), ") failed: ", error.what_without_backtrace()));
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str(where, " (ranks ", c10::ArrayRef<int64_t>(line.ranks()), ", over ",
+                               line.engine().carrier(line.line()), ") failed: ", error.what_without_backtrace()));
     }
   }
 
   // Begins a collective, and ends it if it is not to be asynchronous.
   template <class Given, class Start>
-  WorkPtr begin(OpType type, const char* name, const Given& given, const List& inputs, const List& results, Start start) {
+  WorkPtr begin(OpType type, const char* name, const Given& given, const List& inputs, const List& results,
+                Start start) {
     TORCH_CHECK(!closed_, "[", name, "] the process group \"", options_.group, "\" was destroyed.");
     CauseScope cause(name, false);
     auto where = c10::str("[", name, "] on rank ", rank_of(rank_), " in the group \"", options_.group, "\"");
@@ -293,7 +307,8 @@ class IntarsiaBackend final : public c10d::Backend {
     auto what = std::make_shared<PendingCollective>(std::move(rest), results);
     auto timeout = given.timeout == c10d::kUnsetTimeout ? timeout_.load() : given.timeout;
     auto work = c10::make_intrusive<CollectiveWork>(
-        CollectiveWork::About{rank_, type, name, number_++, timeout, options_.timeout, std::move(where)}, inputs, what, under_way_);
+        CollectiveWork::About{rank_, type, name, number_++, timeout, options_.timeout, std::move(where)}, inputs, what,
+        under_way_);
     if (given.asyncOp) {
       under_way_->add(what);
     } else {
@@ -327,8 +342,9 @@ Line line_of(int rank, int size, const BackendOptions& options) {
     line.ranks[0].resize(size);
     std::iota(line.ranks[0].begin(), line.ranks[0].end(), 0);
   }
-  TORCH_CHECK_VALUE(0 <= rank && rank < size && static_cast<int>(line.ranks[0].size()) == size, "[make_backend] rank ", rank,
-                    " of ", size, " with the ranks ", c10::ArrayRef<int64_t>(line.ranks[0]), ". Give one per member.");
+  TORCH_CHECK_VALUE(0 <= rank && rank < size && static_cast<int>(line.ranks[0].size()) == size, "[make_backend] rank ",
+                    rank, " of ", size, " with the ranks ", c10::ArrayRef<int64_t>(line.ranks[0]),
+                    ". Give one per member.");
   return line;
 }
 
@@ -341,7 +357,8 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   auto& ranks = line.ranks[0];
   if (options.world_size == 0) options.world_size = *std::max_element(ranks.begin(), ranks.end()) + 1;
   auto* environment = +[](const char* name) -> const char* { return getenv(name); };
-  if (options.interface.empty()) options.interface = read_interface(environment, {}, Launch{"make_backend", rank, size});
+  if (options.interface.empty())
+    options.interface = read_interface(environment, {}, Launch{"make_backend", rank, size});
   auto part = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
   Job job{ranks[rank], options.world_size, part("engine"), options.interface, options.timeout};
   auto engine = make_together("make_backend", kind, job, ranks);

@@ -24,10 +24,11 @@ struct BackendOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  // of every wait
 };
 
-// A backend of `size` ranks, for c10d::ProcessGroup::setBackend or alone. All of them call it, with a store for this group alone,
-// and it returns when all have arrived. It has all that gloo has: collectives run on the engine, in the order of the group, with
-// any dtype, uneven lists and tensors that are not contiguous; messages between two ranks, sparse tensors and monitored barriers
-// are gloo's. A collective that others run differently is an error that names both sides.
+// A backend of `size` ranks, for c10d::ProcessGroup::setBackend or alone. All of them call it, with a store for this
+// group alone, and it returns when all have arrived. It has all that gloo has: collectives run on the engine, in the
+// order of the group, with any dtype, uneven lists and tensors that are not contiguous; messages between two ranks,
+// sparse tensors and monitored barriers are gloo's. A collective that others run differently is an error that names
+// both sides.
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                BackendOptions options = {});
 

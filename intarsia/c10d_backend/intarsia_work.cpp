@@ -21,9 +21,12 @@ double seconds_of(milliseconds time) { return std::chrono::duration<double>(time
 
 }  // namespace
 
-CollectiveWork::CollectiveWork(About about, const std::vector<at::Tensor>& inputs, std::shared_ptr<PendingCollective> what,
-                               std::shared_ptr<PendingCollectives> all)
-    : Work(about.rank, about.type, about.title, inputs), about_(std::move(about)), what_(std::move(what)), all_(std::move(all)) {}
+CollectiveWork::CollectiveWork(About about, const std::vector<at::Tensor>& inputs,
+                               std::shared_ptr<PendingCollective> what, std::shared_ptr<PendingCollectives> all)
+    : Work(about.rank, about.type, about.title, inputs),
+      about_(std::move(about)),
+      what_(std::move(what)),
+      all_(std::move(all)) {}
 
 CollectiveWork::~CollectiveWork() {
   if (!what_->over()) hand_over();
@@ -65,8 +68,9 @@ bool CollectiveWork::wait(milliseconds timeout) {
 void CollectiveWork::wait_within(milliseconds time) {
   hand_over();
   if (what_->wait_until(Clock::now() + time)) return;
-  C10_THROW_ERROR(DistBackendError, c10::str(about_.where, " has not finished within ", seconds_of(time),
-                                             " s. Stuck, gone, or running other code: look at the output of the other ranks."));
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str(about_.where, " has not finished within ", seconds_of(time),
+                           " s. Stuck, gone, or running other code: look at the output of the other ranks."));
 }
 
 MessageWork::MessageWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> message, std::string where,

@@ -21,8 +21,8 @@ class CollectiveWork final : public c10d::Work {
   struct About {
     int rank;
     c10d::OpType type;
-    const char* title;  // for PyTorch's profiler
-    uint64_t number;    // of the collectives of its group
+    const char* title;                  // for PyTorch's profiler
+    uint64_t number;                    // of the collectives of its group
     std::chrono::milliseconds timeout;  // of a wait that is given none
     std::chrono::milliseconds engine_timeout;
     std::string where;  // [all_reduce] on rank 0 in the group "0"

@@ -16,8 +16,8 @@
 
 namespace intarsia {
 
-// One collective that has begun. Its bytes move by themselves; what is left is to wait for them and to put them where they belong.
-// Whoever needs its end does that; the others wait for that thread.
+// One collective that has begun. Its bytes move by themselves; what is left is to wait for them and to put them where
+// they belong. Whoever needs its end does that; the others wait for that thread.
 class PendingCollective {
  public:
   // `rest` is empty if it has ended.

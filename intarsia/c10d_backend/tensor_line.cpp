@@ -36,23 +36,27 @@ Wait together(std::vector<Wait> waits) {
   };
 }
 
-TensorLine::TensorLine(std::unique_ptr<const Engine> engine, Line line) : engine_(std::move(engine)), line_(std::move(line)) {}
+TensorLine::TensorLine(std::unique_ptr<const Engine> engine, Line line)
+    : engine_(std::move(engine)), line_(std::move(line)) {}
 
 void TensorLine::check(const char* where, const List& tensors) const {
   for (auto& t : tensors) {
-    TORCH_CHECK_VALUE(t.is_cpu(), "[", where, "] the tensor is on ", t.device(),
-                      ", but intarsia carries tensors in CPU memory. Give each device its backend: \"cpu:intarsia,cuda:nccl\".");
+    TORCH_CHECK_VALUE(
+        t.is_cpu(), "[", where, "] the tensor is on ", t.device(),
+        ", but intarsia carries tensors in CPU memory. Give each device its backend: \"cpu:intarsia,cuda:nccl\".");
     TORCH_CHECK_TYPE(t.layout() == at::kStrided, "[", where, "] the tensor's layout is ", t.layout(),
                      ". Only all_reduce takes sparse tensors.");
-    TORCH_CHECK_TYPE(t.scalar_type() == tensors[0].scalar_type(), "[", where, "] the tensors are of different dtypes: ",
-                     tensors[0].scalar_type(), " and ", t.scalar_type(), ". Give all the same.");
+    TORCH_CHECK_TYPE(t.scalar_type() == tensors[0].scalar_type(), "[", where,
+                     "] the tensors are of different dtypes: ", tensors[0].scalar_type(), " and ", t.scalar_type(),
+                     ". Give all the same.");
   }
 }
 
 void TensorLine::check_even(const char* where, const at::Tensor& all, const at::Tensor& mine) const {
   check(where, {mine, all});
-  TORCH_CHECK_VALUE(all.numel() == mine.numel() * size(), "[", where, "] the whole has ", all.numel(), " elements, one part ",
-                    mine.numel(), ", and there are ", size(), " ranks. The whole must be as many parts.");
+  TORCH_CHECK_VALUE(all.numel() == mine.numel() * size(), "[", where, "] the whole has ", all.numel(),
+                    " elements, one part ", mine.numel(), ", and there are ", size(),
+                    " ranks. The whole must be as many parts.");
 }
 
 void TensorLine::check_list(const char* where, const List& list) const {
@@ -73,7 +77,8 @@ Wait TensorLine::all_reduce(const List& tensors, ReduceOp op, bool later) const 
     check_can_be_reduced("all_reduce", t, op);
   }
   if (tensors.size() == 1) return reduce_one(tensors[0], op, later);
-  bool alike = std::all_of(tensors.begin(), tensors.end(), [&](auto& t) { return t.scalar_type() == tensors[0].scalar_type(); });
+  bool alike =
+      std::all_of(tensors.begin(), tensors.end(), [&](auto& t) { return t.scalar_type() == tensors[0].scalar_type(); });
   if (alike && !tensors.empty()) {
     auto whole = joined(tensors);
     return then(reduce_one(whole, op, later), [whole, tensors] { take_apart(whole, tensors); });
@@ -115,7 +120,8 @@ Wait TensorLine::all_gather(const at::Tensor& mine, const at::Tensor& all) const
   // It may be its own part of the whole, and any other part only as a copy.
   bool in_place = from.data_ptr() == to.flat().narrow(0, position() * from.numel(), from.numel()).data_ptr();
   if (!in_place && from.is_alias_of(to.flat())) from = from.clone();
-  return then(engine_->all_gather(line_, {from}, {to.flat()}, {MemberCounts(size(), mine.numel())}), [to] { to.fill(); });
+  return then(engine_->all_gather(line_, {from}, {to.flat()}, {MemberCounts(size(), mine.numel())}),
+              [to] { to.fill(); });
 }
 
 Wait TensorLine::all_gather(const at::Tensor& mine, const List& all) const {
@@ -123,11 +129,13 @@ Wait TensorLine::all_gather(const at::Tensor& mine, const List& all) const {
   check("all_gather", {mine});
   check("all_gather", all);
   auto counts = counts_of(all);
-  TORCH_CHECK_VALUE(counts[position()] == mine.numel() && all[0].scalar_type() == mine.scalar_type(), "[all_gather] this rank has ",
-                    mine.numel(), " elements of ", mine.scalar_type(), ", but its place in the list ", counts[position()], " of ",
-                    all[0].scalar_type(), ". Make them agree.");
+  TORCH_CHECK_VALUE(counts[position()] == mine.numel() && all[0].scalar_type() == mine.scalar_type(),
+                    "[all_gather] this rank has ", mine.numel(), " elements of ", mine.scalar_type(),
+                    ", but its place in the list ", counts[position()], " of ", all[0].scalar_type(),
+                    ". Make them agree.");
   auto whole = at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, mine.options());
-  return then(engine_->all_gather(line_, {flat_values(mine)}, {whole}, {counts}), [whole, all] { take_apart(whole, all); });
+  return then(engine_->all_gather(line_, {flat_values(mine)}, {whole}, {counts}),
+              [whole, all] { take_apart(whole, all); });
 }
 
 Wait TensorLine::gather(const at::Tensor& mine, const List& all, int64_t root) const {
@@ -138,9 +146,10 @@ Wait TensorLine::gather(const at::Tensor& mine, const List& all, int64_t root) c
     check_list("gather", all);
     check("gather", all);
     receives = counts_of(all);
-    TORCH_CHECK_VALUE(receives[root] == mine.numel() && all[0].scalar_type() == mine.scalar_type(), "[gather] the root has ",
-                      mine.numel(), " elements of ", mine.scalar_type(), ", but its place in the list ", receives[root], " of ",
-                      all[0].scalar_type(), ". Make them agree.");
+    TORCH_CHECK_VALUE(receives[root] == mine.numel() && all[0].scalar_type() == mine.scalar_type(),
+                      "[gather] the root has ", mine.numel(), " elements of ", mine.scalar_type(),
+                      ", but its place in the list ", receives[root], " of ", all[0].scalar_type(),
+                      ". Make them agree.");
   }
   auto whole = at::empty({std::accumulate(receives.begin(), receives.end(), int64_t{0})}, mine.options());
   return then(exchange(flat_values(mine), sends, whole, receives), [whole, all] { take_apart(whole, all); });
@@ -155,9 +164,10 @@ Wait TensorLine::scatter(const at::Tensor& mine, const List& all, int64_t root) 
     check_list("scatter", all);
     check("scatter", all);
     sends = counts_of(all);
-    TORCH_CHECK_VALUE(sends[root] == mine.numel() && all[0].scalar_type() == mine.scalar_type(), "[scatter] the root takes ",
-                      mine.numel(), " elements of ", mine.scalar_type(), ", but its place in the list has ", sends[root], " of ",
-                      all[0].scalar_type(), ". Make them agree.");
+    TORCH_CHECK_VALUE(sends[root] == mine.numel() && all[0].scalar_type() == mine.scalar_type(),
+                      "[scatter] the root takes ", mine.numel(), " elements of ", mine.scalar_type(),
+                      ", but its place in the list has ", sends[root], " of ", all[0].scalar_type(),
+                      ". Make them agree.");
     whole = joined(all);
   }
   Target to(mine);
@@ -179,7 +189,8 @@ Wait TensorLine::reduce_scatter(const List& all, const at::Tensor& mine, ReduceO
   return reduce_parts_of(joined(all), counts, mine, op);
 }
 
-Wait TensorLine::reduce_parts_of(const at::Tensor& all, const MemberCounts& counts, const at::Tensor& mine, ReduceOp op) const {
+Wait TensorLine::reduce_parts_of(const at::Tensor& all, const MemberCounts& counts, const at::Tensor& mine,
+                                 ReduceOp op) const {
   check_can_be_reduced("reduce_scatter", mine, op);
   bool shared = mine.is_alias_of(all);  // a part of the whole may be the place for the result
   Target to(mine);
@@ -205,9 +216,9 @@ MemberCounts TensorLine::rows(const char* where, const at::Tensor& tensor, const
   }
   auto sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
   bool negative = std::any_of(splits.begin(), splits.end(), [](auto split) { return split < 0; });
-  TORCH_CHECK_VALUE(static_cast<int64_t>(splits.size()) == size() && sum == length && !negative, "[", where, "] the splits are ",
-                    c10::ArrayRef<int64_t>(splits), ", but there are ", size(), " ranks and ", length,
-                    " rows. Give one per rank that add up to these.");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(splits.size()) == size() && sum == length && !negative, "[", where,
+                    "] the splits are ", c10::ArrayRef<int64_t>(splits), ", but there are ", size(), " ranks and ",
+                    length, " rows. Give one per rank that add up to these.");
   MemberCounts counts;
   for (auto split : splits) counts.push_back(split * row);
   return counts;
@@ -216,9 +227,11 @@ MemberCounts TensorLine::rows(const char* where, const at::Tensor& tensor, const
 Wait TensorLine::all_to_all(const at::Tensor& send, std::vector<int64_t> send_splits, const at::Tensor& receive,
                             std::vector<int64_t> receive_splits) const {
   check("all_to_all_single", {send, receive});
-  auto sends = rows("all_to_all_single", send, send_splits), receives = rows("all_to_all_single", receive, receive_splits);
-  TORCH_CHECK_VALUE(sends[position()] == receives[position()], "[all_to_all_single] this rank sends ", sends[position()],
-                    " elements to itself, but takes ", receives[position()], ". Make the splits agree.");
+  auto sends = rows("all_to_all_single", send, send_splits),
+       receives = rows("all_to_all_single", receive, receive_splits);
+  TORCH_CHECK_VALUE(sends[position()] == receives[position()], "[all_to_all_single] this rank sends ",
+                    sends[position()], " elements to itself, but takes ", receives[position()],
+                    ". Make the splits agree.");
   Target to(receive);
   auto from = send.is_alias_of(receive) ? flat_copy(send) : flat_values(send);
   return then(exchange(from, sends, to.flat(), receives), [to] { to.fill(); });

@@ -12,8 +12,9 @@
 
 namespace intarsia {
 
-// Every function begins a collective of all members and checks its arguments before anything moves. Tensors are in CPU memory; they
-// need not be contiguous, lists need not be even, and avg is an op as the others are. `where` is the function that errors name.
+// Every function begins a collective of all members and checks its arguments before anything moves. Tensors are in CPU
+// memory; they need not be contiguous, lists need not be even, and avg is an op as the others are. `where` is the
+// function that errors name.
 class TensorLine {
  public:
   using List = std::vector<at::Tensor>;
@@ -28,7 +29,8 @@ class TensorLine {
 
   Wait broadcast(const at::Tensor& tensor, int64_t root) const;
   Wait all_reduce(const List& tensors, ReduceOp op, bool later) const;  // in place; as one if they are of one dtype
-  Wait reduce(const at::Tensor& tensor, ReduceOp op, int64_t root) const;  // in place at the root, nothing changes elsewhere
+  Wait reduce(const at::Tensor& tensor, ReduceOp op,
+              int64_t root) const;  // in place at the root, nothing changes elsewhere
   Wait all_gather(const at::Tensor& mine, const at::Tensor& all) const;
   Wait all_gather(const at::Tensor& mine, const List& all) const;
   Wait gather(const at::Tensor& mine, const List& all, int64_t root) const;   // `all`: empty but at the root

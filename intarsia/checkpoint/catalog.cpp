@@ -57,8 +57,8 @@ void check_files(const std::string& path, const CheckpointIndex& index) {
     auto name = path + "/" + file.name;
     TORCH_CHECK(path_exists(name), "the file ", name, ", which rank ", file.rank, " wrote, is missing");
     auto bytes = file_size(name);
-    TORCH_CHECK(bytes == file.bytes, "the file ", name, ", which rank ", file.rank, " wrote, has ", bytes, " bytes, but had ",
-                file.bytes, " when it was written");
+    TORCH_CHECK(bytes == file.bytes, "the file ", name, ", which rank ", file.rank, " wrote, has ", bytes,
+                " bytes, but had ", file.bytes, " when it was written");
   }
 }
 
@@ -139,7 +139,8 @@ OpenFile begin_folder(const std::string& path, const std::string& id) {
 
 std::string checked_place(const std::string& path, const char* where) {
   auto name = name_of(path);
-  bool fits = !name.empty() && name != "." && name != ".." && !is_being_written(name) && path.find('\0') == std::string::npos;
+  bool fits =
+      !name.empty() && name != "." && name != ".." && !is_being_written(name) && path.find('\0') == std::string::npos;
   TORCH_CHECK_VALUE(fits, "[checkpoint::", where, "] \"", path, "\" is no name for a checkpoint. Name a folder, ",
                     "such as runs/7/step-100.");
   return path.substr(0, path.find_last_not_of('/') + 1);

@@ -9,8 +9,8 @@
 
 namespace intarsia::checkpoint {
 
-// The complete checkpoints in `folder`, the oldest first: their index can be read, and their files are there and as long as it
-// says.
+// The complete checkpoints in `folder`, the oldest first: their index can be read, and their files are there and as
+// long as it says.
 std::vector<std::string> complete(const std::string& folder);
 
 // The newest of them; an error if there is none. On several ranks, ask on each: the answer is the same as long as no
@@ -49,8 +49,8 @@ void check_replaceable(const std::string& path, const char* where);
 // Makes the folder in which `path` is written, and holds its lock.
 OpenFile begin_folder(const std::string& path, const std::string& id);
 
-// See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the index before.
-// What stood there before, if anything, has the name `folder` then, and is to be removed.
+// See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the
+// index before. What stood there before, if anything, has the name `folder` then, and is to be removed.
 void complete_folder(const std::string& folder, const std::string& path);
 void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index);
 

@@ -1,5 +1,6 @@
-// Compiled for AVX2 where there is such a thing (see CMakeLists.txt). It includes nothing but xxHash, whose functions are all
-// local here: an inline function of another header, compiled for AVX2, might be the one that the linker keeps for everybody.
+// Compiled for AVX2 where there is such a thing (see CMakeLists.txt). It includes nothing but xxHash, whose functions
+// are all local here: an inline function of another header, compiled for AVX2, might be the one that the linker keeps
+// for everybody.
 #include "intarsia/checkpoint/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

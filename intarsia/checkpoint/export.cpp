@@ -10,11 +10,11 @@
 
 #include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/catalog.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/pieces.h"
 #include "intarsia/checkpoint/reader.h"
 #include "intarsia/checkpoint/slabs.h"
-#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/writer.h"
 #include "intarsia/comm/trace.h"
 
@@ -58,7 +58,8 @@ void make_files(const std::string& folder, const std::vector<PlannedFile>& files
   for (auto& planned : files) {
     auto file = OpenFile::writing(folder + "/" + planned.name);
     file.write(planned.header.data(), planned.header.size(), 0);
-    if (planned.bytes > static_cast<int64_t>(planned.header.size())) file.write("", 1, planned.bytes - 1);  // as long as it will be
+    if (planned.bytes > static_cast<int64_t>(planned.header.size()))
+      file.write("", 1, planned.bytes - 1);  // as long as it will be
     for (auto& tensor : planned.tensors) map[tensor.name] = planned.name, total += tensor.bytes;
   }
   if (files.size() == 1) return;
@@ -170,8 +171,8 @@ std::map<std::string, std::string> names_to_export(const CheckpointIndex& index,
   auto optimizers = optimizers_in(index);
   auto scope = item.empty() ? "" : item + ".";
   for (auto& [name, tensor] : index.tensors) {
-    bool is_state = std::any_of(optimizers.begin(), optimizers.end(),
-                                [&](auto& begin) { return name.starts_with(begin); });
+    bool is_state =
+        std::any_of(optimizers.begin(), optimizers.end(), [&](auto& begin) { return name.starts_with(begin); });
     if (is_state || !name.starts_with(scope)) {
       ++(is_state ? exported.states : exported.others);
       continue;

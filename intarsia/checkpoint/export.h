@@ -13,12 +13,13 @@ struct ExportOptions {
   Rename rename;                          // from a name in the program to the one in the files
   ProgressFn progress;
   bool quiet = false;
-  bool replace = false;                   // a folder with other files than an export writes may be replaced
+  bool replace = false;  // a folder with other files than an export writes may be replaced
 };
 
-// Writes model.safetensors, or several files and model.safetensors.index.json, into the folder `path`. Every tensor is whole in its
-// file, and on no rank: each rank writes the boxes that it owns to their places. All ranks of the current world call it together,
-// and see the same files. There or not, as checkpoints are; numbers and texts have no place there and are an error.
+// Writes model.safetensors, or several files and model.safetensors.index.json, into the folder `path`. Every tensor is
+// whole in its file, and on no rank: each rank writes the boxes that it owns to their places. All ranks of the current
+// world call it together, and see the same files. There or not, as checkpoints are; numbers and texts have no place
+// there and are an error.
 void export_full(const std::string& path, const Items& items, const ExportOptions& options = {});
 
 // What export_checkpoint wrote, and what it left out.

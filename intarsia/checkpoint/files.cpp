@@ -37,7 +37,8 @@ constexpr int64_t kMostAtOnce = 1 << 30;
 
 }  // namespace
 
-OpenFile::OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+OpenFile::OpenFile(OpenFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 OpenFile::~OpenFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -141,13 +142,14 @@ void sync_folder(const std::string& path) {
   if (descriptor < 0) fail_with(errno, "open the folder", path);
   int code = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  if (code && code != EINVAL) fail_with(code, "sync the folder", path);  // some file systems cannot sync a folder, and need not
+  if (code && code != EINVAL)
+    fail_with(code, "sync the folder", path);  // some file systems cannot sync a folder, and need not
 }
 
 void drop_from_cache([[maybe_unused]] const std::string& path) {
 #ifdef POSIX_FADV_DONTNEED
   int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return;  // no such file
+  if (descriptor < 0) return;                              // no such file
   ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);  // a wish
   ::close(descriptor);
 #endif

@@ -45,11 +45,12 @@ std::vector<std::string> names_in(const std::string& folder);  // sorted; empty 
 void make_folders(const std::string& path);
 void sync_folder(const std::string& path);
 void remove_all(const std::string& path);
-// Lets the system use the memory in which it keeps the file for others. It is read from the disk when it is wanted again.
+// Lets the system use the memory in which it keeps the file for others. It is read from the disk when it is wanted
+// again.
 void drop_from_cache(const std::string& path);
 
-// `from` becomes `to` in one step. If `to` is there, the two change places, so that there is one at every moment. True if they did.
-// A file system that cannot exchange them: an error if `to` is there.
+// `from` becomes `to` in one step. If `to` is there, the two change places, so that there is one at every moment. True
+// if they did. A file system that cannot exchange them: an error if `to` is there.
 bool put_in_place(const std::string& from, const std::string& to);
 
 // The folder that holds `path`, and the last part of it; a slash at the end does not count.

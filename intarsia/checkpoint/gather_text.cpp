@@ -36,7 +36,8 @@ void do_together(const World& world, const std::string& where, const std::functi
   } catch (const std::exception& error) {
     words = text_of_error(error);
     auto begin = "[" + where + "] ";
-    if (words.compare(0, begin.size(), begin) == 0) named = std::current_exception(), words = words.substr(begin.size());
+    if (words.compare(0, begin.size(), begin) == 0)
+      named = std::current_exception(), words = words.substr(begin.size());
   }
   try {
     raise_together(world, where, std::vector<std::string>(world.hosted().size(), words));
@@ -46,8 +47,6 @@ void do_together(const World& world, const std::string& where, const std::functi
   }
 }
 
-std::string text_of_error(const std::exception& error) {
-  return message_of(error);
-}
+std::string text_of_error(const std::exception& error) { return message_of(error); }
 
 }  // namespace intarsia::checkpoint

@@ -16,7 +16,8 @@ std::vector<std::string> gather_texts(const World& world, const std::vector<std:
 // are equal.
 void raise_together(const World& world, const std::string& where, const std::vector<std::string>& mine);
 
-// Runs `step` on every rank. An error on any of them is one on all: where it happened it stays as it is if it names its function.
+// Runs `step` on every rank. An error on any of them is one on all: where it happened it stays as it is if it names its
+// function.
 void do_together(const World& world, const std::string& where, const std::function<void()>& step);
 
 // What an exception says, without a backtrace.

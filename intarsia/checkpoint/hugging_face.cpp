@@ -23,8 +23,8 @@ std::map<std::string, std::string> weight_map(const std::string& path) {
   for (auto& [name, file] : map->items()) {
     TORCH_CHECK(file.is_string(), path, " is damaged: \"", name, "\" names no file");
     auto text = file.get<std::string>();
-    TORCH_CHECK(!text.empty() && text.find('/') == std::string::npos, path, " is damaged: \"", name, "\" is in \"", text,
-                "\", which leaves the folder");
+    TORCH_CHECK(!text.empty() && text.find('/') == std::string::npos, path, " is damaged: \"", name, "\" is in \"",
+                text, "\", which leaves the folder");
     result[name] = text;
   }
   return result;
@@ -36,7 +36,8 @@ bool is_in_file(const CheckpointIndex& index, const std::string& tensor, const s
 }
 
 std::string not_in_file(const std::string& folder, const std::string& tensor, const std::string& file) {
-  return folder + "/" + kHuggingFaceIndex + " says that " + file + " has the tensor \"" + tensor + "\", which it has not";
+  return folder + "/" + kHuggingFaceIndex + " says that " + file + " has the tensor \"" + tensor +
+         "\", which it has not";
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ void add_hugging_face_file(CheckpointIndex& index, const std::string& folder, co
     bool is_new =
         index.tensors
             .emplace(tensor.name,
-                     IndexedTensor{tensor.dtype, tensor.shape, "plain", {{number, tensor.offset, whole_box(tensor.shape), {}}}})
+                     IndexedTensor{
+                         tensor.dtype, tensor.shape, "plain", {{number, tensor.offset, whole_box(tensor.shape), {}}}})
             .second;
     TORCH_CHECK(is_new, "the tensor \"", tensor.name, "\" is in ", file.path(), " and in another file of ", folder);
   }
@@ -82,8 +84,8 @@ std::vector<std::string> problems_of_map(const HuggingFaceFiles& files, const Ch
   }
   for (auto& [name, tensor] : index.tensors) {
     if (files.map->contains(name)) continue;
-    problems.push_back(c10::str(files.folder, "/", kHuggingFaceIndex, " does not name the tensor \"", name, "\", which ",
-                                index.files[tensor.pieces[0].file].name, " has"));
+    problems.push_back(c10::str(files.folder, "/", kHuggingFaceIndex, " does not name the tensor \"", name,
+                                "\", which ", index.files[tensor.pieces[0].file].name, " has"));
   }
   return problems;
 }

@@ -35,8 +35,8 @@ T read_as(const json& object, const char* name) {
 
 int64_t size_in(const json& object, const char* name) {
   auto& value = member_of(object, name);
-  bool fits =
-      value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) && value.get<int64_t>() >= 0;
+  bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) &&
+              value.get<int64_t>() >= 0;
   if (!fits) bad_index(c10::str("\"", name, "\" is no size"));
   return value.get<int64_t>();
 }
@@ -96,7 +96,8 @@ json to_json(const StoredPiece& piece) {
 }
 
 StoredPiece piece_in(const json& entry) {
-  StoredPiece piece{size_in(entry, "file"), size_in(entry, "offset"), {sizes_in(entry, "begin"), sizes_in(entry, "shape")}, {}};
+  StoredPiece piece{
+      size_in(entry, "file"), size_in(entry, "offset"), {sizes_in(entry, "begin"), sizes_in(entry, "shape")}, {}};
   for (auto& sum : read_as<std::vector<std::string>>(entry, "checksums")) piece.checksums.push_back(checksum_in(sum));
   return piece;
 }
@@ -115,7 +116,8 @@ void check_pieces(const CheckpointIndex& index, const IndexedTensor& tensor) {
     if (piece.file >= static_cast<int64_t>(index.files.size())) bad_index("a piece is in a file that is not listed");
     auto& file = index.files[piece.file];
     if (bytes > file.bytes || piece.offset > file.bytes - bytes) bad_index("a piece is outside of its file");
-    if (static_cast<int64_t>(piece.checksums.size()) != block_count(bytes)) bad_index("a piece has another number of checksums");
+    if (static_cast<int64_t>(piece.checksums.size()) != block_count(bytes))
+      bad_index("a piece has another number of checksums");
     boxes.push_back(piece.box);
   }
   if (!make_up(whole_box(tensor.shape), boxes)) bad_index("the pieces do not make up the tensor");
@@ -124,23 +126,29 @@ void check_pieces(const CheckpointIndex& index, const IndexedTensor& tensor) {
 json to_json(const CheckpointIndex& index) {
   json files = json::array(), tensors = json::object(), values = json::object();
   for (auto& file : index.files) {
-    files.push_back(
-        {{"name", file.name}, {"rank", file.rank}, {"bytes", file.bytes}, {"header", checksum_text(file.header_checksum)}});
+    files.push_back({{"name", file.name},
+                     {"rank", file.rank},
+                     {"bytes", file.bytes},
+                     {"header", checksum_text(file.header_checksum)}});
   }
   for (auto& [name, tensor] : index.tensors) {
     json pieces = json::array();
     for (auto& piece : tensor.pieces) pieces.push_back(to_json(piece));
-    tensors[name] = {
-        {"dtype", dtype_name(tensor.dtype)}, {"shape", as_list(tensor.shape)}, {"layout", tensor.layout}, {"pieces", pieces}};
+    tensors[name] = {{"dtype", dtype_name(tensor.dtype)},
+                     {"shape", as_list(tensor.shape)},
+                     {"layout", tensor.layout},
+                     {"pieces", pieces}};
   }
   for (auto& [name, value] : index.values) values[name] = to_json(value);
-  return {{"format", kFormat},  {"id", index.id},  {"sequence", index.sequence}, {"ranks", index.ranks}, {"files", files},
-          {"tensors", tensors}, {"values", values}};
+  return {{"format", kFormat},    {"id", index.id}, {"sequence", index.sequence},
+          {"ranks", index.ranks}, {"files", files}, {"tensors", tensors},
+          {"values", values}};
 }
 
 CheckpointIndex index_in(const json& document) {
   auto format = read_as<std::string>(document, "format");
-  TORCH_CHECK(format == kFormat, "it is of the format \"", format.substr(0, 60), "\", and this program reads \"", kFormat, "\"");
+  TORCH_CHECK(format == kFormat, "it is of the format \"", format.substr(0, 60), "\", and this program reads \"",
+              kFormat, "\"");
   CheckpointIndex index{
       read_as<std::string>(document, "id"), size_in(document, "sequence"), size_in(document, "ranks"), {}, {}, {}};
   for (auto& file : member_of(document, "files")) {
@@ -151,8 +159,10 @@ CheckpointIndex index_in(const json& document) {
       bad_index("a file has a name that leaves the folder");
   }
   for (auto& [name, entry] : member_of(document, "tensors").items()) {
-    auto& tensor = index.tensors[name] = {
-        dtype_named(read_as<std::string>(entry, "dtype")), sizes_in(entry, "shape"), read_as<std::string>(entry, "layout"), {}};
+    auto& tensor = index.tensors[name] = {dtype_named(read_as<std::string>(entry, "dtype")),
+                                          sizes_in(entry, "shape"),
+                                          read_as<std::string>(entry, "layout"),
+                                          {}};
     checked_bytes(tensor.shape, tensor.dtype);
     for (auto& piece : member_of(entry, "pieces")) tensor.pieces.push_back(piece_in(piece));
   }

@@ -51,8 +51,8 @@ struct CheckpointIndex {
 
 constexpr const char* kIndexName = "index.json";
 
-// JSON, whose first line is a checksum of all that follows. Reading it back checks that, and that pieces fit their tensors and
-// files.
+// JSON, whose first line is a checksum of all that follows. Reading it back checks that, and that pieces fit their
+// tensors and files.
 std::string index_text(const CheckpointIndex& index);
 CheckpointIndex parse_index(const std::string& text);
 

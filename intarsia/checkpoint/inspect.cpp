@@ -6,10 +6,10 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/load.h"
 #include "intarsia/checkpoint/reader.h"
-#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/writer.h"
 
 namespace intarsia::checkpoint {
@@ -101,8 +101,8 @@ std::string listing(const std::string& folder) {
   std::string text;
   for (auto& path : complete(folder)) {
     auto index = read_index(path);
-    text += c10::str(padded(name_of(path), 24), " ", padded(bytes_text(bytes_of_files(index)), 10), " ", index.tensors.size(),
-                     " tensors, ", index.files.size(), " files, ", index.ranks, " ranks\n");
+    text += c10::str(padded(name_of(path), 24), " ", padded(bytes_text(bytes_of_files(index)), 10), " ",
+                     index.tensors.size(), " tensors, ", index.files.size(), " files, ", index.ranks, " ranks\n");
   }
   return text.empty() ? "There is no complete checkpoint in " + folder + ".\n" : text;
 }
@@ -111,9 +111,10 @@ std::string description(const std::string& path, bool pictures) {
   auto [index, folder, hugging_face] = open_any(path);
   size_t width = 0;
   for (auto& [name, tensor] : index.tensors) width = std::max(width, name.size());
-  auto text = c10::str(
-      path, ": ", hugging_face ? "files of safetensors, without checksums" : "a checkpoint of " + std::to_string(index.ranks) + " ranks",
-      ", ", bytes_text(bytes_of_files(index)), "\n\n");
+  auto text = c10::str(path, ": ",
+                       hugging_face ? "files of safetensors, without checksums"
+                                    : "a checkpoint of " + std::to_string(index.ranks) + " ranks",
+                       ", ", bytes_text(bytes_of_files(index)), "\n\n");
   for (auto& [name, tensor] : index.tensors) {
     text += c10::str(padded(name, width), "  ", tensor.form(), "  ", tensor.layout, "\n");
     if (!pictures || hugging_face) continue;
@@ -132,7 +133,8 @@ std::string description(const std::string& path, bool pictures) {
   text += "\n";
   for (size_t i = 0; i < index.files.size(); ++i) {
     auto& file = index.files[i];
-    text += c10::str(hugging_face ? "" : c10::str(static_cast<char>('A' + i % 26), "  "), file.name, "  ", bytes_text(file.bytes));
+    text += c10::str(hugging_face ? "" : c10::str(static_cast<char>('A' + i % 26), "  "), file.name, "  ",
+                     bytes_text(file.bytes));
     if (!hugging_face) text += c10::str("  by rank ", file.rank, ", header ", checksum_text(file.header_checksum));
     text += "\n";
   }

@@ -11,8 +11,8 @@ namespace intarsia::checkpoint {
 // The complete checkpoints of a folder, a line for each: name, size, tensors, ranks.
 std::string listing(const std::string& folder);
 
-// Tensors with dtypes, shapes and layouts, values, files with who wrote them, and a picture of who holds what. Of files of Hugging
-// Face too. `pictures`: with a line of boxes for every tensor.
+// Tensors with dtypes, shapes and layouts, values, files with who wrote them, and a picture of who holds what. Of files
+// of Hugging Face too. `pictures`: with a line of boxes for every tensor.
 std::string description(const std::string& path, bool pictures = true);
 
 // Writes the checkpoint or the files of Hugging Face at `from` once more, as a checkpoint of `files` files at `to`.

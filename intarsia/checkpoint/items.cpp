@@ -47,9 +47,10 @@ void check_distinct(const char* where, const Container& names) {
 
 // Told here, before ranks write or exchange anything: of a plain tensor it may be so on one rank only.
 void check_storable(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided, "[checkpoint::save] \"", name, "\" is of the layout ", tensor.layout(),
-                   ", and files hold strided tensors. Save to_dense() of it, or its parts.");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), "[checkpoint::save] \"", name, "\" is on the meta device and has no values. Leave it out.");
+  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided, "[checkpoint::save] \"", name, "\" is of the layout ",
+                   tensor.layout(), ", and files hold strided tensors. Save to_dense() of it, or its parts.");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), "[checkpoint::save] \"", name,
+                    "\" is on the meta device and has no values. Leave it out.");
   try {
     dtype_name(tensor.scalar_type());
   } catch (const c10::Error& error) {
@@ -64,7 +65,9 @@ Item::Item(GradScaler& scaler) : content_(scaler_state(scaler)) {}
 Item::Item(const at::Generator& generator) : content_(generator_state(generator)) {}
 Item::Item(WriteArchive write, ReadArchive read) : content_(archive_state(std::move(write), std::move(read))) {}
 
-std::string joined_name(const std::string& scope, const std::string& name) { return scope.empty() ? name : scope + "." + name; }
+std::string joined_name(const std::string& scope, const std::string& name) {
+  return scope.empty() ? name : scope + "." + name;
+}
 
 Contents contents_of(const Items& items) {
   check_distinct("save", items);
@@ -78,7 +81,8 @@ Contents contents_of(const Items& items) {
   };
   for (auto& [scope, item] : items) {
     std::visit(overloaded{[&](torch::nn::Module* module) {
-                            for (auto& tensor : tensors_in(*module, scope)) contents.tensors.push_back(std::move(tensor));
+                            for (auto& tensor : tensors_in(*module, scope))
+                              contents.tensors.push_back(std::move(tensor));
                           },
                           [&](torch::optim::Optimizer* optimizer) {
                             auto state = optimizer_contents(*optimizer, scope, names);
@@ -98,8 +102,9 @@ Contents contents_of(const Items& items) {
                             }
                           },
                           [&](const StateMaker& maker) {
-                            TORCH_CHECK_VALUE(maker.contents, "[checkpoint::save] \"", scope,
-                                              "\" can only be loaded into. Give its tensors and numbers as separate items.");
+                            TORCH_CHECK_VALUE(
+                                maker.contents, "[checkpoint::save] \"", scope,
+                                "\" can only be loaded into. Give its tensors and numbers as separate items.");
                             auto state = maker.contents(scope);
                             for (auto& tensor : state.tensors) contents.tensors.push_back(std::move(tensor));
                             add_values(state.values);
@@ -146,8 +151,9 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                item.content());
   }
   for (auto& [name, tensor] : wanted.tensors) {
-    TORCH_CHECK_VALUE(!tensor.is_meta(), "[checkpoint::load] \"", name,
-                      "\" is on the meta device and has no memory to read into. Give it some first, as to_empty() does in Python.");
+    TORCH_CHECK_VALUE(
+        !tensor.is_meta(), "[checkpoint::load] \"", name,
+        "\" is on the meta device and has no memory to read into. Give it some first, as to_empty() does in Python.");
   }
   return wanted;
 }

@@ -42,7 +42,8 @@ struct Contents;
 // `want` adds what it asks for, and all that the checkpoint has under its name has to be asked for. `contents` is what
 // is saved of it; without, it is only for loading.
 struct StateMaker {
-  std::function<void(const std::string& scope, const CheckpointIndex& index, const Rename& rename, Wanted& wanted)> want;
+  std::function<void(const std::string& scope, const CheckpointIndex& index, const Rename& rename, Wanted& wanted)>
+      want;
   std::function<Contents(const std::string& scope)> contents = nullptr;
 };
 
@@ -55,13 +56,14 @@ class Item {
  public:
   Item(torch::nn::Module& module) : content_(&module) {}
   template <class M>
-  requires std::derived_from<M, torch::nn::Module> Item(const std::shared_ptr<M>& module)
-      : content_(static_cast<torch::nn::Module*>(module.get())) {}
+    requires std::derived_from<M, torch::nn::Module>
+  Item(const std::shared_ptr<M>& module) : content_(static_cast<torch::nn::Module*>(module.get())) {}
   template <class M>
   Item(const torch::nn::ModuleHolder<M>& module) : content_(static_cast<torch::nn::Module*>(module.ptr().get())) {}
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
-  Item(NamedState state) : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
+  Item(NamedState state)
+      : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
   Item(StateMaker maker) : content_(std::move(maker)) {}
   Item(torch::optim::LRScheduler& scheduler);  // its number of steps; the rates themselves are the optimizer's
   Item(GradScaler& scaler);
@@ -72,7 +74,8 @@ class Item {
              [&sampler](auto& archive) { sampler.load(archive); }) {}
   Item(bool flag) : content_(Value(flag)) {}
   template <std::integral N>
-  requires(!std::same_as<N, bool>) Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
+    requires(!std::same_as<N, bool>)
+  Item(N number) : content_(Value(static_cast<int64_t>(number))) {}
   Item(std::floating_point auto number) : content_(Value(static_cast<double>(number))) {}
   Item(const char* text) : content_(Value(std::string(text))) {}
   Item(std::string text) : content_(Value(std::move(text))) {}
@@ -85,8 +88,8 @@ class Item {
   Content content_;
 };
 
-// Names and things. What is inside a thing gets the name and a dot before its own: model.fc1.weight. An empty name puts nothing
-// before.
+// Names and things. What is inside a thing gets the name and a dot before its own: model.fc1.weight. An empty name puts
+// nothing before.
 using Items = std::vector<std::pair<std::string, Item>>;
 
 // What the items hold, by full name.

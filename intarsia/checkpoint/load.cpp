@@ -7,9 +7,9 @@
 
 #include "intarsia/checkpoint/catalog.h"
 #include "intarsia/checkpoint/checksum.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/shared_reading.h"
-#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
@@ -48,7 +48,8 @@ std::string near_miss(const std::string& name, const std::set<std::string>& cand
 }
 
 bool in_scopes(const std::string& name, const std::vector<std::string>& scopes) {
-  return std::any_of(scopes.begin(), scopes.end(), [&](auto& scope) { return name.compare(0, scope.size(), scope) == 0; });
+  return std::any_of(scopes.begin(), scopes.end(),
+                     [&](auto& scope) { return name.compare(0, scope.size(), scope) == 0; });
 }
 
 std::string listed(const char* title, const std::vector<std::string>& lines) {
@@ -82,14 +83,15 @@ Match match(const Wanted& wanted, const CheckpointIndex& index, const Rename& re
     auto found = index.tensors.find(stored);
     if (found == index.tensors.end()) {
       result.missing.push_back(name);
-      auto near = result.missing_lines.size() < kMostNamed ? near_miss(stored, left) : "";  // the others are only counted
+      auto near =
+          result.missing_lines.size() < kMostNamed ? near_miss(stored, left) : "";  // the others are only counted
       result.missing_lines.push_back(name + (stored == name ? "" : " (as \"" + stored + "\")") + near);
     } else if (target.sizes() != at::IntArrayRef(found->second.shape)) {
       result.mismatched.push_back(
           c10::str(name, ": ", at::IntArrayRef(found->second.shape), " in the checkpoint, ", target.sizes(), " here"));
     } else if (!c10::canCast(found->second.dtype, target.scalar_type())) {
-      result.mismatched.push_back(
-          c10::str(name, ": ", found->second.dtype, " in the checkpoint, ", target.scalar_type(), " here, which cannot hold its values"));
+      result.mismatched.push_back(c10::str(name, ": ", found->second.dtype, " in the checkpoint, ",
+                                           target.scalar_type(), " here, which cannot hold its values"));
     } else {
       result.tensors.push_back({&found->second, {name, target}});
     }
@@ -99,13 +101,15 @@ Match match(const Wanted& wanted, const CheckpointIndex& index, const Rename& re
   for (auto& name : wanted.values) {
     if (index.values.contains(rename(name))) continue;
     result.missing.push_back(name);
-    result.missing_lines.push_back(name + (result.missing_lines.size() < kMostNamed ? near_miss(rename(name), values) : ""));
+    result.missing_lines.push_back(name +
+                                   (result.missing_lines.size() < kMostNamed ? near_miss(rename(name), values) : ""));
   }
   return result;
 }
 
 void refuse_mismatch(const std::string& path, const Match& match) {
-  auto text = listed("missing in the checkpoint", match.missing_lines) + listed("unexpected in the checkpoint", match.unexpected) +
+  auto text = listed("missing in the checkpoint", match.missing_lines) +
+              listed("unexpected in the checkpoint", match.unexpected) +
               listed("of another shape or kind", match.mismatched);
   TORCH_CHECK_VALUE(text.empty(), path, " does not fit what is loaded:", text,
                     "\nRename with LoadOptions::rename, or load what fits with strict = false.");
@@ -190,8 +194,8 @@ void check_joint(const World& world, const ReadingPlan& plan) {
   auto all = gather_texts(world, std::vector<std::string>(world.hosted().size(), words));
   for (size_t i = 0; i < texts.size(); ++i) {
     for (auto rank : plan.joint[i].first.ranks()) {
-      TORCH_CHECK_VALUE(all[rank].find(words.substr(16 * i, 16)) != std::string::npos,
-                        "rank ", world.hosted()[0], " and rank ", rank, " load different things onto ", plan.joint[i].first.text(),
+      TORCH_CHECK_VALUE(all[rank].find(words.substr(16 * i, 16)) != std::string::npos, "rank ", world.hosted()[0],
+                        " and rank ", rank, " load different things onto ", plan.joint[i].first.text(),
                         ". All ranks of a mesh have to load the same tensors in the same layouts");
     }
   }
@@ -223,8 +227,8 @@ void check_headers(const std::string& folder, const CheckpointIndex& index) {
   check_files(folder, index);
   for (auto& file : index.files) {
     auto header = read_header(OpenFile::reading(folder + "/" + file.name));
-    TORCH_CHECK(header.checksum == file.header_checksum, "the header of ", folder, "/", file.name, ", which rank ", file.rank,
-                " wrote, is damaged: its checksum does not fit");
+    TORCH_CHECK(header.checksum == file.header_checksum, "the header of ", folder, "/", file.name, ", which rank ",
+                file.rank, " wrote, is damaged: its checksum does not fit");
   }
 }
 
@@ -232,7 +236,8 @@ const Value& value_named(const ValueMap& values, const std::string& name) {
   auto found = values.find(name);
   std::set<std::string> names;
   for (auto& [other, value] : values) names.insert(other);
-  TORCH_CHECK_VALUE(found != values.end(), "[checkpoint::load] there is no value \"", name, "\"", near_miss(name, names), ".");
+  TORCH_CHECK_VALUE(found != values.end(), "[checkpoint::load] there is no value \"", name, "\"",
+                    near_miss(name, names), ".");
   return found->second;
 }
 
@@ -257,7 +262,8 @@ double Loaded::number(const std::string& name) const {
 
 CheckpointIndex index_of(const std::string& path) {
   std::string folder;
-  return !path_exists(path + "/" + kIndexName) && is_hugging_face(path) ? read_hugging_face(path, &folder) : read_index(path);
+  return !path_exists(path + "/" + kIndexName) && is_hugging_face(path) ? read_hugging_face(path, &folder)
+                                                                        : read_index(path);
 }
 
 Loaded load(const std::string& path, const Items& items, const LoadOptions& options) {

@@ -1,8 +1,9 @@
 #pragma once
 // Reads a checkpoint, or files of Hugging Face, into modules, optimizers and tensors, whatever their layouts.
 //
-//   auto step = checkpoint::load(checkpoint::latest("runs/7"), {{"model", model}, {"optimizer", optimizer}}).integer("step");
-//   checkpoint::load("llama", {{"", model}});  // a folder with model.safetensors.index.json, or one .safetensors file
+//   auto step = checkpoint::load(checkpoint::latest("runs/7"), {{"model", model}, {"optimizer",
+//   optimizer}}).integer("step"); checkpoint::load("llama", {{"", model}});  // a folder with
+//   model.safetensors.index.json, or one .safetensors file
 
 #include <string>
 #include <vector>
@@ -38,10 +39,11 @@ class Loaded {
   std::vector<std::string> missing_, unexpected_, mismatched_;
 };
 
-// Reads into the items, in place: tensors keep their layouts, dtypes and handles. Every rank of the current world calls it and
-// reads what it holds; nothing is sent but a word at the end. The checkpoint may come from any number of ranks in any layouts.
-// Items that are not asked for are left alone, so a part can be loaded; in a module or an optimizer everything is asked for. An
-// error on one rank is one on all. One that comes while tensors are read (a damaged file) leaves some of them changed.
+// Reads into the items, in place: tensors keep their layouts, dtypes and handles. Every rank of the current world calls
+// it and reads what it holds; nothing is sent but a word at the end. The checkpoint may come from any number of ranks
+// in any layouts. Items that are not asked for are left alone, so a part can be loaded; in a module or an optimizer
+// everything is asked for. An error on one rank is one on all. One that comes while tensors are read (a damaged file)
+// leaves some of them changed.
 Loaded load(const std::string& path, const Items& items, const LoadOptions& options = {});
 
 // The index of whatever `load` can read.

@@ -24,7 +24,8 @@ void visit_fields(SGDParamState& s, V&& v) {
 }
 template <class S, class V>
 void visit_adam(S& s, V&& v) {
-  v("step", s.step()), v("exp_avg", s.exp_avg()), v("exp_avg_sq", s.exp_avg_sq()), v("max_exp_avg_sq", s.max_exp_avg_sq());
+  v("step", s.step()), v("exp_avg", s.exp_avg()), v("exp_avg_sq", s.exp_avg_sq()),
+      v("max_exp_avg_sq", s.max_exp_avg_sq());
 }
 template <class V>
 void visit_fields(AdamParamState& s, V&& v) {
@@ -40,7 +41,8 @@ void visit_fields(AdagradParamState& s, V&& v) {
 }
 template <class V>
 void visit_fields(RMSpropParamState& s, V&& v) {
-  v("step", s.step()), v("square_avg", s.square_avg()), v("momentum_buffer", s.momentum_buffer()), v("grad_avg", s.grad_avg());
+  v("step", s.step()), v("square_avg", s.square_avg()), v("momentum_buffer", s.momentum_buffer()),
+      v("grad_avg", s.grad_avg());
 }
 template <class V>
 void visit_fields(LBFGSParamState& s, V&& v) {
@@ -73,13 +75,14 @@ void visit_fields(AdagradOptions& o, V&& v) {
 }
 template <class V>
 void visit_fields(RMSpropOptions& o, V&& v) {
-  v("lr", o.lr()), v("alpha", o.alpha()), v("eps", o.eps()), v("weight_decay", o.weight_decay()), v("momentum", o.momentum()),
-      v("centered", o.centered());
+  v("lr", o.lr()), v("alpha", o.alpha()), v("eps", o.eps()), v("weight_decay", o.weight_decay()),
+      v("momentum", o.momentum()), v("centered", o.centered());
 }
 template <class V>
 void visit_fields(LBFGSOptions& o, V&& v) {
   v("lr", o.lr()), v("max_iter", o.max_iter()), v("max_eval", o.max_eval()), v("tolerance_grad", o.tolerance_grad());
-  v("tolerance_change", o.tolerance_change()), v("history_size", o.history_size()), v("line_search_fn", o.line_search_fn());
+  v("tolerance_change", o.tolerance_change()), v("history_size", o.history_size()),
+      v("line_search_fn", o.line_search_fn());
 }
 
 // Calls `body` with the types of state and options of this optimizer, and its name.
@@ -98,19 +101,20 @@ void for_kind_of(const Optimizer& optimizer, const char* where, Body body) {
   if (dynamic_cast<const RMSprop*>(&optimizer)) return body(Kind<RMSpropParamState, RMSpropOptions>{"RMSprop"});
   if (dynamic_cast<const LBFGS*>(&optimizer)) return body(Kind<LBFGSParamState, LBFGSOptions>{"LBFGS"});
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[checkpoint::", where, "] does not know the state of ",
-                              c10::demangle(typeid(optimizer).name()), ". Give its tensors and numbers as separate items.");
+                              c10::demangle(typeid(optimizer).name()),
+                              ". Give its tensors and numbers as separate items.");
 }
 
-// Options that the same optimizers have in Python only. Some say how a step is computed, and do not matter here; those with a value
-// say what is computed, and ours computes just that.
+// Options that the same optimizers have in Python only. Some say how a step is computed, and do not matter here; those
+// with a value say what is computed, and ours computes just that.
 struct PythonOption {
   const char* name;
   std::optional<bool> ours;
 };
 std::vector<PythonOption> python_options(const std::string& kind) {
-  return {{"maximize", false},  {"decoupled_weight_decay", kind == "AdamW"},
-          {"capturable", {}},   {"differentiable", {}},
-          {"foreach", {}},      {"fused", {}},
+  return {{"maximize", false}, {"decoupled_weight_decay", kind == "AdamW"},
+          {"capturable", {}},  {"differentiable", {}},
+          {"foreach", {}},     {"fused", {}},
           {"initial_lr", {}}};
 }
 
@@ -122,9 +126,10 @@ struct NoteFields {
     if (tensor.defined()) contents.tensors.emplace_back(scope + name, tensor);
   }
   template <class N>
-  requires std::is_arithmetic_v<N>
+    requires std::is_arithmetic_v<N>
   void operator()(const char* name, N& number) const {
-    using Stored = std::conditional_t<std::same_as<N, bool>, bool, std::conditional_t<std::integral<N>, int64_t, double>>;
+    using Stored =
+        std::conditional_t<std::same_as<N, bool>, bool, std::conditional_t<std::integral<N>, int64_t, double>>;
     contents.values[scope + name] = static_cast<Stored>(number);
   }
   void operator()(const char* name, std::string& text) const { contents.values[scope + name] = text; }
@@ -133,7 +138,7 @@ struct NoteFields {
     if (value) (*this)(name, *value);
   }
   template <class List>
-  requires std::same_as<typename List::value_type, at::Tensor>
+    requires std::same_as<typename List::value_type, at::Tensor>
   void operator()(const char* name, List& list) const {
     contents.values[scope + name + ".size"] = static_cast<int64_t>(list.size());
     for (size_t i = 0; i < list.size(); ++i) (*this)(c10::str(name, ".", i).c_str(), list[i]);
@@ -169,7 +174,8 @@ struct FillFields {
     wanted.tensors.emplace_back(scope + name, tensor);
   }
   template <class N>
-  requires(std::is_arithmetic_v<N> || std::same_as<N, std::string>) void operator()(const char* name, N& target) const {
+    requires(std::is_arithmetic_v<N> || std::same_as<N, std::string>)
+  void operator()(const char* name, N& target) const {
     using Stored = std::conditional_t<std::same_as<N, bool> || std::same_as<N, std::string>, N,
                                       std::conditional_t<std::integral<N>, int64_t, double>>;
     auto* value = find(name);
@@ -193,11 +199,12 @@ struct FillFields {
     }
   }
   template <class List>
-  requires std::same_as<typename List::value_type, at::Tensor>
+    requires std::same_as<typename List::value_type, at::Tensor>
   void operator()(const char* name, List& list) const {
     int64_t size = 0;
     (*this)(c10::str(name, ".size").c_str(), size);
-    TORCH_CHECK(0 <= size && size <= kLongestList, "[checkpoint::load] ", scope, name, " cannot have ", size, " tensors");
+    TORCH_CHECK(0 <= size && size <= kLongestList, "[checkpoint::load] ", scope, name, " cannot have ", size,
+                " tensors");
     for (int64_t i = 0; i < size; ++i)
       (*this)(c10::str(name, ".", i).c_str(), list.emplace_back());  // one that was undefined stays so
   }
@@ -220,15 +227,16 @@ struct FindFields {
 
 void check_kind(const std::string& kind, const std::string& scope, const FillFields& fields) {
   auto* stored = fields.find("kind");
-  TORCH_CHECK_VALUE(!stored || *stored == Value(kind), "[checkpoint::load] the optimizer \"", scope, "\" is of the kind ", kind,
-                    ", but ", str(*stored), " in the checkpoint. Make it of that kind.");
+  TORCH_CHECK_VALUE(!stored || *stored == Value(kind), "[checkpoint::load] the optimizer \"", scope,
+                    "\" is of the kind ", kind, ", but ", str(*stored), " in the checkpoint. Make it of that kind.");
 }
 
 void check_python_options(const std::string& kind, const FillFields& fields) {
   for (auto& [name, ours] : python_options(kind)) {
     auto* value = fields.find(name);
-    TORCH_CHECK_VALUE(!value || !ours || *value == Value(*ours), "[checkpoint::load] \"", fields.scope, name, "\" is ", str(*value),
-                      ", and torch::optim::", kind, " computes its steps as if it were ", str(Value(*ours)), ".");
+    TORCH_CHECK_VALUE(!value || !ours || *value == Value(*ours), "[checkpoint::load] \"", fields.scope, name, "\" is ",
+                      str(*value), ", and torch::optim::", kind, " computes its steps as if it were ",
+                      str(Value(*ours)), ".");
   }
 }
 
@@ -266,8 +274,8 @@ Contents optimizer_contents(Optimizer& optimizer, const std::string& scope, cons
   return contents;
 }
 
-void want_optimizer(Optimizer& optimizer, const std::string& scope, const ParameterNames& names, const CheckpointIndex& index,
-                    const Rename& rename, Wanted& wanted) {
+void want_optimizer(Optimizer& optimizer, const std::string& scope, const ParameterNames& names,
+                    const CheckpointIndex& index, const Rename& rename, Wanted& wanted) {
   auto groups = index.values.find(rename(joined_name(scope, "groups.size")));
   if (groups == index.values.end()) return wanted.values.push_back(joined_name(scope, "groups.size"));
   TORCH_CHECK_VALUE(groups->second == Value(static_cast<int64_t>(optimizer.param_groups().size())),

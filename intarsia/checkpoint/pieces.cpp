@@ -17,7 +17,8 @@ void add_shards(const std::string& name, const at::Tensor& tensor, std::vector<O
   auto& layout = layout_of(tensor);
   auto& slots = layout.mesh().slots();
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (slots[slot].group != 0) continue;  // groups of a mesh have different tensors: as with plain ones, the first is saved
+    if (slots[slot].group != 0)
+      continue;  // groups of a mesh have different tensors: as with plain ones, the first is saved
     auto part = std::find_if(parts.begin(), parts.end(), [&](auto& part) { return part.rank == slots[slot].rank; });
     TORCH_CHECK_VALUE(part != parts.end(), "[checkpoint::save] \"", name, "\" is on ", layout.mesh().text(),
                       " of another world. Save it in the world in which it was made.");
@@ -35,7 +36,8 @@ void add_shards(const std::string& name, const at::Tensor& tensor, std::vector<O
 
 }  // namespace
 
-std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors, std::map<std::string, IndexedTensor>& forms) {
+std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors,
+                                   std::map<std::string, IndexedTensor>& forms) {
   at::NoGradGuard no_grad;
   std::vector<OwnedPart> parts;
   for (auto rank : world.hosted()) parts.push_back({rank, {}});

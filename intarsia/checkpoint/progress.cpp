@@ -27,7 +27,9 @@ void Progress::add(int64_t bytes) {
   if (told_) told_(done_, total_);
   if (!speaks_) return;
   auto now = steady_clock::now();
-  if (duration<double>(now - start_).count() < 2 || duration<double>(now - last_).count() < (terminal_ || !said_ ? 1 : 10)) return;
+  if (duration<double>(now - start_).count() < 2 ||
+      duration<double>(now - last_).count() < (terminal_ || !said_ ? 1 : 10))
+    return;
   last_ = now;
   say(duration<double>(now - start_).count());
 }

@@ -27,12 +27,13 @@ struct PieceReader::Source {
   int64_t block_number = -1;
 
   void check(uint64_t checksum, int64_t length, int64_t number) const {
-    TORCH_CHECK(checksum == piece.checksums[number], "the checksum of bytes ",
-                piece.offset + number * kChecksumBlock, " to ", piece.offset + number * kChecksumBlock + length, " of ",
-                file.path(), " does not fit: the file is damaged");
+    TORCH_CHECK(checksum == piece.checksums[number], "the checksum of bytes ", piece.offset + number * kChecksumBlock,
+                " to ", piece.offset + number * kChecksumBlock + length, " of ", file.path(),
+                " does not fit: the file is damaged");
   }
 
-  // Whole blocks are read to where they are wanted, and counted there while they are in the caches. Of others a part is copied.
+  // Whole blocks are read to where they are wanted, and counted there while they are in the caches. Of others a part is
+  // copied.
   void read_checked(char* to, int64_t begin, int64_t length) {
     for (auto end = begin + length; begin < end;) {
       auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock,
@@ -79,7 +80,8 @@ struct PieceReader::Source {
         ++last;
       block.resize(runs.begin(last) + runs.length() - begin);
       file.read(block.data(), block.size(), piece.offset + begin);
-      for (; run <= last; ++run, to += runs.length()) std::memcpy(to, block.data() + runs.begin(run) - begin, runs.length());
+      for (; run <= last; ++run, to += runs.length())
+        std::memcpy(to, block.data() + runs.begin(run) - begin, runs.length());
       progress.add(block.size());
     }
   }
@@ -87,22 +89,24 @@ struct PieceReader::Source {
   void read(char* to, const Box& part, int64_t element) {
     ByteRuns runs(piece.box, part, element);
     if (piece.checksums.empty()) return read_unchecked(to, runs);
-    for (int64_t run = 0; run < runs.count(); ++run, to += runs.length()) read_checked(to, runs.begin(run), runs.length());
+    for (int64_t run = 0; run < runs.count(); ++run, to += runs.length())
+      read_checked(to, runs.begin(run), runs.length());
   }
 };
 
 const OpenFile& PieceReader::file(int64_t number) {
   auto found = files_.find(number);
-  if (found == files_.end()) found = files_.emplace(number, OpenFile::reading(folder_ + "/" + index_.files[number].name)).first;
+  if (found == files_.end())
+    found = files_.emplace(number, OpenFile::reading(folder_ + "/" + index_.files[number].name)).first;
   return found->second;
 }
 
-void PieceReader::read_part(const IndexedTensor& tensor, const StoredPiece& piece, const Box& part, const at::Tensor& target,
-                            Progress& progress) {
+void PieceReader::read_part(const IndexedTensor& tensor, const StoredPiece& piece, const Box& part,
+                            const at::Tensor& target, Progress& progress) {
   auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
   Source source{file(piece.file), piece, piece.box.count() * element, progress};
-  bool direct =
-      target.is_cpu() && target.is_contiguous() && target.scalar_type() == tensor.dtype && !target.is_conj() && !target.is_neg();
+  bool direct = target.is_cpu() && target.is_contiguous() && target.scalar_type() == tensor.dtype &&
+                !target.is_conj() && !target.is_neg();
   if (direct) return source.read(static_cast<char*>(target.mutable_data_ptr()), part, element);
   for_each_slab(part, kMostStaged / element, [&](const Box& slab) {
     auto staged = at::empty(slab.shape, tensor.dtype);

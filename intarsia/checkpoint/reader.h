@@ -15,8 +15,8 @@ class PieceReader {
  public:
   PieceReader(std::string folder, const CheckpointIndex& index) : folder_(std::move(folder)), index_(index) {}
 
-  // Copies the box `wanted` of a stored tensor into `target`, which has its shape: any strides, any dtype that values convert to.
-  // Every block that is read is compared with its checksum. Holds no more than 40 MB beside the target.
+  // Copies the box `wanted` of a stored tensor into `target`, which has its shape: any strides, any dtype that values
+  // convert to. Every block that is read is compared with its checksum. Holds no more than 40 MB beside the target.
   void read(const IndexedTensor& tensor, const Box& wanted, const at::Tensor& target, Progress& progress);
 
   // Reads a whole piece and checks it; of a file without checksums, that it is there.

@@ -1,8 +1,8 @@
 #include "intarsia/checkpoint/resume.h"
 
 #include "intarsia/checkpoint/catalog.h"
-#include "intarsia/checkpoint/save.h"
 #include "intarsia/checkpoint/gather_text.h"
+#include "intarsia/checkpoint/save.h"
 #include "intarsia/core/world.h"
 
 namespace intarsia::checkpoint {

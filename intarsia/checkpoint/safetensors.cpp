@@ -43,9 +43,10 @@ constexpr DtypeName kDtypeNames[] = {
 
 // A whole number that is not negative and fits.
 int64_t number_in(const json& value) {
-  TORCH_CHECK(
-      value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) && value.get<int64_t>() >= 0,
-      "it has ", value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 40), " where a size should be");
+  TORCH_CHECK(value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) &&
+                  value.get<int64_t>() >= 0,
+              "it has ", value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 40),
+              " where a size should be");
   return value.get<int64_t>();
 }
 
@@ -59,8 +60,8 @@ StoredTensor tensor_in(const std::string& name, const json& entry, int64_t data_
   for (auto& extent : shape) tensor.shape.push_back(number_in(extent));
   auto begin = number_in(offsets[0]), end = number_in(offsets[1]);
   tensor.bytes = checked_bytes(tensor.shape, tensor.dtype);
-  TORCH_CHECK(begin <= end && end <= data_bytes, "the tensor \"", name, "\" is at bytes ", begin, " to ", end, ", but only ",
-              data_bytes, " follow the header");
+  TORCH_CHECK(begin <= end && end <= data_bytes, "the tensor \"", name, "\" is at bytes ", begin, " to ", end,
+              ", but only ", data_bytes, " follow the header");
   TORCH_CHECK(end - begin == tensor.bytes, "the tensor \"", name, "\" has ", end - begin,
               " bytes, but its dtype and shape ask for ", tensor.bytes);
   tensor.offset = data_begin + begin;
@@ -80,8 +81,8 @@ void check_no_gaps(const std::vector<StoredTensor>& tensors, int64_t begin, int6
 int64_t header_length(const char* bytes, int64_t file_size) {
   uint64_t length;
   std::memcpy(&length, bytes, sizeof length);
-  TORCH_CHECK(length <= static_cast<uint64_t>(std::min(kMostHeader, file_size - kLengthBytes)), "its header should have ", length,
-              " bytes, but the file has ", file_size);
+  TORCH_CHECK(length <= static_cast<uint64_t>(std::min(kMostHeader, file_size - kLengthBytes)),
+              "its header should have ", length, " bytes, but the file has ", file_size);
   return length;
 }
 
@@ -111,8 +112,8 @@ int64_t checked_count(c10::ArrayRef<int64_t> shape) {
 
 int64_t checked_bytes(c10::ArrayRef<int64_t> shape, ScalarType dtype) {
   int64_t bytes;
-  TORCH_CHECK(!__builtin_mul_overflow(checked_count(shape), static_cast<int64_t>(c10::elementSize(dtype)), &bytes), "the shape ",
-              shape, " is impossible");
+  TORCH_CHECK(!__builtin_mul_overflow(checked_count(shape), static_cast<int64_t>(c10::elementSize(dtype)), &bytes),
+              "the shape ", shape, " is impossible");
   return bytes;
 }
 
@@ -161,8 +162,9 @@ std::string header_for(std::vector<StoredTensor>& tensors, const std::map<std::s
   if (!metadata.empty()) entries[kMetadataName] = metadata;
   int64_t offset = 0;
   for (auto& tensor : tensors) {
-    TORCH_CHECK_VALUE(!entries.contains(tensor.name) && tensor.name != kMetadataName, "a file cannot hold a tensor called \"",
-                      tensor.name, "\"", tensor.name == kMetadataName ? ": the format safetensors keeps this name" : " twice");
+    TORCH_CHECK_VALUE(!entries.contains(tensor.name) && tensor.name != kMetadataName,
+                      "a file cannot hold a tensor called \"", tensor.name, "\"",
+                      tensor.name == kMetadataName ? ": the format safetensors keeps this name" : " twice");
     tensor.bytes = checked_bytes(tensor.shape, tensor.dtype);
     tensor.offset = offset;
     entries[tensor.name] = {{"dtype", dtype_name(tensor.dtype)},

@@ -30,7 +30,8 @@ struct StoredTensor {
 std::string dtype_name(c10::ScalarType dtype);
 c10::ScalarType dtype_named(const std::string& name);
 
-// The number of elements, or of bytes of elements of `dtype`; an extent below zero and a number that does not fit are errors.
+// The number of elements, or of bytes of elements of `dtype`; an extent below zero and a number that does not fit are
+// errors.
 int64_t checked_count(c10::ArrayRef<int64_t> shape);
 int64_t checked_bytes(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype);
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "intarsia/checkpoint/saving.h"
 #include "intarsia/checkpoint/gather_text.h"
+#include "intarsia/checkpoint/saving.h"
 #include "intarsia/comm/trace.h"
 
 namespace intarsia::checkpoint {

@@ -25,15 +25,17 @@ struct SaveOptions {
   std::chrono::seconds timeout{1800};  // of an asynchronous save: how long it waits for other ranks
 };
 
-// All ranks of the current world call it together, with the same names. Plain tensors are those of rank 0; numbers and texts have
-// to be the same on all ranks. Returns when the checkpoint is complete on the disk; an error on one rank is one on all.
+// All ranks of the current world call it together, with the same names. Plain tensors are those of rank 0; numbers and
+// texts have to be the same on all ranks. Returns when the checkpoint is complete on the disk; an error on one rank is
+// one on all.
 void save(const std::string& path, const Items& items, const SaveOptions& options = {});
 
 // A save that is under way.
 class PendingSave {
  public:
   bool done() const;
-  void wait();  // rethrows an error of the save; without a wait, the next save does, or stderr shows it when the program ends
+  void wait();  // rethrows an error of the save; without a wait, the next save does, or stderr shows it when the
+                // program ends
 
   struct State;
   explicit PendingSave(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -42,8 +44,8 @@ class PendingSave {
   std::shared_ptr<State> state_;
 };
 
-// The same, but returns when everything has been copied to memory: tensors may change then. One save is under way at a time: the
-// next one waits for it, and so does the end of the program.
+// The same, but returns when everything has been copied to memory: tensors may change then. One save is under way at a
+// time: the next one waits for it, and so does the end of the program.
 PendingSave save_async(const std::string& path, const Items& items, const SaveOptions& options = {});
 // Waits for the one that is under way, if any.
 void wait_for_saves();

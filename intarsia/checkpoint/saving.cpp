@@ -33,8 +33,9 @@ bool same_value(const Value& a, const Value& b) {
 // What ranks that save different things differ in.
 void check_alike(const CheckpointIndex& first, const CheckpointIndex& other, size_t rank) {
   auto differ = [&](const std::string& name, const std::string& here, const std::string& there) {
-    TORCH_CHECK_VALUE(false, "rank 0 and rank ", rank, " save different things: \"", name, "\" is ", here, " on rank 0 and ", there,
-                      " on rank ", rank, ". All ranks have to give the same names, and equal numbers and texts");
+    TORCH_CHECK_VALUE(false, "rank 0 and rank ", rank, " save different things: \"", name, "\" is ", here,
+                      " on rank 0 and ", there, " on rank ", rank,
+                      ". All ranks have to give the same names, and equal numbers and texts");
   };
   for (auto& [name, tensor] : first.tensors) {
     auto found = other.tensors.find(name);
@@ -121,7 +122,8 @@ bool is_plain_memory(const at::Tensor& values) {
   return values.is_cpu() && values.is_contiguous() && !values.is_conj() && !values.is_neg();
 }
 
-// One buffer for all copies, kept for the next save of this thread: memory that is new to the process costs more than the copy.
+// One buffer for all copies, kept for the next save of this thread: memory that is new to the process costs more than
+// the copy.
 at::Tensor& copies() {
   static thread_local at::Tensor buffer;
   return buffer;
@@ -177,7 +179,8 @@ void Saving::copy_to_memory() {
       auto bytes = static_cast<int64_t>(piece.values.nbytes());
       auto copy = buffer.narrow(0, offset, bytes).view(piece.values.scalar_type()).view(piece.values.sizes());
       if (is_plain_memory(piece.values))
-        copy_past_caches(static_cast<char*>(copy.mutable_data_ptr()), static_cast<const char*>(piece.values.const_data_ptr()), bytes);
+        copy_past_caches(static_cast<char*>(copy.mutable_data_ptr()),
+                         static_cast<const char*>(piece.values.const_data_ptr()), bytes);
       else
         copy.copy_(piece.values);
       piece.values = copy;
@@ -186,8 +189,8 @@ void Saving::copy_to_memory() {
   }
 }
 
-// What this save replaces stays on the disk until it is complete, but the system may keep the new files in the memory of the old ones:
-// to get memory that is new to it can take longer than to write.
+// What this save replaces stays on the disk until it is complete, but the system may keep the new files in the memory
+// of the old ones: to get memory that is new to it can take longer than to write.
 void Saving::make_room() const {
   for (auto& part : parts_) drop_from_cache(path_ + "/" + file_name(part.rank, world_.size()));
   if (!leads() || options_.keep == 0) return;
@@ -309,7 +312,8 @@ std::vector<std::string> Saving::wait_for_parts() const {
 std::string Saving::part_of(int64_t rank, std::chrono::steady_clock::time_point end) const {
   auto name = folder_ + "/" + part_name(rank);
   while (true) {
-    bool gone = rank > 0 && others_[rank - 1].is_gone();  // asked before: a rank that writes its part and goes has written it
+    bool gone =
+        rank > 0 && others_[rank - 1].is_gone();  // asked before: a rank that writes its part and goes has written it
     try {
       if (path_exists(name)) return read_text(name, INT64_MAX);
     } catch (const std::exception& error) {

@@ -12,7 +12,8 @@
 
 namespace intarsia::checkpoint {
 
-// One save, from the beginning to the end. Of its steps, `look_for_others`, `write` and `finish_alone` do not communicate.
+// One save, from the beginning to the end. Of its steps, `look_for_others`, `write` and `finish_alone` do not
+// communicate.
 class Saving {
  public:
   // All ranks agree on the folder to write to.

@@ -6,8 +6,8 @@
 
 #include "intarsia/checkpoint/byte_runs.h"
 #include "intarsia/checkpoint/checksum.h"
-#include "intarsia/checkpoint/slabs.h"
 #include "intarsia/checkpoint/gather_text.h"
+#include "intarsia/checkpoint/slabs.h"
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/redistribute/exchange.h"
@@ -53,7 +53,8 @@ struct SharedPiece {
 
 class JointRead {
  public:
-  JointRead(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets) : axis_(Axis::whole(mesh)), targets_(targets) {
+  JointRead(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets)
+      : axis_(Axis::whole(mesh)), targets_(targets) {
     for (auto& target : targets) wanted_.push_back(boxes_by_position(layout_of(target.tensor), target.tensor.sizes()));
     plan();
   }
@@ -178,8 +179,8 @@ std::string joint_text(const SharedTarget& target) {
   return c10::str("\"", target.name, "\" ", target.stored->form(), " as ", str(layout_of(target.tensor)));
 }
 
-void read_jointly(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets, PieceReader& reader, Progress& progress,
-                  std::string& error) {
+void read_jointly(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets, PieceReader& reader,
+                  Progress& progress, std::string& error) {
   if (mesh.slots().empty()) return;
   CauseScope cause("checkpoint", false);
   JointRead(mesh, targets).run(reader, progress, error);

@@ -58,8 +58,7 @@ at::Tensor row_of_this_rank(const at::Tensor& rows, const std::string& name) {
   auto& world = current_world();
   TORCH_CHECK_VALUE(rows.size(0) == world.size(), "[checkpoint::load] \"", name, "\" has a state for each of ",
                     rows.size(0), " ranks, which differ, and there are ", world.size(), " ranks now. Load it on ",
-                    rows.size(0),
-                    " ranks, or leave it out.");
+                    rows.size(0), " ranks, or leave it out.");
   TORCH_CHECK_VALUE(world.hosted().size() == 1, "[checkpoint::load] \"", name, "\" has a state for each of ",
                     rows.size(0), " ranks, which differ, and this process plays all of them with one. Leave it out.");
   return rows[world.hosted()[0]];

@@ -1,10 +1,10 @@
 #include "intarsia/checkpoint/verify.h"
 
 #include "intarsia/checkpoint/catalog.h"
+#include "intarsia/checkpoint/gather_text.h"
 #include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/inspect.h"
 #include "intarsia/checkpoint/reader.h"
-#include "intarsia/checkpoint/gather_text.h"
 
 namespace intarsia::checkpoint {
 namespace {
@@ -92,8 +92,8 @@ std::string str(const Verified& verified, const std::string& path) {
   if (verified.checksums) return path + " is as it was written.\n";
   return c10::str(path, " is well formed. Its values cannot be checked: ",
                   "files of Hugging Face have no checksums.\n  checked: ", verified.files, " file(s), ",
-                  verified.tensors, " tensors, ",
-                  bytes_text(verified.bytes), ": headers, shapes and dtypes against bytes, offsets, lengths of files",
+                  verified.tensors, " tensors, ", bytes_text(verified.bytes),
+                  ": headers, shapes and dtypes against bytes, offsets, lengths of files",
                   verified.map ? ", the index against the files" : "",
                   "\n  not checked: values, names, shapes with the same number of elements\n");
 }

@@ -17,9 +17,10 @@ at::Tensor as_stored(const at::Tensor& values) { return values.cpu().resolve_con
 constexpr int64_t kSyncedAtOnce = 16 << 20;
 
 // Note [Blocks of a file]
-// The system keeps a file in pages as large as the writes that it came in. Pages of more than 256 kB are the ones that a virtual machine
-// gives back to its host while they are free: to write in such takes three times as long there. So a file is written in blocks of
-// 256 kB, from its beginning to its end: from where the values are, and what is less than a block is gathered before.
+// The system keeps a file in pages as large as the writes that it came in. Pages of more than 256 kB are the ones that
+// a virtual machine gives back to its host while they are free: to write in such takes three times as long there. So a
+// file is written in blocks of 256 kB, from its beginning to its end: from where the values are, and what is less than
+// a block is gathered before.
 constexpr int64_t kBlock = 256 << 10;
 
 class PartFile {
@@ -77,8 +78,8 @@ std::vector<uint64_t> write_counted(PartFile& file, const char* data, int64_t by
   return checksums;
 }
 
-// Where a piece is in a file is found by the index; names only have to differ. Two do not where a tensor is called as a box of
-// another.
+// Where a piece is in a file is found by the index; names only have to differ. Two do not where a tensor is called as a
+// box of another.
 void make_distinct(std::vector<StoredTensor>& tensors) {
   std::set<std::string> seen;
   for (auto& tensor : tensors) {
@@ -117,7 +118,8 @@ CheckpointIndex write_part(const std::string& folder, const std::string& name, c
   for (size_t i = 0; i < order.size(); ++i) {
     auto values = as_stored(order[i]->values);
     try {
-      auto checksums = write_counted(file, static_cast<const char*>(values.const_data_ptr()), stored[i].bytes, progress);
+      auto checksums =
+          write_counted(file, static_cast<const char*>(values.const_data_ptr()), stored[i].bytes, progress);
       if (i + 1 == order.size()) file.flush();
       result.tensors.at(order[i]->tensor).pieces.push_back({0, stored[i].offset, order[i]->box, std::move(checksums)});
     } catch (const c10::Error& error) {

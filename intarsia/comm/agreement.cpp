@@ -43,7 +43,8 @@ std::vector<int64_t> exchange_numbers(const Axis& axis, int64_t mine) {
   return numbers;
 }
 
-// The first message of a member has the length of its text and, if that is short, the text. Long ones follow in a second message.
+// The first message of a member has the length of its text and, if that is short, the text. Long ones follow in a
+// second message.
 std::vector<std::string> exchange_texts(const Axis& axis, const std::string& mine) {
   TORCH_INTERNAL_ASSERT(axis.slot_count() == 1);
   AgreementScope scope;

@@ -1,6 +1,7 @@
 #pragma once
-// Ranks exchange numbers and texts that are no part of a tensor: to compare what they are about to do, or to tell what went wrong.
-// Traced as agreements. For real processes, which host one slot of a mesh; all members of a line call these together.
+// Ranks exchange numbers and texts that are no part of a tensor: to compare what they are about to do, or to tell what
+// went wrong. Traced as agreements. For real processes, which host one slot of a mesh; all members of a line call these
+// together.
 
 #include <cstdint>
 #include <string>

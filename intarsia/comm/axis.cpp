@@ -41,9 +41,7 @@ void copy_to_self(const Shards& from, const Shards& to) {
 ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
 Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
   if (op != ReduceOp::avg) return wait;
-  return then(std::move(wait), [sums, n] {
-    write_once(sums, {}, [&](size_t slot) { sums[slot].div_(n); });
-  });
+  return then(std::move(wait), [sums, n] { write_once(sums, {}, [&](size_t slot) { sums[slot].div_(n); }); });
 }
 
 }  // namespace
@@ -97,7 +95,7 @@ void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& count
   if (size() == 1) return copy_to_self(mine, all);
   auto received = bytes_with_others(line_, counts, mine[0].element_size());
   run_collective(*engine_, line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
-        [&] { return engine_->all_gather(line_, mine, all, counts); });
+                 [&] { return engine_->all_gather(line_, mine, all, counts); });
 }
 
 void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive,
@@ -106,8 +104,8 @@ void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shard
   if (size() == 1) return copy_to_self(send, receive);
   auto element = send[0].element_size();
   run_collective(*engine_, line_, kind, bytes_with_others(line_, send_counts, element),
-        bytes_with_others(line_, receive_counts, element), wait,
-        [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
+                 bytes_with_others(line_, receive_counts, element), wait,
+                 [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
 }
 
 Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op, Wait* wait) const {
@@ -125,23 +123,25 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
     return result;
   }
   auto element = send[0].element_size();
-  run_collective(*engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
-        bytes_with_others(line_, received, element), wait, [&] {
-          return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size());
-        });
+  run_collective(
+      *engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
+      bytes_with_others(line_, received, element), wait,
+      [&] { return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size()); });
   return result;
 }
 
 void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
-  run_collective(*engine_, line_, "broadcast", bytes, bytes, wait, [&] { return engine_->broadcast(line_, tensors, source); });
+  run_collective(*engine_, line_, "broadcast", bytes, bytes, wait,
+                 [&] { return engine_->broadcast(line_, tensors, source); });
 }
 
 int64_t Axis::all_reduce_max(int64_t number) const {
   TORCH_INTERNAL_ASSERT(slot_count() == 1);
   auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
-  run_collective_unrecorded(*engine_, line_, "agreement", [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
+  run_collective_unrecorded(*engine_, line_, "agreement",
+                            [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
   return most.item<int64_t>();
 }
 

@@ -27,13 +27,15 @@ auto& logs_of_this_thread() {
   return own.logs;
 }
 
-constexpr size_t kForms = 1 << 16;  // of which tensors are counted, so that a program whose shapes never repeat does not fill memory
+constexpr size_t kForms =
+    1 << 16;  // of which tensors are counted, so that a program whose shapes never repeat does not fill memory
 
 CallCheck read_check() {
   auto* text = std::getenv("INTARSIA_CHECK");
   if (!text || !*text) return CallCheck::tensors;
   if (!std::strcmp(text, "0")) return CallCheck::none;
-  TORCH_CHECK_VALUE(!std::strcmp(text, "calls"), "[INTARSIA_CHECK] \"", text, "\" is no check. Set it to calls, to 0 for none, or unset it.");
+  TORCH_CHECK_VALUE(!std::strcmp(text, "calls"), "[INTARSIA_CHECK] \"", text,
+                    "\" is no check. Set it to calls, to 0 for none, or unset it.");
   return CallCheck::calls;
 }
 
@@ -81,7 +83,8 @@ std::vector<CallLog::Line> CallLog::lines(uint64_t end) const {
     auto& entry = kept_[number % kKept];
     auto operand = entry.operand.load(std::memory_order_relaxed);
     auto of = operand ? c10::str(" of what call ", operand, " made") : "";
-    lines.push_back({number, entry.hash, c10::str(CauseScope::spoken(entry.op.load()), of, ", ", str(entry.layout.load()->placements()))});
+    lines.push_back({number, entry.hash,
+                     c10::str(CauseScope::spoken(entry.op.load()), of, ", ", str(entry.layout.load()->placements()))});
   }
   return lines;
 }
@@ -113,15 +116,19 @@ OriginScope::OriginScope(const Origin& origin) : outer_(std::exchange(origin_, o
 OriginScope::~OriginScope() { origin_ = outer_; }
 uint64_t OriginScope::current() { return origin_; }
 
-std::string first_difference(const std::vector<CallLog::Line>& ours, int64_t rank, const std::vector<CallLog::Line>& theirs, int64_t other) {
+std::string first_difference(const std::vector<CallLog::Line>& ours, int64_t rank,
+                             const std::vector<CallLog::Line>& theirs, int64_t other) {
   auto said = [](const CallLog::Line* line) { return line ? line->text : "nothing yet"; };
   auto begin = std::max(ours.empty() ? 1 : ours[0].number, theirs.empty() ? 1 : theirs[0].number);
   auto end = std::max(ours.empty() ? 0 : ours.back().number, theirs.empty() ? 0 : theirs.back().number);
   for (auto number = begin; number <= end; ++number) {
     auto *mine = line_of(ours, number), *yours = line_of(theirs, number);
     if (mine && yours && mine->hash == yours->hash) continue;
-    auto* since = number == begin && begin > 1 ? " They differ since before the calls that they remember, of which the oldest is " : " The first call in which they differ is ";
-    return c10::str(since, number, " on the mesh: rank ", rank, " called ", said(mine), "; rank ", other, " called ", said(yours), ".");
+    auto* since = number == begin && begin > 1
+                      ? " They differ since before the calls that they remember, of which the oldest is "
+                      : " The first call in which they differ is ";
+    return c10::str(since, number, " on the mesh: rank ", rank, " called ", said(mine), "; rank ", other, " called ",
+                    said(yours), ".");
   }
   return "";
 }

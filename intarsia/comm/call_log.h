@@ -15,15 +15,18 @@
 namespace intarsia {
 
 // Note [Origins]
-// A fingerprint says what a collective does, not with which tensor. If one rank leaves out a full_tensor and goes on with the
-// next one of the same form, all ranks run equal collectives, and would add up different tensors. So a tensor knows its origin: a
-// hash of the call that made it or last wrote to it, and of the origins of the tensors that went into that call. The origin of the
-// tensor that a collective moves is part of the fingerprint. What makes it the same on all ranks of a program that is right:
+// A fingerprint says what a collective does, not with which tensor. If one rank leaves out a full_tensor and goes on
+// with the next one of the same form, all ranks run equal collectives, and would add up different tensors. So a tensor
+// knows its origin: a hash of the call that made it or last wrote to it, and of the origins of the tensors that went
+// into that call. The origin of the tensor that a collective moves is part of the fingerprint. What makes it the same
+// on all ranks of a program that is right:
 // - A tensor that is made of plain ones has in it how many of its form this thread has made on its mesh, unless
 //   distribute_tensor makes it of what this rank has, which a rank may do alone. A rank that alone makes some of
 //   another form, or fails to, does not matter.
-// - Numbers are part of it. One that differs between ranks must not meet a distributed tensor, which is one tensor for all of them.
-// - Ops that keep values (detach, clone, copy_, a redistribution) hand the origin on. Whether autograd clones a gradient, or adds in place,
+// - Numbers are part of it. One that differs between ranks must not meet a distributed tensor, which is one tensor for
+// all of them.
+// - Ops that keep values (detach, clone, copy_, a redistribution) hand the origin on. Whether autograd clones a
+// gradient, or adds in place,
 //   depends on who else holds it.
 // - What a rank computes alone leaves no trace in other tensors.
 // INTARSIA_CHECK=calls compares more: with each collective, all that this thread has called on its mesh so far.
@@ -92,6 +95,7 @@ class OriginScope {
 };
 
 // The first call in which two logs differ, as a sentence; empty if they do not, as far back as both reach.
-std::string first_difference(const std::vector<CallLog::Line>& ours, int64_t rank, const std::vector<CallLog::Line>& theirs, int64_t other);
+std::string first_difference(const std::vector<CallLog::Line>& ours, int64_t rank,
+                             const std::vector<CallLog::Line>& theirs, int64_t other);
 
 }  // namespace intarsia

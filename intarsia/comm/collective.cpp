@@ -70,7 +70,9 @@ std::string Collective::text() const {
                   move ? " from " + str(from) + " to " + str(to) : "");
 }
 
-std::string Collective::advice() const { return *cause ? c10::str(" All ranks must call ", CauseScope::spoken(cause), ".") : ""; }
+std::string Collective::advice() const {
+  return *cause ? c10::str(" All ranks must call ", CauseScope::spoken(cause), ".") : "";
+}
 
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {
   Collective call;

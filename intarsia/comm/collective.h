@@ -17,31 +17,31 @@
 namespace intarsia {
 
 // Note [A message knows what it is]
-// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the global shape,
-// the layouts and the origin of what is moved. Both travel with its messages (in the tag of gloo's, in a header in shared memory), and a rank takes only
-// the message that it expects. So ranks that run different collectives never compute with each other's bytes: they wait. Ranks
-// that wait compare what they wait in (see CollectiveBoard).
+// Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the
+// global shape, the layouts and the origin of what is moved. Both travel with its messages (in the tag of gloo's, in a
+// header in shared memory), and a rank takes only the message that it expects. So ranks that run different collectives
+// never compute with each other's bytes: they wait. Ranks that wait compare what they wait in (see CollectiveBoard).
 struct Collective {
   enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
   Kind kind = all_reduce;
   std::optional<ReduceOp> op;
   c10::ScalarType type = c10::ScalarType::Undefined;
-  int64_t count = 0;            // elements that this rank brings
-  int64_t all = 0;              // elements that this rank ends up with
-  bool even = true;             // the same of both on all members
-  int64_t source = -1;          // of a broadcast: a rank
-  uint64_t counts = 0;          // of all members, hashed, where all know them
-  const char* cause = "";       // as CauseScope
+  int64_t count = 0;                   // elements that this rank brings
+  int64_t all = 0;                     // elements that this rank ends up with
+  bool even = true;                    // the same of both on all members
+  int64_t source = -1;                 // of a broadcast: a rank
+  uint64_t counts = 0;                 // of all members, hashed, where all know them
+  const char* cause = "";              // as CauseScope
   c10::SmallVector<int64_t, 4> shape;  // as ShapeScope
-  uint64_t move = 0;            // as MoveScope, hashed; 0: none
-  Placement from, to;           // the same, of the first axis
+  uint64_t move = 0;                   // as MoveScope, hashed; 0: none
+  Placement from, to;                  // the same, of the first axis
   std::string axis;
-  uint64_t number = 0;          // on its line, from 0; given by the group
-  uint64_t entry = 0;           // see Note [Flight recorder]; 0: not recorded
+  uint64_t number = 0;            // on its line, from 0; given by the group
+  uint64_t entry = 0;             // see Note [Flight recorder]; 0: not recorded
   std::optional<uint64_t> whole;  // of a step inside a host: the number of the collective on the larger line
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
-  uint64_t origin = 0;            // of what is moved, see Note [Origins]
-  std::shared_ptr<const CallLog> log;  // of the calls on its mesh; null: none
+  uint64_t origin = 0;                           // of what is moved, see Note [Origins]
+  std::shared_ptr<const CallLog> log;            // of the calls on its mesh; null: none
   uint64_t calls = 0, calls_hash = 0;  // how many these were, and which; the hash only where they are compared
 
   // A step of this one, inside a host. See Note [Two levels].
@@ -49,7 +49,7 @@ struct Collective {
 
   static const char* name(Kind kind);
   uint64_t fingerprint() const;
-  std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
+  std::string text() const;    // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
   std::string advice() const;  // " All ranks must call item()." Empty where nobody knows for what it is.
 };
 
@@ -62,7 +62,8 @@ class MoveScope {
   MoveScope& operator=(const MoveScope&) = delete;
 
  private:
-  friend Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op);
+  friend Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine,
+                                  std::optional<ReduceOp> op);
   const Placements &from_, &to_;
   const std::vector<int64_t>& axes_;
   const MoveScope* outer_;
@@ -81,7 +82,8 @@ class ShapeScope {
 };
 
 // What this rank is about to do, on behalf of the current cause.
-Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op = std::nullopt);
+Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine,
+                         std::optional<ReduceOp> op = std::nullopt);
 
 // A part of a fingerprint.
 uint64_t hash_of(const std::vector<int64_t>& counts);

@@ -15,8 +15,12 @@ class LocalEngine final : public Engine {
   std::string carrier(const Line&) const override { return "local"; }
   void barrier() const override {}
 
-  Wait all_reduce(const Line&, const Shards& mine, const Shards& result, ReduceOp, bool) const override { return copy(mine, result); }
-  Wait all_gather(const Line&, const Shards& mine, const Shards& all, const Counts&) const override { return copy(mine, all); }
+  Wait all_reduce(const Line&, const Shards& mine, const Shards& result, ReduceOp, bool) const override {
+    return copy(mine, result);
+  }
+  Wait all_gather(const Line&, const Shards& mine, const Shards& all, const Counts&) const override {
+    return copy(mine, all);
+  }
   Wait all_to_all(const Line&, const Shards& send, const Counts&, const Shards& receive, const Counts&) const override {
     return copy(send, receive);
   }

@@ -45,7 +45,8 @@ class Engine : public World {
                           const Counts& receive_counts) const = 0;
 
   // `result` becomes the member's own part of the elementwise reduction of the `send` of a line; counts[slot][member]
-  // elements are the part of that member. Not avg. Reduced in the order of the line: the same bits from every engine and on every run.
+  // elements are the part of that member. Not avg. Reduced in the order of the line: the same bits from every engine
+  // and on every run.
   virtual Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
                               ReduceOp op) const = 0;
 

@@ -8,7 +8,8 @@
 
 namespace intarsia {
 
-Wait Group::reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const {
+Wait Group::reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts,
+                           const at::Tensor& result) const {
   auto n = static_cast<int64_t>(counts.size());
   auto parts = at::empty({n * result.numel()}, send.options());
   auto op = *call.op;

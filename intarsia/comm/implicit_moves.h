@@ -1,6 +1,6 @@
 #pragma once
-// What happens when an op moves parts of its tensors by itself: because it needs them in other layouts than they lie in, or
-// because it works along a dim that is cut.
+// What happens when an op moves parts of its tensors by itself: because it needs them in other layouts than they lie
+// in, or because it works along a dim that is cut.
 
 #include <string>
 
@@ -25,8 +25,9 @@ class ImplicitMovesScope {
   bool outer_all_;
 };
 
-// Applies the policy to what an op is about to move, told as text. Every collective that dispatch chose is judged at the one
-// door for bytes (Axis), so nothing escapes; whoever has judged a whole plan, or moves no tensor, says so by a JudgedScope.
+// Applies the policy to what an op is about to move, told as text. Every collective that dispatch chose is judged at
+// the one door for bytes (Axis), so nothing escapes; whoever has judged a whole plan, or moves no tensor, says so by a
+// JudgedScope.
 void judge_implicit_move(const char* op, const std::string& move, bool sends);
 bool judges_implicit_moves();  // whether there is anything to judge: the rest costs nothing then
 

@@ -6,7 +6,8 @@ void MessageHeader::describe(const Collective& call) {
   number = call.number;
   fingerprint = call.fingerprint();
   auto op = call.op ? static_cast<uint64_t>(*call.op) + 1 : 0;
-  what = static_cast<uint64_t>(call.kind) | op << 8 | static_cast<uint64_t>(call.type) << 16 | uint64_t(call.source + 1) << 32;
+  what = static_cast<uint64_t>(call.kind) | op << 8 | static_cast<uint64_t>(call.type) << 16 |
+         uint64_t(call.source + 1) << 32;
 }
 
 std::string MessageHeader::text() const {

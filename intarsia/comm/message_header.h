@@ -13,7 +13,7 @@ struct MessageHeader {
   uint64_t number = 0;       // of the collective on its line
   uint64_t fingerprint = 0;  // see Collective
   uint64_t bytes = 0;
-  uint64_t what = 0;         // kind, op and dtype, for the error of a rank that expects another
+  uint64_t what = 0;  // kind, op and dtype, for the error of a rank that expects another
   bool operator==(const MessageHeader&) const = default;
 
   void describe(const Collective& call);

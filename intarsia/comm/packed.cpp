@@ -37,7 +37,8 @@ std::vector<at::Tensor> in_slot(const ShardsList& list, size_t slot) {
   return tensors;
 }
 
-// Copying a tensor into a message and out of it costs more than a message of its own if the ranks bring this much together.
+// Copying a tensor into a message and out of it costs more than a message of its own if the ranks bring this much
+// together.
 constexpr int64_t kAloneBytes = 128 << 10;
 
 // The same answer on all ranks of a line: each knows the counts of all.
@@ -47,8 +48,8 @@ bool goes_alone(const Counts& counts, const at::Tensor& mine) {
   return most * mine.element_size() >= kAloneBytes;
 }
 
-// Places in the list that travel in one message: all tensors of one dtype, but for those that go alone. Dtypes come in the order
-// of the list, the same on all ranks.
+// Places in the list that travel in one message: all tensors of one dtype, but for those that go alone. Dtypes come in
+// the order of the list, the same on all ranks.
 using Places = std::vector<size_t>;
 std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op, const Places& alone = {}) {
   std::vector<Places> groups;
@@ -160,7 +161,8 @@ void unpack_members(const Shards& received, const ShardsList& all, const CountsL
   }
 }
 
-void gather_packed(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
+void gather_packed(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts,
+                   Wait* wait) {
   auto bytes = in_bytes(counts, mine);
   Shards send, receive;
   Counts totals;

@@ -1,11 +1,11 @@
 #pragma once
-// Collectives over a list of tensors that travel together: small ones packed into one message, large ones each straight from
-// and into their places.
+// Collectives over a list of tensors that travel together: small ones packed into one message, large ones each straight
+// from and into their places.
 //
 // The list is the same on all ranks of a line: as many tensors, of the same dtypes in the same order. They may be
 // uneven, empty and of any dtypes. What comes out are the values that Axis gives for each tensor by itself, to the bit
-// where Axis promises that. What an all_gather or a broadcast packs is one message, of bytes; in a reduction it is one for each
-// dtype, and its results are parts of one buffer: the memory of all of them stays while one lives.
+// where Axis promises that. What an all_gather or a broadcast packs is one message, of bytes; in a reduction it is one
+// for each dtype, and its results are parts of one buffer: the memory of all of them stays while one lives.
 
 #include <cstdint>
 #include <vector>

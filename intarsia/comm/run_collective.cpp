@@ -16,11 +16,10 @@ namespace {
 [[noreturn]] void fail(const Engine& engine, const Line& line, const std::string& kind, const char* cause,
                        const std::exception& error) {
   auto& ranks = line.ranks[0];
-  C10_THROW_ERROR(DistBackendError, c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"",
-                                             line.name, "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ", over ",
-                                             engine.carrier(line), ") for ",
-                                             CauseScope::spoken(cause), ": ",
-                                             message_of(error)));
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str("[", kind, "] failed on rank ", ranks[line.position[0]], " along axis \"", line.name,
+                           "\" (ranks ", c10::ArrayRef<int64_t>(ranks), ", over ", engine.carrier(line), ") for ",
+                           CauseScope::spoken(cause), ": ", message_of(error)));
 }
 
 // Waits for other ranks: errors are named, an interruption comes out as what it is.
@@ -37,7 +36,8 @@ void wait_in(const Engine& engine, const Line& line, const std::string& kind, co
   });
 }
 
-void attempt(const Engine& engine, const Line& line, const std::string& kind, Wait* wait, c10::function_ref<Wait()> start) {
+void attempt(const Engine& engine, const Line& line, const std::string& kind, Wait* wait,
+             c10::function_ref<Wait()> start) {
   wait_in(engine, line, kind, CauseScope::op(), [&] {
     Wait finish = start();
     if (finish && wait) {
@@ -50,8 +50,8 @@ void attempt(const Engine& engine, const Line& line, const std::string& kind, Wa
 
 }  // namespace
 
-void run_collective(const Engine& engine, const Line& line, std::string kind, int64_t sent, int64_t received, Wait* wait,
-           c10::function_ref<Wait()> start) {
+void run_collective(const Engine& engine, const Line& line, std::string kind, int64_t sent, int64_t received,
+                    Wait* wait, c10::function_ref<Wait()> start) {
   if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
     // Also on a rank that itself sends nothing: all ranks of the line get the same answer.
     judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), true);
@@ -64,7 +64,8 @@ void run_collective(const Engine& engine, const Line& line, std::string kind, in
                    seconds_since_start() - begin, engine.carrier(line)});
 }
 
-void run_collective_unrecorded(const Engine& engine, const Line& line, const std::string& kind, c10::function_ref<Wait()> start) {
+void run_collective_unrecorded(const Engine& engine, const Line& line, const std::string& kind,
+                               c10::function_ref<Wait()> start) {
   attempt(engine, line, kind, nullptr, start);
 }
 

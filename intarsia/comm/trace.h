@@ -8,15 +8,15 @@
 namespace intarsia {
 
 struct CommEvent {
-  std::string kind;   // all_reduce(sum), all_gather, reduce_scatter(sum), all_to_all, broadcast, ...
-  std::string axis;   // the name of the mesh axis; several axes joined by "_"
-  int64_t sent;       // bytes that one rank must send (the busiest hosted one), as theory counts them
-  int64_t received;   // bytes that one rank must receive
-  std::string op;     // the call that caused it: aten::mm, redistribute, full_tensor, ...
-  bool implicit;      // chosen by dispatch, not asked for by the caller
-  double start = 0;   // seconds since the process began
-  double seconds = 0; // how long this rank spent in it
-  std::string engine; // what carried it: shm, gloo, simulation, ...
+  std::string kind;    // all_reduce(sum), all_gather, reduce_scatter(sum), all_to_all, broadcast, ...
+  std::string axis;    // the name of the mesh axis; several axes joined by "_"
+  int64_t sent;        // bytes that one rank must send (the busiest hosted one), as theory counts them
+  int64_t received;    // bytes that one rank must receive
+  std::string op;      // the call that caused it: aten::mm, redistribute, full_tensor, ...
+  bool implicit;       // chosen by dispatch, not asked for by the caller
+  double start = 0;    // seconds since the process began
+  double seconds = 0;  // how long this rank spent in it
+  std::string engine;  // what carried it: shm, gloo, simulation, ...
 
   int64_t bytes() const { return std::max(sent, received); }
 };

@@ -21,8 +21,9 @@ class Worker {
 
   // The wait throws what `work` throws. It can be interrupted: `give_up` is called, and has to make `work` end.
   Wait run(std::function<void()> work, std::function<void()> give_up);
-  bool idle();             // nothing is left to be done
-  // If nothing is left to be done: what is asked for from now on waits until release(), while the caller does something itself.
+  bool idle();  // nothing is left to be done
+  // If nothing is left to be done: what is asked for from now on waits until release(), while the caller does something
+  // itself.
   bool claim();
   void release();
   bool runs_here() const;  // whether this is its thread, which cannot wait for itself

@@ -19,7 +19,8 @@ void copy_past_caches(char* to, const char* from, uint64_t bytes) {
   for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
     auto* source = reinterpret_cast<const __m128i*>(from);
     auto* target = reinterpret_cast<__m128i*>(to);
-    auto a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    auto a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2),
+         d = _mm_loadu_si128(source + 3);
     _mm_stream_si128(target, a);
     _mm_stream_si128(target + 1, b);
     _mm_stream_si128(target + 2, c);

@@ -29,7 +29,8 @@ std::string foreign_kind(const at::Tensor& tensor) {
 void check_no_wrapper(const at::Tensor& tensor, const char* function, const std::string& name) {
   if (!tensor.defined()) return;
   auto kind = wrapper_kind(tensor);
-  TORCH_CHECK_NOT_IMPLEMENTED(kind.empty(), "[", function, "] ", name, " is ", kind, ", which has no memory to share or ",
+  TORCH_CHECK_NOT_IMPLEMENTED(kind.empty(), "[", function, "] ", name, " is ", kind,
+                              ", which has no memory to share or ",
                               "to send. Give plain tensors, such as those inside of it.");
 }
 

@@ -7,8 +7,8 @@
 
 namespace intarsia {
 
-// What kind of such a tensor it is, for an error: a wrapper of Python or of functorch, sparse, nested, quantized, opaque.
-// Empty for tensors in memory and on meta, and for distributed ones.
+// What kind of such a tensor it is, for an error: a wrapper of Python or of functorch, sparse, nested, quantized,
+// opaque. Empty for tensors in memory and on meta, and for distributed ones.
 std::string foreign_kind(const at::Tensor& tensor);
 
 // Wrappers look like tensors in memory, but have none: an error that names the function and the tensor.

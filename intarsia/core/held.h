@@ -5,8 +5,8 @@
 
 namespace intarsia {
 
-// The positions of `dim` (of global extent `size`) that each member of the line through `coordinate` along `axes` holds,
-// in local order. Several axes are read as one.
+// The positions of `dim` (of global extent `size`) that each member of the line through `coordinate` along `axes`
+// holds, in local order. Several axes are read as one.
 std::vector<Intervals> held_by_members(const Layout& layout, int64_t dim, int64_t size, c10::ArrayRef<int64_t> axes,
                                        c10::ArrayRef<int64_t> coordinate);
 

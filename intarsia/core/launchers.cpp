@@ -8,7 +8,8 @@
 namespace intarsia {
 namespace {
 
-// The variables of a launcher. Of two sizes the first that is set wins; two jobs name the job together. Some have one only.
+// The variables of a launcher. Of two sizes the first that is set wins; two jobs name the job together. Some have one
+// only.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -20,10 +21,18 @@ struct Launcher {
 
 const Launcher kLaunchers[] = {
     {"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_RANK", {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}, nullptr},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}, "OMPI_COMM_WORLD_LOCAL_RANK",
-     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}, nullptr},
-    {"srun", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_LOCALID",
-     {"SLURM_JOB_ID", "SLURM_STEP_ID"}, "SLURM_STEP_ID"},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK",
+     {"OMPI_COMM_WORLD_SIZE"},
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+     nullptr},
+    {"srun",
+     "SLURM_PROCID",
+     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     "SLURM_LOCALID",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     "SLURM_STEP_ID"},
     {"mpiexec", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", {"PMI_JOBID"}, nullptr},
 };
 
@@ -77,7 +86,8 @@ std::optional<Launch> read_launch(const Environment& environment) {
     launch.local_rank = read_number(environment, launcher.local_rank).value_or(0);
     launch.one_host = on_one_host(environment, launch);
     for (auto* name : launcher.job) {
-      if (auto* value = name ? environment(name) : nullptr) launch.job += (launch.job.empty() ? "" : "-") + std::string(value);
+      if (auto* value = name ? environment(name) : nullptr)
+        launch.job += (launch.job.empty() ? "" : "-") + std::string(value);
     }
     return launch;
   }

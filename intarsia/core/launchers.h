@@ -19,11 +19,13 @@ struct Launch {
   std::string job;         // differs between jobs, also between restarts of one; empty if unknown
 };
 
-// No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are set wins.
+// No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are
+// set wins.
 std::optional<Launch> read_launch(const Environment& environment);
 
-// The same if the launcher has really started several ranks, of which this process is one. Variables that are incomplete or no
-// numbers are those of another program, and those of a Slurm allocation (sbatch, salloc) say how many ranks srun would start.
+// The same if the launcher has really started several ranks, of which this process is one. Variables that are
+// incomplete or no numbers are those of another program, and those of a Slurm allocation (sbatch, salloc) say how many
+// ranks srun would start.
 std::optional<Launch> read_launch_of_several(const Environment& environment);
 
 // A whole number, or an error that names the variable.

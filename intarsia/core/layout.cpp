@@ -43,9 +43,7 @@ const Layout* Layout::get(const DeviceMesh& mesh, const Placements& placements) 
   return entry.get();
 }
 
-const Layout* Layout::replicated(const DeviceMesh& mesh) {
-  return get(mesh, Placements(mesh.ndim(), Replicate()));
-}
+const Layout* Layout::replicated(const DeviceMesh& mesh) { return get(mesh, Placements(mesh.ndim(), Replicate())); }
 
 std::string str(const Layout& layout) { return str(layout.placements()) + " on " + layout.mesh().text(); }
 
@@ -72,7 +70,7 @@ Intervals cut_once(const Intervals& held, const Placement& placement, int64_t pa
   // However many blocks there are, only as many as there are positions have one: those of a cut into `extent` blocks.
   auto blocks = std::min(cut_blocks(placement), std::max<int64_t>(extent, 1));
   auto piece = held.begin();
-  int64_t passed = 0;  // positions before *piece
+  int64_t passed = 0;                                // positions before *piece
   auto length = chunk_of(extent, blocks, 0).size();  // of a block; the last ones may be shorter or empty
   auto usual = chunk_of(length, parts, index);
   for (int64_t first = 0; first < extent; first += length) {

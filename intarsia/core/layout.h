@@ -24,7 +24,7 @@ class Layout {
 
   const DeviceMesh& mesh() const { return mesh_; }
   const Placements& placements() const { return placements_; }
-  bool is_replicated() const { return replicated_; }   // Replicate on every axis
+  bool is_replicated() const { return replicated_; }  // Replicate on every axis
   bool has_partial() const { return partial_; }
   const Layout* with(const Placements& placements) const { return get(mesh_, placements); }
 
@@ -59,8 +59,8 @@ Interval chunk_of(int64_t size, int64_t parts, int64_t index);
 // What part `index` of `parts` keeps of the positions `held` when the placement (Shard or StridedShard) cuts them.
 Intervals cut_once(const Intervals& held, const Placement& placement, int64_t parts, int64_t index);
 
-// The positions of dim `dim` (of global extent `size`) held at `coordinate`, ascending: in local order. Several axes may
-// cut one dim: the first axis cuts first, and each further axis cuts what is left.
+// The positions of dim `dim` (of global extent `size`) held at `coordinate`, ascending: in local order. Several axes
+// may cut one dim: the first axis cuts first, and each further axis cuts what is left.
 Intervals intervals_of(const Layout& layout, int64_t dim, int64_t size, c10::ArrayRef<int64_t> coordinate);
 
 // The shape with another extent of one dim.

@@ -56,8 +56,8 @@ std::string join(c10::ArrayRef<std::string> words, const char* between) {
 }
 
 void check_names(const std::vector<std::string>& names, size_t ndim) {
-  TORCH_CHECK_VALUE(names.empty() || names.size() == ndim, "[DeviceMesh] ", names.size(), " names (",
-                    join(names, ", "), ") given for a mesh of ", ndim, " axes. Name every axis or none.");
+  TORCH_CHECK_VALUE(names.empty() || names.size() == ndim, "[DeviceMesh] ", names.size(), " names (", join(names, ", "),
+                    ") given for a mesh of ", ndim, " axes. Name every axis or none.");
   std::set<std::string> distinct(names.begin(), names.end());
   TORCH_CHECK_VALUE(distinct.size() == names.size(), "[DeviceMesh] the axis names (", join(names, ", "),
                     ") repeat. Give each axis its own name.");
@@ -70,8 +70,8 @@ DeviceMesh::DeviceMesh(c10::DeviceType device, std::vector<int64_t> shape, std::
   auto& world = current_world("DeviceMesh");
   check_names(names, shape.size());
   for (auto extent : shape) {
-    TORCH_CHECK_VALUE(extent > 0, "[DeviceMesh] the shape ", c10::ArrayRef<int64_t>(shape),
-                      " has an axis of size ", extent, ". Every axis needs at least one rank.");
+    TORCH_CHECK_VALUE(extent > 0, "[DeviceMesh] the shape ", c10::ArrayRef<int64_t>(shape), " has an axis of size ",
+                      extent, ". Every axis needs at least one rank.");
   }
   TORCH_CHECK_VALUE(product(shape) == static_cast<int64_t>(ranks.size()), "[DeviceMesh] the shape ",
                     c10::ArrayRef<int64_t>(shape), " needs ", product(shape), " ranks, but ", ranks.size(),
@@ -79,10 +79,12 @@ DeviceMesh::DeviceMesh(c10::DeviceType device, std::vector<int64_t> shape, std::
   std::set<int64_t> distinct(ranks.begin(), ranks.end());
   TORCH_CHECK_VALUE(distinct.size() == ranks.size(), "[DeviceMesh] the ranks ", c10::ArrayRef<int64_t>(ranks),
                     " repeat. A rank has one place on a mesh.");
-  TORCH_CHECK_VALUE(ranks.empty() || (*distinct.begin() >= 0 && *distinct.rbegin() < world.size()),
-                    "[DeviceMesh] the ranks ", c10::ArrayRef<int64_t>(ranks), " do not all exist: ",
-                    world_was_chosen() ? c10::str("the world is ", world.text(), ". Use ranks below ", world.size(), ".")
-                                       : "neither init() nor simulate() has been called, so the world is one rank. Call one of them first.");
+  TORCH_CHECK_VALUE(
+      ranks.empty() || (*distinct.begin() >= 0 && *distinct.rbegin() < world.size()), "[DeviceMesh] the ranks ",
+      c10::ArrayRef<int64_t>(ranks), " do not all exist: ",
+      world_was_chosen()
+          ? c10::str("the world is ", world.text(), ". Use ranks below ", world.size(), ".")
+          : "neither init() nor simulate() has been called, so the world is one rank. Call one of them first.");
   *this = intern({&world, device, std::move(shape), std::move(names), std::move(ranks)});
 }
 
@@ -117,8 +119,8 @@ const World& DeviceMesh::world() const { return *body().world; }
 const std::vector<Slot>& DeviceMesh::slots() const { return body().slots; }
 
 int64_t DeviceMesh::resolve(int64_t axis) const {
-  TORCH_CHECK_INDEX(-ndim() <= axis && axis < ndim(), "[DeviceMesh] axis ", axis, " is out of range: ", text(),
-                    " has ", ndim(), " axes.");
+  TORCH_CHECK_INDEX(-ndim() <= axis && axis < ndim(), "[DeviceMesh] axis ", axis, " is out of range: ", text(), " has ",
+                    ndim(), " axes.");
   return axis < 0 ? axis + ndim() : axis;
 }
 
@@ -137,9 +139,7 @@ int64_t DeviceMesh::axis_of(const std::string& name) const {
   return found - names().begin();
 }
 
-c10::ArrayRef<int64_t> DeviceMesh::ranks(int64_t group) const {
-  return ranks().slice(group * size(), size());
-}
+c10::ArrayRef<int64_t> DeviceMesh::ranks(int64_t group) const { return ranks().slice(group * size(), size()); }
 
 std::optional<std::vector<int64_t>> DeviceMesh::coordinate_of(int64_t rank) const {
   auto found = std::find(ranks().begin(), ranks().end(), rank);
@@ -224,11 +224,12 @@ DeviceMesh init_device_mesh(c10::DeviceType device, std::vector<int64_t> shape, 
   auto& world = current_world("init_device_mesh");
   auto size = product(shape);
   TORCH_CHECK_VALUE(size == world.size() || world_was_chosen(), "[init_device_mesh] a mesh of shape ",
-                    c10::ArrayRef<int64_t>(shape), " has ", size, " ranks, but neither init() nor simulate() has been called, so the "
-                    "world is one rank. Call init() first and start the program by a launcher (intarsia run -n ", size,
-                    "), or open simulate(", size, ").");
-  TORCH_CHECK_VALUE(size == world.size(), "[init_device_mesh] a mesh of shape ", c10::ArrayRef<int64_t>(shape), " has ", size,
-                    " ranks, but the world is ", world.text(),
+                    c10::ArrayRef<int64_t>(shape), " has ", size,
+                    " ranks, but neither init() nor simulate() has been called, so the "
+                    "world is one rank. Call init() first and start the program by a launcher (intarsia run -n ",
+                    size, "), or open simulate(", size, ").");
+  TORCH_CHECK_VALUE(size == world.size(), "[init_device_mesh] a mesh of shape ", c10::ArrayRef<int64_t>(shape), " has ",
+                    size, " ranks, but the world is ", world.text(),
                     ". Their sizes must be equal; for a part of the world, pass the ranks to DeviceMesh.");
   std::vector<int64_t> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);

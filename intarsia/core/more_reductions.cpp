@@ -54,7 +54,8 @@ const Reduction* find(ReduceOp op) {
 
 ReduceOp norm_op(double order) {
   TORCH_CHECK_VALUE(std::isfinite(order) && order > 0, "[norm_op] a norm of order ", order,
-                    " can not be pending as one. Use max or min for infinite orders and sum for 0, and redistribute others to Replicate.");
+                    " can not be pending as one. Use max or min for infinite orders and sum for 0, and redistribute "
+                    "others to Replicate.");
   auto op = number_of({order, {}});
   TORCH_CHECK(op, "[norm_op] ", kMost, " reductions are known, and the norm of order ", order,
               " is one more. Redistribute norms of other orders to Replicate.");

@@ -1,8 +1,9 @@
 #pragma once
 // Reductions beyond those that ReduceOp names: norms of any order, and the sums that lookups in a cut table leave.
 //
-// Each is a value of ReduceOp behind the named ones, and what belongs to it is kept here. So a placement stays as small and as plain
-// as it is, and what knows nothing of these reduces them first, as it does with every reduction that it has no row for.
+// Each is a value of ReduceOp behind the named ones, and what belongs to it is kept here. So a placement stays as small
+// and as plain as it is, and what knows nothing of these reduces them first, as it does with every reduction that it
+// has no row for.
 
 #include <optional>
 #include <vector>
@@ -11,8 +12,8 @@
 
 namespace intarsia {
 
-// Every rank holds a norm of its part, and the true value is the norm of these: the root of the sum of their powers. An order is
-// finite and above 0. Each is kept for good; when there are more than 200 of all kinds it is an error.
+// Every rank holds a norm of its part, and the true value is the norm of these: the root of the sum of their powers. An
+// order is finite and above 0. Each is kept for good; when there are more than 200 of all kinds it is an error.
 ReduceOp norm_op(double order);
 std::optional<ReduceOp> norm_op_if_room(double order);  // none where norm_op is an error
 std::optional<double> norm_order(ReduceOp op);          // none for other reductions

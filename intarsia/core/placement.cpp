@@ -12,8 +12,7 @@
 namespace intarsia {
 namespace {
 
-constexpr std::array<std::string_view, 8> kReduceNames = {"sum", "avg",  "product", "min",
-                                                          "max", "band", "bor",     "bxor"};
+constexpr std::array<std::string_view, 8> kReduceNames = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor"};
 
 std::string_view trim(std::string_view text) {
   auto first = text.find_first_not_of(' ');
@@ -64,9 +63,7 @@ std::string str(const Placement& placement) {
       overloaded{
           [](Replicate) { return std::string("R"); },
           [](Shard s) { return "S(" + std::to_string(s.dim) + ")"; },
-          [](StridedShard s) {
-            return "SS(" + std::to_string(s.dim) + ", " + std::to_string(s.split) + ")";
-          },
+          [](StridedShard s) { return "SS(" + std::to_string(s.dim) + ", " + std::to_string(s.split) + ")"; },
           [](Partial p) { return "P(" + str(p.op) + ")"; },
       },
       placement);
@@ -84,8 +81,9 @@ ReduceOp parse_reduce_op(std::string_view text) {
     if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
   }
   if (text.starts_with("norm ")) return norm_op(parse_number(text.substr(5), text));
-  TORCH_CHECK_VALUE(false, "[Partial] \"", text,
-                    "\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, such as \"norm 2\".");
+  TORCH_CHECK_VALUE(
+      false, "[Partial] \"", text,
+      "\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, such as \"norm 2\".");
 }
 
 Placement parse_placement(std::string_view whole) {
@@ -98,8 +96,7 @@ Placement parse_placement(std::string_view whole) {
   if (name == "P") return Partial(trim(inside));
   auto comma = inside.find(',');
   if (name != "SS" || comma == std::string_view::npos) refuse(whole);
-  return StridedShard(parse_int(inside.substr(0, comma), whole),
-                      parse_int(inside.substr(comma + 1), whole));
+  return StridedShard(parse_int(inside.substr(0, comma), whole), parse_int(inside.substr(comma + 1), whole));
 }
 
 Placements parse_placements(std::string_view whole) {
@@ -121,22 +118,22 @@ Placements parse_placements(std::string_view whole) {
 }
 
 size_t hash_value(const Placement& placement) {
-  auto content = std::visit(
-      overloaded{
-          [](Replicate) { return size_t{0}; },
-          [](Shard s) { return c10::get_hash(s.dim); },
-          [](StridedShard s) { return c10::get_hash(s.dim, s.split); },
-          [](Partial p) { return hash_of(p.op); },
-      },
-      placement);
+  auto content = std::visit(overloaded{
+                                [](Replicate) { return size_t{0}; },
+                                [](Shard s) { return c10::get_hash(s.dim); },
+                                [](StridedShard s) { return c10::get_hash(s.dim, s.split); },
+                                [](Partial p) { return hash_of(p.op); },
+                            },
+                            placement);
   return c10::hash_combine(placement.index(), content);
 }
 
 Placement with_cut_dim(const Placement& placement, int64_t dim) {
-  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard) -> Placement { return Shard(dim); },
-                               [&](StridedShard s) -> Placement { return StridedShard(dim, s.split); },
-                               [](Partial p) -> Placement { return p; }},
-                    placement);
+  return std::visit(
+      overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard) -> Placement { return Shard(dim); },
+                 [&](StridedShard s) -> Placement { return StridedShard(dim, s.split); },
+                 [](Partial p) -> Placement { return p; }},
+      placement);
 }
 
 Placement with_cut_blocks(const Placement& placement, int64_t blocks) {
@@ -147,9 +144,10 @@ Placement with_cut_blocks(const Placement& placement, int64_t blocks) {
 }
 
 Placement settled(const Placement& placement) {
-  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [](Shard s) -> Placement { return s; },
-                               [](StridedShard s) -> Placement { return s; }, [](Partial) -> Placement { return Replicate(); }},
-                    placement);
+  return std::visit(
+      overloaded{[](Replicate r) -> Placement { return r; }, [](Shard s) -> Placement { return s; },
+                 [](StridedShard s) -> Placement { return s; }, [](Partial) -> Placement { return Replicate(); }},
+      placement);
 }
 
 Placements settled(const Placements& placements) {

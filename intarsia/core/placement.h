@@ -66,16 +66,16 @@ size_t hash_value(const Placement& placement);
 
 // Every rank holds the whole value.
 inline bool is_replicate(const Placement& p) {
-  return std::visit(overloaded{[](Replicate) { return true; }, [](Shard) { return false; }, [](StridedShard) { return false; },
-                               [](Partial) { return false; }},
+  return std::visit(overloaded{[](Replicate) { return true; }, [](Shard) { return false; },
+                               [](StridedShard) { return false; }, [](Partial) { return false; }},
                     p);
 }
 
 // How the values of the ranks reduce to the true one, where that is pending.
 inline std::optional<ReduceOp> pending_op(const Placement& p) {
   using Op = std::optional<ReduceOp>;
-  return std::visit(overloaded{[](Replicate) { return Op(); }, [](Shard) { return Op(); }, [](StridedShard) { return Op(); },
-                               [](Partial p) { return Op(p.op); }},
+  return std::visit(overloaded{[](Replicate) { return Op(); }, [](Shard) { return Op(); },
+                               [](StridedShard) { return Op(); }, [](Partial p) { return Op(p.op); }},
                     p);
 }
 inline bool is_partial(const Placement& p) { return pending_op(p).has_value(); }
@@ -87,7 +87,8 @@ inline int64_t cut_dim(const Placement& p) {
                     p);
 }
 
-// Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is none.
+// Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is
+// none.
 inline int64_t cut_blocks(const Placement& p) {
   return std::visit(overloaded{[](Replicate) { return int64_t{1}; }, [](Shard) { return int64_t{1}; },
                                [](StridedShard s) { return s.split; }, [](Partial) { return int64_t{1}; }},

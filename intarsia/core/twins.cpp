@@ -37,8 +37,8 @@ at::DataPtr copy_of(const at::DataPtr& data, c10::StorageImpl& storage) {
   return copy;
 }
 
-// Called by LibTorch before the storage is written to: gives it memory of its own. Of what it held, nothing may be left if it
-// was resized meanwhile.
+// Called by LibTorch before the storage is written to: gives it memory of its own. Of what it held, nothing may be left
+// if it was resized meanwhile.
 void part(c10::StorageImpl* storage) {
   static auto* mutex = new std::mutex;
   std::lock_guard lock(*mutex);
@@ -73,18 +73,22 @@ void share_memory(c10::StorageImpl& storage, c10::StorageImpl& of) {
 
 c10::Storage twin_of(const c10::Storage& storage) {
   auto& impl = *storage.unsafeGetStorageImpl();
-  auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), impl.nbytes(),
-                                                    at::DataPtr(nullptr, impl.device()), impl.allocator(), impl.resizable());
+  auto twin =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), impl.nbytes(),
+                                            at::DataPtr(nullptr, impl.device()), impl.allocator(), impl.resizable());
   share_memory(*twin, impl);
   return c10::Storage(std::move(twin));
 }
 
 // Whether it is memory in the usual sense.
 bool shows_memory(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized();
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         !tensor.is_quantized();
 }
 
-c10::StorageImpl& storage_of(const at::Tensor& tensor) { return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
 
 const char* data_of(const at::Tensor& tensor) {
   auto* begin = static_cast<const char*>(storage_of(tensor)._mutable_data_ptr_no_checks().get());
@@ -111,8 +115,9 @@ at::Tensor over(c10::Storage storage, const at::Tensor& tensor) {
 
 bool are_twins(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
-  return shows_memory(a) && shows_memory(b) && data_of(a) == data_of(b) && storage_of(a).nbytes() == storage_of(b).nbytes() &&
-         a.key_set() == b.key_set() && a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return shows_memory(a) && shows_memory(b) && data_of(a) == data_of(b) &&
+         storage_of(a).nbytes() == storage_of(b).nbytes() && a.key_set() == b.key_set() && a.dtype() == b.dtype() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 bool may_write_once(const at::Tensor& a, const at::Tensor& b) {
@@ -183,7 +188,8 @@ void WriteForTwins::add(const at::Tensor& first, const at::Tensor& twin) {
   if (!shows_memory(first) || first.is_alias_of(twin) || storage_of(first).nbytes() == 0) return;
   follow_.emplace_back(first.storage(), twin.storage());
   auto& storage = storage_of(twin);
-  if (!std::binary_search(read_.begin(), read_.end(), &storage)) storage.set_data_ptr_noswap({nullptr, storage.device()});
+  if (!std::binary_search(read_.begin(), read_.end(), &storage))
+    storage.set_data_ptr_noswap({nullptr, storage.device()});
 }
 
 WriteForTwins::~WriteForTwins() {

@@ -42,19 +42,20 @@ at::Tensor twin_of(const at::Tensor& value);
 at::Tensor shareable(at::Tensor tensor);
 bool may_become_twins(const at::Tensor& a, const at::Tensor& b);
 
-// Adds a tensor for what a collective brings to the next of `slots`. Of several, it may become a twin of others, and takes no
-// memory of its own before it is written to, if it has the size of the last one.
+// Adds a tensor for what a collective brings to the next of `slots`. Of several, it may become a twin of others, and
+// takes no memory of its own before it is written to, if it has the size of the last one.
 void add_room(Shards& rooms, at::IntArrayRef sizes, const at::TensorOptions& options, size_t slots);
 
-// Gives `target` the values of `value`: as its twin if they may become twins, else by a copy. All that view it see them.
+// Gives `target` the values of `value`: as its twin if they may become twins, else by a copy. All that view it see
+// them.
 void become_twin(const at::Tensor& target, const at::Tensor& value);
 
-// What `result`, which was made from the tensors `from`, is where it is made from their twins `to`: itself or a view where it is
-// one of `from` or views it, else a twin of it.
+// What `result`, which was made from the tensors `from`, is where it is made from their twins `to`: itself or a view
+// where it is one of `from` or views it, else a twin of it.
 at::Tensor made_from(const at::Tensor& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to);
 
-// While it lives, tensors are written to on behalf of their twins, or of tensors that may become so. Those follow when it goes.
-// They let go of their memory meanwhile, so that it need not be copied; but not of that which the write reads.
+// While it lives, tensors are written to on behalf of their twins, or of tensors that may become so. Those follow when
+// it goes. They let go of their memory meanwhile, so that it need not be copied; but not of that which the write reads.
 class WriteForTwins {
  public:
   explicit WriteForTwins(c10::ArrayRef<at::Tensor> read = {});
@@ -65,7 +66,7 @@ class WriteForTwins {
   void add(const at::Tensor& first, const at::Tensor& twin);
 
  private:
-  std::vector<c10::StorageImpl*> read_;                          // in ascending order
+  std::vector<c10::StorageImpl*> read_;                        // in ascending order
   std::vector<std::pair<c10::Storage, c10::Storage>> follow_;  // first, twin
 };
 
@@ -91,8 +92,9 @@ std::vector<size_t> first_alike(size_t count, Hash hash, Same same) {
 }
 
 inline std::vector<size_t> first_twins(const Shards& tensors) {
-  return first_alike(tensors.size(), [&](size_t i) { return twin_hash(tensors[i]); },
-                     [&](size_t i, size_t j) { return are_twins(tensors[i], tensors[j]); });
+  return first_alike(
+      tensors.size(), [&](size_t i) { return twin_hash(tensors[i]); },
+      [&](size_t i, size_t j) { return are_twins(tensors[i], tensors[j]); });
 }
 
 // make(slot) for every slot, where `first` has the first of each set of equal slots: its result is used for all of

@@ -23,14 +23,16 @@ struct OneRank final : World {
 const World* chosen_world() { return scoped_world_ ? scoped_world_ : process_world_.load(); }
 
 // Note [A rank that has not joined]
-// A program that forgets init() would run as often as there are ranks, each time as the only rank of its world, and every copy
-// would save over the others. So where a launcher has started several ranks, a process that has not joined them has no world.
-// Joining by itself would be no better: the first use of the world may be on one rank only, and joining waits for all of them.
+// A program that forgets init() would run as often as there are ranks, each time as the only rank of its world, and
+// every copy would save over the others. So where a launcher has started several ranks, a process that has not joined
+// them has no world. Joining by itself would be no better: the first use of the world may be on one rank only, and
+// joining waits for all of them.
 void check_joined(const char* where) {
   auto launch = read_launch_of_several([](const char* name) -> const char* { return std::getenv(name); });
   if (!launch) return;
   TORCH_CHECK(false, "[", where, "] ", launch->by, " started this process as rank ", launch->rank, " of ", launch->size,
-              ", but it has not joined the job, or has left it. Call init() first and finalize() last. A process that is no rank of the "
+              ", but it has not joined the job, or has left it. Call init() first and finalize() last. A process that "
+              "is no rank of the "
               "job, such as a tool that a rank starts, opens simulate(1).");
 }
 

@@ -28,8 +28,8 @@ class World {
 };
 
 // The world of the innermost scope on this thread, else the process's own world (see init()),
-// else a world of one rank with no sockets. That last one is an error of `where` in a process that a launcher has started as one
-// of several ranks: see Note [A rank that has not joined].
+// else a world of one rank with no sockets. That last one is an error of `where` in a process that a launcher has
+// started as one of several ranks: see Note [A rank that has not joined].
 const World& current_world(const char* where = "current_world");
 
 // The same question without the error.

@@ -17,7 +17,8 @@ constexpr int64_t kParts = 1 << 20;  // a position is the number of a module tim
 
 }  // namespace
 
-// Where nothing travels between processes there is no order to keep, and threads may each have a simulation of their own.
+// Where nothing travels between processes there is no order to keep, and threads may each have a simulation of their
+// own.
 CollectiveOrder& CollectiveOrder::of(const Axis& axis) {
   using Key = std::pair<const Axis*, std::thread::id>;  // an Axis lives as long as the process
   static auto* mutex = new std::mutex;

@@ -12,28 +12,31 @@
 namespace intarsia {
 
 // Note [Order of collectives]
-// Collectives along an axis match in the order in which the ranks begin them. A single module reduces its buckets in an order
-// that all ranks know. Several modules reduce in the order in which the backward pass reaches them: a rank that skips one of
-// them would receive the gradients of one module as those of another. So, where several modules share an axis, the ranks first
-// agree on what comes next: each sends the number of its module and of the bucket or the phase. If the numbers differ, all
-// ranks raise an error that names both. A trace lists these exchanges as agreements: they move nothing of a tensor.
+// Collectives along an axis match in the order in which the ranks begin them. A single module reduces its buckets in an
+// order that all ranks know. Several modules reduce in the order in which the backward pass reaches them: a rank that
+// skips one of them would receive the gradients of one module as those of another. So, where several modules share an
+// axis, the ranks first agree on what comes next: each sends the number of its module and of the bucket or the phase.
+// If the numbers differ, all ranks raise an error that names both. A trace lists these exchanges as agreements: they
+// move nothing of a tensor.
 class CollectiveOrder {
  public:
   explicit CollectiveOrder(const Axis& axis) : axis_(axis) {}
-  static CollectiveOrder& of(const Axis& axis);  // in a simulation one for each thread: simulations of different threads share nothing
+  static CollectiveOrder& of(
+      const Axis& axis);  // in a simulation one for each thread: simulations of different threads share nothing
   const Axis& axis() const { return axis_; }
 
-  // Registers a module, and returns its number. All ranks open their modules in the same order. `others`: the most modules that
-  // are registered on any rank of the line.
+  // Registers a module, and returns its number. All ranks open their modules in the same order. `others`: the most
+  // modules that are registered on any rank of the line.
   int64_t open(std::string name, int64_t others);
   void close(int64_t module);
   void rename(int64_t module, const std::string& name);
   int64_t module_count() const;
 
-  // An error on all ranks unless all of them are at this part of this module. Nothing is exchanged where one module has the
-  // axis to itself.
+  // An error on all ranks unless all of them are at this part of this module. Nothing is exchanged where one module has
+  // the axis to itself.
   void agree_if_shared(int64_t module, int64_t part);
-  // The same in any case. Two parts belong to no module: a rank has met an error, or is at the end of its backward pass.
+  // The same in any case. Two parts belong to no module: a rank has met an error, or is at the end of its backward
+  // pass.
   static constexpr int64_t kNoModule = 0, kFailed = 0, kEnd = 1;
   void agree(int64_t module, int64_t part);
 

@@ -15,8 +15,9 @@ struct Calls {
 
 void queue(std::shared_ptr<Calls> calls);
 
-// Stands among the callbacks of a pass. LibTorch drops those of a pass that fails: that is how we learn of it. It drops those of
-// a pass inside another one when that one goes on, and is the current one again: that is when we get to its callbacks.
+// Stands among the callbacks of a pass. LibTorch drops those of a pass that fails: that is how we learn of it. It drops
+// those of a pass inside another one when that one goes on, and is the current one again: that is when we get to its
+// callbacks.
 class End {
  public:
   explicit End(std::shared_ptr<Calls> calls) : calls_(std::move(calls)) {}
@@ -25,7 +26,7 @@ class End {
   ~End() {
     if (!calls_) return;
     try {
-      inside_another_ && torch::autograd::get_current_graph_task_id() >= 0 ? queue(calls_) : calls_->failed();
+      inside_another_&& torch::autograd::get_current_graph_task_id() >= 0 ? queue(calls_) : calls_ -> failed();
     } catch (...) {
     }
   }

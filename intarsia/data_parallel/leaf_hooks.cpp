@@ -117,7 +117,8 @@ struct HookScope {
 
 void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
   for (auto& hook : meta.hooks_) {
-    if (!runs_cpp_hooks(*hook) && !dynamic_cast<HeldTensorHook*>(hook.get())) hook = std::make_unique<HeldTensorHook>(std::move(hook));
+    if (!runs_cpp_hooks(*hook) && !dynamic_cast<HeldTensorHook*>(hook.get()))
+      hook = std::make_unique<HeldTensorHook>(std::move(hook));
   }
   if (!meta.cpp_hooks_list_) return;
   for (auto& hook : *meta.cpp_hooks_list_) {
@@ -129,9 +130,10 @@ void hold_tensor_hooks(torch::autograd::AutogradMeta& meta) {
 }  // namespace
 
 void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!grad.requires_grad(), "[", where, "] the gradient of \"", name, "\" is to have a graph of its own ",
-                              "(create_graph), which is lost when the ranks bring it together. Use torch::autograd::grad, which ",
-                              "gives the gradient of this rank's loss, and call backward on what you make of it.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !grad.requires_grad(), "[", where, "] the gradient of \"", name, "\" is to have a graph of its own ",
+      "(create_graph), which is lost when the ranks bring it together. Use torch::autograd::grad, which ",
+      "gives the gradient of this rank's loss, and call backward on what you make of it.");
 }
 
 bool is_in_hook_of_program() { return in_hook_; }
@@ -142,7 +144,8 @@ void hold_hooks(const at::Tensor& leaf, bool tensor_hooks) {
   if (!meta) return;
   if (tensor_hooks) hold_tensor_hooks(*meta);
   auto& post = meta->post_acc_grad_hooks_;
-  if (post && !dynamic_cast<HeldPostAccumulateHook*>(post.get())) post = std::make_unique<HeldPostAccumulateHook>(std::move(post));
+  if (post && !dynamic_cast<HeldPostAccumulateHook*>(post.get()))
+    post = std::make_unique<HeldPostAccumulateHook>(std::move(post));
 }
 
 at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad) {
@@ -191,7 +194,8 @@ void unwatch_leaf(const at::Tensor& leaf) {
     if (hook.target<BeforeGradient>()) hook = nullptr;  // as hooks that are taken away: the others keep their numbers
     if (auto* held = hook.target<HeldCppHook>()) hook = CppHook(held->hook);
   }
-  if (auto* held = dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get())) meta->post_acc_grad_hooks_ = held->release();
+  if (auto* held = dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get()))
+    meta->post_acc_grad_hooks_ = held->release();
 }
 
 Watched watched(const at::Tensor& leaf) {

@@ -2,10 +2,10 @@
 // What runs when a leaf gets a gradient, on parameters of any module.
 //
 // Note [Who owns a watcher]
-// Modules of torch::nn have no place for what watches over their parameters, and may live on the stack. So the parameters
-// own it: the watcher hangs on the autograd record of each leaf, and goes when the last of them goes. It holds the leaves
-// weakly. A leaf's gradient is added up by a node that lives as long as a graph does; the hook that runs after that is put
-// on the node when a gradient first comes by.
+// Modules of torch::nn have no place for what watches over their parameters, and may live on the stack. So the
+// parameters own it: the watcher hangs on the autograd record of each leaf, and goes when the last of them goes. It
+// holds the leaves weakly. A leaf's gradient is added up by a node that lives as long as a graph does; the hook that
+// runs after that is put on the node when a gradient first comes by.
 
 #include <memory>
 #include <string>
@@ -42,9 +42,10 @@ Watched watched(const at::Tensor& leaf);
 void check_has_no_graph(const char* where, const std::string& name, const at::Tensor& grad);
 
 // Note [Hooks of the program]
-// A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf are held back
-// during the backward pass, and run when the reduced gradient is there: an optimizer may step in them. For tensor hooks this holds
-// where the leaf's gradient is in shards (`tensor_hooks`); on replicated leaves they see the gradient of the rank, as PyTorch's do.
+// A gradient of one rank is not yet what a program expects of its hooks. So the program's own hooks on a watched leaf
+// are held back during the backward pass, and run when the reduced gradient is there: an optimizer may step in them.
+// For tensor hooks this holds where the leaf's gradient is in shards (`tensor_hooks`); on replicated leaves they see
+// the gradient of the rank, as PyTorch's do.
 
 // To be called before a gradient is added. Hooks that came since are held back, too.
 void hold_hooks(const at::Tensor& leaf, bool tensor_hooks);

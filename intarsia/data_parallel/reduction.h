@@ -2,9 +2,9 @@
 // The sum of flat buffers over an axis, begun now and finished later, in an order that makes it the same everywhere.
 //
 // Note [The same bits everywhere]
-// A reduction is a reduce_scatter and an all_gather, or, where the buffers are small, one all_gather of everything. Both add
-// up in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the same bits,
-// which an all_reduce that a backend carries out by itself does not give.
+// A reduction is a reduce_scatter and an all_gather, or, where the buffers are small, one all_gather of everything.
+// Both add up in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the
+// same bits, which an all_reduce that a backend carries out by itself does not give.
 
 #include "intarsia/comm/packed.h"
 
@@ -12,11 +12,11 @@ namespace intarsia {
 
 class Reduction {
  public:
-  // `values`: one flat buffer per slot, as long on all ranks of a line. They become the sums (or averages) in place, and are
-  // this object's until then.
+  // `values`: one flat buffer per slot, as long on all ranks of a line. They become the sums (or averages) in place,
+  // and are this object's until then.
   Reduction(const Axis& axis, Shards values, ReduceOp op);
-  // The sums of the flat tensors `from` are put into `to`: no copy is made of large ones. `from` must not change before advance
-  // is over.
+  // The sums of the flat tensors `from` are put into `to`: no copy is made of large ones. `from` must not change before
+  // advance is over.
   Reduction(const Axis& axis, ShardsList from, ShardsList to, ReduceOp op);
 
   // Whether one exchange of everything is faster than two of parts, for buffers of that many bytes.

@@ -56,7 +56,8 @@ void StepReports::finish() {
   if (gathered_.empty()) return;
   auto length = mine_[0].numel();
   auto* numbers = gathered_[0].const_data_ptr<int32_t>();
-  for (int64_t j = 0; j < axis_->size(); ++j) reports_.push_back(from_numbers(numbers + j * length, leaf_count_, with_order_));
+  for (int64_t j = 0; j < axis_->size(); ++j)
+    reports_.push_back(from_numbers(numbers + j * length, leaf_count_, with_order_));
 }
 
 int64_t StepReports::count(Part part) const {
@@ -85,10 +86,12 @@ std::string StepReports::who(const std::function<bool(const StepReport&)>& is) c
 }
 
 bool StepReports::all_active(const std::function<bool(const StepReport&)>& is) const {
-  return std::all_of(reports_.begin(), reports_.end(), [&](auto& report) { return report.part != Part::active || is(report); });
+  return std::all_of(reports_.begin(), reports_.end(),
+                     [&](auto& report) { return report.part != Part::active || is(report); });
 }
 
-void StepReports::check(const char* where, const std::vector<std::string>& leaves, const std::string& module, Missing missing) const {
+void StepReports::check(const char* where, const std::vector<std::string>& leaves, const std::string& module,
+                        Missing missing) const {
   auto failed = who([](auto& report) { return report.part == Part::failed; });
   TORCH_CHECK(failed.empty(), "[", where, "] the backward pass of ", module, " ended with an error on ", failed,
               ", so the gradients of this step are not averaged. See the error there; then call zero_grad and go on.");
@@ -96,15 +99,18 @@ void StepReports::check(const char* where, const std::vector<std::string>& leave
            std::tuple(Use::changed, " got gradients otherwise than in the first step", "Do not set static_graph."),
            std::tuple(Use::frozen, " is frozen", "Set requires_grad alike on all ranks."),
            std::tuple(Use::gone, " exists no more", "Keep the same parameters on all ranks."),
-           std::tuple(Use::none, " got no gradient", "Use it in every step, set find_unused_parameters, or leave it out with "
-                                                     "ignored_parameters."),
+           std::tuple(Use::none, " got no gradient",
+                      "Use it in every step, set find_unused_parameters, or leave it out with "
+                      "ignored_parameters."),
        }) {
     if (use == Use::none && missing == Missing::allowed) continue;
     bool alike_is_fine = use == Use::frozen || use == Use::gone || (use == Use::none && missing == Missing::everywhere);
     std::string ranks;
     std::vector<std::string> names;
     for (size_t i = 0; i < leaves.size(); ++i) {
-      auto is = [i, use = use](const StepReport& report) { return report.part == Part::active && report.uses[i] == use; };
+      auto is = [i, use = use](const StepReport& report) {
+        return report.part == Part::active && report.uses[i] == use;
+      };
       auto these = who(is);
       if (these.empty() || (alike_is_fine && all_active(is))) continue;
       if (!names.empty() && these != ranks) continue;  // one group of ranks is enough to tell

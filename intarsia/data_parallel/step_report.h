@@ -28,10 +28,10 @@ enum class Use : int32_t {
 
 struct StepReport {
   Part part = Part::active;
-  int32_t steps = 0;            // that the rank has made; in fully_shard a fingerprint of its buffers
-  std::vector<Use> uses;        // by leaf
-  std::vector<int32_t> order;   // of the leaves, as their gradients came; empty if that is known already
-  bool unaveraged = false;      // whether parameters of the module have a gradient and are not among the leaves
+  int32_t steps = 0;           // that the rank has made; in fully_shard a fingerprint of its buffers
+  std::vector<Use> uses;       // by leaf
+  std::vector<int32_t> order;  // of the leaves, as their gradients came; empty if that is known already
+  bool unaveraged = false;     // whether parameters of the module have a gradient and are not among the leaves
 };
 
 // The reports of all members of our line, in order.
@@ -50,7 +50,8 @@ class StepReports {
   // An error of `where`, the same on all ranks, if the step cannot count. `missing` says when a leaf may stay without a
   // gradient.
   enum class Missing { forbidden, everywhere, allowed };
-  void check(const char* where, const std::vector<std::string>& names, const std::string& module, Missing missing) const;
+  void check(const char* where, const std::vector<std::string>& names, const std::string& module,
+             Missing missing) const;
 
  private:
   bool all_active(const std::function<bool(const StepReport&)>& is) const;

@@ -68,8 +68,8 @@ Shards memory_of(const at::Tensor& tensor, size_t slots) {
 
 }  // namespace
 
-int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const NamedTensors& parameters, const NamedTensors& buffers,
-                         int64_t number) {
+int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const NamedTensors& parameters,
+                                    const NamedTensors& buffers, int64_t number) {
   if (axis.size() == 1 || axis.slot_count() != 1) return number;
   auto text = listing(parameters, buffers);
   auto hash = static_cast<int64_t>(std::hash<std::string>()(text));
@@ -87,8 +87,8 @@ int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const N
     if (texts[j] == texts[0]) continue;
     auto [first, other] = first_difference(texts[0], texts[j]);
     auto& ranks = axis.line().ranks[0];
-    TORCH_CHECK_VALUE(false, "[", where, "] the ranks hold different tensors: rank ", ranks[0], " has ", first, ", rank ",
-                      ranks[j], " has ", other, ". Build the same model on every rank.");
+    TORCH_CHECK_VALUE(false, "[", where, "] the ranks hold different tensors: rank ", ranks[0], " has ", first,
+                      ", rank ", ranks[j], " has ", other, ". Build the same model on every rank.");
   }
   return number;
 }

@@ -46,10 +46,11 @@ std::string metadata(const char* what, int64_t rank, size_t lane, const std::str
 // A complete event ("X") with times in microseconds.
 std::string duration_event(const CommEvent& event, int64_t rank, size_t lane) {
   return "{\"ph\": \"X\", \"name\": " + quoted(event.kind) +
-         ", \"cat\": " + quoted(event.implicit ? "implicit" : "explicit") + ", \"pid\": " + std::to_string(rank) + ", \"tid\": " + std::to_string(lane) +
-         ", \"ts\": " + number(event.start * 1e6, "%.3f") + ", \"dur\": " + number(event.seconds * 1e6, "%.3f") +
-         ", \"args\": {\"op\": " + quoted(event.op) + ", \"axis\": " + quoted(event.axis) +
-         ", \"sent\": " + std::to_string(event.sent) + ", \"received\": " + std::to_string(event.received) + "}}";
+         ", \"cat\": " + quoted(event.implicit ? "implicit" : "explicit") + ", \"pid\": " + std::to_string(rank) +
+         ", \"tid\": " + std::to_string(lane) + ", \"ts\": " + number(event.start * 1e6, "%.3f") +
+         ", \"dur\": " + number(event.seconds * 1e6, "%.3f") + ", \"args\": {\"op\": " + quoted(event.op) +
+         ", \"axis\": " + quoted(event.axis) + ", \"sent\": " + std::to_string(event.sent) +
+         ", \"received\": " + std::to_string(event.received) + "}}";
 }
 
 std::string chrome_trace(const std::vector<CommEvent>& events) {

@@ -27,12 +27,12 @@ class CommDebugMode final : public Recorder {
   void enter();  // forgets what was recorded and starts anew
   void exit();   // stops; what was recorded stays readable
 
-  int64_t get_total_counts() const;                       // how many collectives
+  int64_t get_total_counts() const;                        // how many collectives
   std::map<std::string, int64_t> get_comm_counts() const;  // by kind: {"all_gather": 2, "all_reduce(sum)": 1}
-  int64_t total_bytes() const;                            // the sum of what text() shows
+  int64_t total_bytes() const;                             // the sum of what text() shows
   std::vector<CommEvent> events() const;
   std::vector<FallbackEvent> fallbacks() const;    // ops without a rule, which ran on whole tensors
-  std::vector<AgreementEvent> agreements() const;  // where ranks asked each other for errors: not among the collectives
+  std::vector<AgreementEvent> agreements() const;  // on errors, generators, the order of collectives: not among those
 
   std::string text() const;   // one event per line: reduce_scatter(sum) tp 192B
   std::string table() const;  // events grouped by kind, axis and op, with counts, bytes and times

@@ -77,7 +77,8 @@ ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const Dev
       if (op.kinds[i] == ArgKind::tensor) call.tensors.emplace_back(), call.layouts.push_back(nullptr);
     }
   }
-  TORCH_CHECK_VALUE(next == given.size(), "[explain] ", given.size(), " tensors given, but ", op.name, " takes ", next, ".");
+  TORCH_CHECK_VALUE(next == given.size(), "[explain] ", given.size(), " tensors given, but ", op.name, " takes ", next,
+                    ".");
   return call;
 }
 
@@ -105,14 +106,28 @@ std::string plans_of(const Choice& choice, const ImaginedCall& call) {
 namespace {
 
 const std::map<std::string, at::ScalarType>& dtypes() {
-  static const std::map<std::string, at::ScalarType> names = {
-      {"float", at::kFloat},       {"float32", at::kFloat},   {"double", at::kDouble},       {"float64", at::kDouble},
-      {"half", at::kHalf},         {"float16", at::kHalf},    {"bfloat16", at::kBFloat16},   {"long", at::kLong},
-      {"int64", at::kLong},        {"int", at::kInt},         {"int32", at::kInt},           {"short", at::kShort},
-      {"int16", at::kShort},       {"char", at::kChar},       {"int8", at::kChar},           {"byte", at::kByte},
-      {"uint8", at::kByte},        {"bool", at::kBool},       {"cfloat", at::kComplexFloat},
-          {"complex64", at::kComplexFloat},
-      {"cdouble", at::kComplexDouble}, {"complex128", at::kComplexDouble}};
+  static const std::map<std::string, at::ScalarType> names = {{"float", at::kFloat},
+                                                              {"float32", at::kFloat},
+                                                              {"double", at::kDouble},
+                                                              {"float64", at::kDouble},
+                                                              {"half", at::kHalf},
+                                                              {"float16", at::kHalf},
+                                                              {"bfloat16", at::kBFloat16},
+                                                              {"long", at::kLong},
+                                                              {"int64", at::kLong},
+                                                              {"int", at::kInt},
+                                                              {"int32", at::kInt},
+                                                              {"short", at::kShort},
+                                                              {"int16", at::kShort},
+                                                              {"char", at::kChar},
+                                                              {"int8", at::kChar},
+                                                              {"byte", at::kByte},
+                                                              {"uint8", at::kByte},
+                                                              {"bool", at::kBool},
+                                                              {"cfloat", at::kComplexFloat},
+                                                              {"complex64", at::kComplexFloat},
+                                                              {"cdouble", at::kComplexDouble},
+                                                              {"complex128", at::kComplexDouble}};
   return names;
 }
 
@@ -138,8 +153,8 @@ Imagined parse_imagined(std::string_view text) {
   Imagined result;
   if (text == "none") return result.defined = false, result;
   auto open = text.find('['), close = text.find(']');
-  TORCH_CHECK_VALUE(open != text.npos && close != text.npos && open < close, "[explain] cannot read the tensor \"", text,
-                    "\". Write its shape, placements and dtype, as in \"[8, 12] S(0), R\" or \"[8] S(0) long\".");
+  TORCH_CHECK_VALUE(open != text.npos && close != text.npos && open < close, "[explain] cannot read the tensor \"",
+                    text, "\". Write its shape, placements and dtype, as in \"[8, 12] S(0), R\" or \"[8] S(0) long\".");
   std::stringstream shape(std::string(text.substr(open + 1, close - open - 1)));
   std::string extent;
   while (std::getline(shape, extent, ',')) result.shape.push_back(std::stoll(extent));
@@ -177,7 +192,8 @@ void explain_rows(const Question& question, const ImaginedCall& call, Explanatio
     char cost[32];
     std::snprintf(cost, sizeof cost, "%10.0f", choice.cost);
     text << (chosen ? "=>" : "  ") << cost << "  " << text_of(choice.in, choice.out)
-         << (choice.route == Route::joint ? "  (along the cut)" : "") << (choice.legal ? "" : "  (the parts would not match)") << "\n";
+         << (choice.route == Route::joint ? "  (along the cut)" : "")
+         << (choice.legal ? "" : "  (the parts would not match)") << "\n";
   }
   if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
 }
@@ -186,8 +202,8 @@ void explain_rows(const Question& question, const ImaginedCall& call, Explanatio
 std::optional<std::vector<TensorForm>> forms_for_rows(const Op& op, const ImaginedCall& call,
                                                       const std::vector<TensorForm>& inputs) {
   bool writes = !op.is_out && !op.written.empty();
-  if (!op.rule || op.always || op.changes_form || op.is_random || writes ||
-      lowering_for(op, call.args, call.layouts)) return std::nullopt;
+  if (!op.rule || op.always || op.changes_form || op.is_random || writes || lowering_for(op, call.args, call.layouts))
+    return std::nullopt;
   return forms_of_results({op.functional, op.functional, op.rule, call.args, inputs});
 }
 

@@ -1,9 +1,8 @@
 #pragma once
 // What dispatch would do with a call, without doing it: the candidate rows, their costs, the choice, the collectives.
 //
-// Rows are those of `Candidates`, from which dispatch takes the first legal one. Everything else (ops made of other ops,
-// lowerings, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors
-// without data.
+// Rows are those of `Candidates`, from which dispatch takes the first legal one. Everything else (ops made of other
+// ops, lowerings, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors without data.
 
 #include <map>
 #include <string>
@@ -38,8 +37,8 @@ struct Explanation {
   std::vector<CommEvent> moves;  // the same as events, with bytes: as dispatch would record them
 };
 
-// `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are other
-// arguments by name, and the rest take their defaults. Nothing runs and nothing is sent.
+// `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are
+// other arguments by name, and the rest take their defaults. Nothing runs and nothing is sent.
 Explanation explain(const std::string& op, const std::vector<Imagined>& tensors, const DeviceMesh& mesh,
                     const std::map<std::string, c10::IValue>& arguments = {});
 

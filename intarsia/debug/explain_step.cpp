@@ -125,8 +125,9 @@ bool is_watched(const torch::nn::Module& module) {
 
 void check_is_plain(const torch::nn::Module& module) {
   for (auto& tensor : tensors_of(module)) {
-    TORCH_CHECK_VALUE(!is_dtensor(tensor) && !watcher_of(tensor), "[explain] a tensor of shape ", tensor.sizes(), " of ",
-                      module.name(), " is distributed or replicated already. Explain a module before it is parallelized.");
+    TORCH_CHECK_VALUE(!is_dtensor(tensor) && !watcher_of(tensor), "[explain] a tensor of shape ", tensor.sizes(),
+                      " of ", module.name(),
+                      " is distributed or replicated already. Explain a module before it is parallelized.");
   }
 }
 
@@ -183,8 +184,8 @@ class Rehearsal {
     for (auto& item : module_.named_parameters()) {
       auto& parameter = item.value();
       auto gradient = parameter.grad();
-      result_.parameters.push_back({item.key(), parameter.sizes().vec(), layout_text(parameter), layout_text(gradient),
-                                    local_bytes(parameter)});
+      result_.parameters.push_back(
+          {item.key(), parameter.sizes().vec(), layout_text(parameter), layout_text(gradient), local_bytes(parameter)});
       if (result_.parameters.back().layout == "local") result_.parameters.back().layout = "plain";
       if (is_dtensor(parameter) && is_dtensor(gradient)) redistribute(gradient, placements_of(parameter));
     }
@@ -227,7 +228,7 @@ StepExplanation explain(ModuleRef target, const DeviceMesh& mesh, const MakePara
   result.mesh = mesh.text();
   try {
     auto given = imagined_inputs(inputs, stage);
-    if (is_watched(module)) {  // groups learn what comes next
+    if (is_watched(module)) {                // groups learn what comes next
       OpWatch nobody([](const SeenOp&) {});  // ops tell their results instead of running
       loss_of(step, given).backward();
       module.zero_grad();
@@ -262,14 +263,16 @@ std::string StepExplanation::text() const {
   TextTable parameter_table({"parameter", "shape", "layout", "gradient", ">bytes of a rank"});
   for (auto& p : parameters) {
     held += p.local_bytes;
-    parameter_table.add({p.name, c10::str(c10::IntArrayRef(p.shape)), p.layout, p.gradient, std::to_string(p.local_bytes)});
+    parameter_table.add(
+        {p.name, c10::str(c10::IntArrayRef(p.shape)), p.layout, p.gradient, std::to_string(p.local_bytes)});
   }
   TextTable steps({"phase", "module", "what", "result", "layout", ">bytes sent"});
   size_t next = 0;
   auto send = [&] {
     auto& entry = collectives[next++];
     auto& event = entry.event;
-    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "", std::to_string(event.bytes())});
+    steps.add({str(entry.phase), entry.place(), event.kind + " " + event.axis + " for " + event.op, "", "",
+               std::to_string(event.bytes())});
   };
   for (size_t i = 0; i < activations.size(); ++i) {
     while (next < collectives.size() && before[next] <= i && collectives[next].phase == Phase::forward) send();
@@ -280,12 +283,13 @@ std::string StepExplanation::text() const {
   while (next < collectives.size()) send();
   auto text = "One training step on " + mesh + "\n\n" + parameter_table.text() + "\n" + steps.text() + "\n";
   for (auto phase : {Phase::forward, Phase::backward, Phase::update}) {
-    text += str(phase) + ": " + std::to_string(count(phase)) + " collectives, " + std::to_string(bytes(phase)) + " bytes\n";
+    text +=
+        str(phase) + ": " + std::to_string(count(phase)) + " collectives, " + std::to_string(bytes(phase)) + " bytes\n";
   }
   text += "parameters of a rank: " + std::to_string(held) + " bytes\n";
   auto place = ModuleTrace::Entry{memory.module, memory.phase, {}}.place();
-  return text + "memory of a rank: " + std::to_string(memory.at_rest) + " bytes at rest, " + std::to_string(memory.peak) +
-         " at most (" + str(memory.phase) + ", " + place + ")\n";
+  return text + "memory of a rank: " + std::to_string(memory.at_rest) + " bytes at rest, " +
+         std::to_string(memory.peak) + " at most (" + str(memory.phase) + ", " + place + ")\n";
 }
 
 }  // namespace intarsia

@@ -10,8 +10,8 @@
 
 #include "intarsia/debug/explain.h"
 #include "intarsia/debug/module_trace.h"
-#include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/hook_arguments.h"
+#include "intarsia/nn/parallelize_module.h"
 
 namespace intarsia {
 
@@ -49,12 +49,14 @@ struct StepExplanation {
 // The loss of one step, from tensors that have shapes but no data.
 using TrainingStep = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-// Makes a module parallel: parallelize_module, fully_shard, replicate, or several of them, on (slices of) the mesh that it is given.
+// Makes a module parallel: parallelize_module, fully_shard, replicate, or several of them, on (slices of) the mesh that
+// it is given.
 using MakeParallel = std::function<void(const DeviceMesh& mesh)>;
 
-// `step` calls the module as it will be after `make`, on tensors without data; an input without placements is a plain tensor of
-// each rank. Nothing is computed or sent, and afterwards the module is as it was. The step cannot read values. With fully_shard or
-// replicate it is run twice, and the second time is told: groups know by then what comes next.
+// `step` calls the module as it will be after `make`, on tensors without data; an input without placements is a plain
+// tensor of each rank. Nothing is computed or sent, and afterwards the module is as it was. The step cannot read
+// values. With fully_shard or replicate it is run twice, and the second time is told: groups know by then what comes
+// next.
 //   explain(*model, mesh, [&](auto& mesh) { fully_shard(*model, mesh["dp"]); }, {{{2, 16}, {}, torch::kLong}},
 //           [&](auto& in) { return model(in[0]).sum(); }).text();
 StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const MakeParallel& make,
@@ -69,7 +71,8 @@ StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const Parallel
 at::Tensor sum_of(const HookArguments& results);
 
 template <class Impl, class C, class R, class... A, size_t... I>
-at::Tensor sum_of_forward(Impl& module, R (C::*)(A...), const std::vector<at::Tensor>& inputs, std::index_sequence<I...>) {
+at::Tensor sum_of_forward(Impl& module, R (C::*)(A...), const std::vector<at::Tensor>& inputs,
+                          std::index_sequence<I...>) {
   static_assert((std::is_convertible_v<at::Tensor, A> && ...), "forward takes more than tensors: give a TrainingStep");
   TORCH_CHECK_VALUE(inputs.size() == sizeof...(A), "[explain] ", inputs.size(), " inputs given, but forward takes ",
                     sizeof...(A), ". Give a shape for each.");
@@ -103,11 +106,13 @@ TrainingStep forward_and_sum(Impl& module) {
 // The same for modules whose forward is the step, given as themselves, by a holder or by a shared pointer.
 //   explain(model, mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}}, {{{12, 10}}}).text();
 template <std::derived_from<torch::nn::Module> Impl>
-StepExplanation explain(Impl& module, const DeviceMesh& mesh, const ParallelPlan& plan, const std::vector<Imagined>& inputs) {
+StepExplanation explain(Impl& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        const std::vector<Imagined>& inputs) {
   return explain(ModuleRef(module), mesh, plan, inputs, forward_and_sum(module));
 }
 template <std::derived_from<torch::nn::Module> Impl>
-StepExplanation explain(Impl& module, const DeviceMesh& mesh, const MakeParallel& make, const std::vector<Imagined>& inputs) {
+StepExplanation explain(Impl& module, const DeviceMesh& mesh, const MakeParallel& make,
+                        const std::vector<Imagined>& inputs) {
   return explain(ModuleRef(module), mesh, make, inputs, forward_and_sum(module));
 }
 template <ModuleOwner Holder>

@@ -25,14 +25,19 @@ struct GroupLine {
 int64_t bytes_held(const at::Tensor& tensor) {
   int64_t most = 0;
   if (!is_dtensor(tensor)) return value_at(tensor, 0).numel() * tensor.element_size();
-  for (auto& shard : body_of(tensor).last_known_shards()) most = std::max<int64_t>(most, shard.numel() * shard.element_size());
+  for (auto& shard : body_of(tensor).last_known_shards())
+    most = std::max<int64_t>(most, shard.numel() * shard.element_size());
   return most;
 }
 
-std::string counted(size_t count, const std::string& noun) { return std::to_string(count) + " " + noun + (count == 1 ? "" : "s"); }
+std::string counted(size_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
 
 std::string state_of(const ParamGroup& group) {
-  return std::string(group.is_whole() ? "whole" : group.is_begun() ? "being gathered" : "shards") +
+  return std::string(group.is_whole()   ? "whole"
+                     : group.is_begun() ? "being gathered"
+                                        : "shards") +
          (group.reshards_after_forward() ? ", freed after forward" : ", kept after forward");
 }
 
@@ -41,9 +46,17 @@ GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
     return {"fully_shard", group->name(), group->mesh().text(), state_of(*group), 0, 0, 0, {}};
   }
   if (auto* reducer = dynamic_cast<Reducer*>(watcher)) {
-    return {"replicate", reducer->name(), reducer->mesh().text(), counted(reducer->bucket_names().size(), "bucket"), 0, 0, 0, {}};
+    return {"replicate",
+            reducer->name(),
+            reducer->mesh().text(),
+            counted(reducer->bucket_names().size(), "bucket"),
+            0,
+            0,
+            0,
+            {}};
   }
-  return {is_dtensor(leaf) ? "distributed" : "plain", "-", is_dtensor(leaf) ? mesh_of(leaf).text() : "-", "", 0, 0, 0, {}};
+  return {
+      is_dtensor(leaf) ? "distributed" : "plain", "-", is_dtensor(leaf) ? mesh_of(leaf).text() : "-", "", 0, 0, 0, {}};
 }
 
 // At rest, whatever the leaf is now.
@@ -90,7 +103,8 @@ std::string groups_table(const std::vector<std::pair<std::string, at::Tensor>>& 
                std::to_string(line.held), line.state});
     total.parameters += line.parameters, total.whole += line.whole, total.held += line.held;
   }
-  table.add({"total", "", std::to_string(total.parameters), "", "", std::to_string(total.whole), std::to_string(total.held), ""});
+  table.add({"total", "", std::to_string(total.parameters), "", "", std::to_string(total.whole),
+             std::to_string(total.held), ""});
   return table.text();
 }
 

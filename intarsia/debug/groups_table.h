@@ -9,8 +9,8 @@
 
 namespace intarsia {
 
-// A line per group of fully_shard, per module that is replicated, and for what is in neither, by mesh. Empty if nothing is in either.
-// Does not communicate.
+// A line per group of fully_shard, per module that is replicated, and for what is in neither, by mesh. Empty if nothing
+// is in either. Does not communicate.
 //
 //   kind         group     parameters  on                     layouts  bytes  of a rank  state
 //   fully_shard  layers.0           7  DeviceMesh(cpu, dp=2)  [S(0)]   10240       5120  shards, freed after forward

@@ -86,14 +86,16 @@ std::string verdict(const Proof& proof, const Row& row, int64_t n) {
     for (size_t i = 0; i < results.size(); ++i) {
       auto shape = local_shape(*out[i], proof.expected[i].sizes(), slot.coordinate);
       if (found[i].sizes() != at::IntArrayRef(shape)) {
-        return c10::str("rank ", slot.rank, " makes ", found[i].sizes(), " where the row says ", at::IntArrayRef(shape));
+        return c10::str("rank ", slot.rank, " makes ", found[i].sizes(), " where the row says ",
+                        at::IntArrayRef(shape));
       }
       results[i].push_back(found[i]);
     }
   }
   for (size_t i = 0; i < results.size(); ++i) {
     auto& whole = proof.expected[i];
-    auto merged = full_tensor(wrap(results[i], out[i], whole.sizes(), c10::contiguous_strides(whole.sizes()), whole.dtype()));
+    auto merged =
+        full_tensor(wrap(results[i], out[i], whole.sizes(), c10::contiguous_strides(whole.sizes()), whole.dtype()));
     if (!at::allclose(merged, whole, 1e-5, 1e-6, true)) return c10::str("output ", i, " differs from the plain op's");
   }
   return "";

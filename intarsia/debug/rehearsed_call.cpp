@@ -56,8 +56,7 @@ void put_on_stage(std::vector<c10::IValue>& args, const std::vector<const Layout
 }
 
 RehearsedCall run_on_stage(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
-                           const std::vector<const Layout*>& layouts,
-                           const DeviceMesh& mesh, bool with_data) {
+                           const std::vector<const Layout*>& layouts, const DeviceMesh& mesh, bool with_data) {
   auto world = simulate(mesh.size());
   auto stage = init_device_mesh(mesh.device_type(), mesh.shape().vec(), mesh.names());
   put_on_stage(args, layouts, stage, with_data);
@@ -94,8 +93,7 @@ int64_t elements_of(const std::vector<c10::IValue>& args) {
 }  // namespace
 
 RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
-                       const std::vector<const Layout*>& layouts,
-                       const DeviceMesh& mesh) {
+                       const std::vector<const Layout*>& layouts, const DeviceMesh& mesh) {
   start();
   try {
     RehearsalScope rehearses;

@@ -19,10 +19,10 @@ struct RehearsedCall {
   std::vector<std::string> fallbacks;  // ops without a rule that ran on whole tensors
 };
 
-// Dispatch itself runs the call, on a simulated world. `layouts` are those of the tensors among `args`, in order, on `mesh`;
-// the tensors themselves are on the meta device. If an op cannot run without data, and the tensors are small, it gets
-// ones.
-RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args, const std::vector<const Layout*>& layouts,
-                       const DeviceMesh& mesh);
+// Dispatch itself runs the call, on a simulated world. `layouts` are those of the tensors among `args`, in order, on
+// `mesh`; the tensors themselves are on the meta device. If an op cannot run without data, and the tensors are small,
+// it gets ones.
+RehearsedCall rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
+                       const std::vector<const Layout*>& layouts, const DeviceMesh& mesh);
 
 }  // namespace intarsia

@@ -44,7 +44,8 @@ size_t DecisionCache::Hash::operator()(const CallKey& key) const {
 
 std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) const {
   std::lock_guard lock(mutex_);
-  if (auto now = link_cost_generation() + forgotten_.load(std::memory_order_relaxed); C10_UNLIKELY(generation_ != now)) {
+  if (auto now = link_cost_generation() + forgotten_.load(std::memory_order_relaxed);
+      C10_UNLIKELY(generation_ != now)) {
     decisions_.clear();
     generation_ = now;
   }

@@ -25,20 +25,20 @@ struct Decision {
   std::vector<const Layout*> out;
   std::vector<const Layout*> seen_in;  // as rules see them: a plain number is whole everywhere, and null is undefined
   std::vector<TensorForm> inputs, outputs;
-  std::vector<char> contiguous;                     // per output
-  std::vector<Plan> plans;                          // per tensor: how it gets there; no steps if it is there already
+  std::vector<char> contiguous;  // per output
+  std::vector<Plan> plans;       // per tensor: how it gets there; no steps if it is there already
   bool any_moves = false;
-  std::vector<int> copied;                          // tensors written in a copy, which is then cut and copied back
-  bool known_outputs = true;                        // false: the forms are read off the results
+  std::vector<int> copied;                            // tensors written in a copy, which is then cut and copied back
+  bool known_outputs = true;                          // false: the forms are read off the results
   std::vector<std::vector<c10::IValue>> local_sizes;  // per slot: what size arguments become
-  c10::SmallVector<int64_t, 5> local_shape;         // the same, of output 0, where there is one slot
+  c10::SmallVector<int64_t, 5> local_shape;           // the same, of output 0, where there is one slot
   std::vector<c10::SmallVector<int64_t, 5>> local_strides;  // per output, where there is one slot
-  std::vector<int64_t> agreeing;                    // axes along which ranks ask each other for errors
-  Lowering lowering;                                // of Route::lowering, which needs nothing else
-  bool unsettled = false;                           // a tensor would have to be settled to be written
-  bool scales_pending = false;                      // writes a pending value by numbers, and leaves it pending
-  bool direct = false;                              // one slot and nothing to do but call: see run_directly
-  uint64_t what = 0;                                // op and whole numbers, for Note [Origins]; 0: nobody asks
+  std::vector<int64_t> agreeing;                            // axes along which ranks ask each other for errors
+  Lowering lowering;                                        // of Route::lowering, which needs nothing else
+  bool unsettled = false;                                   // a tensor would have to be settled to be written
+  bool scales_pending = false;                              // writes a pending value by numbers, and leaves it pending
+  bool direct = false;                                      // one slot and nothing to do but call: see run_directly
+  uint64_t what = 0;                                        // op and whole numbers, for Note [Origins]; 0: nobody asks
 };
 
 // How often this thread looked for a decision, in all caches together.

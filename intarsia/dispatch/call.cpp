@@ -37,10 +37,13 @@ bool becomes_number(const Call& call, const Operand& operand) {
     bool current = is_current(mesh.world());
     return mesh.text() + " of " + mesh.world().text() + (current ? "" : ", which is not the current world");
   };
-  TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ", of_world(b),
+  TORCH_CHECK(&a.world() == &b.world(), "[", op, "] its tensors lie on meshes of two worlds: ", of_world(a), "; and ",
+              of_world(b),
               ". A world ends with finalize() or with its scope. Make meshes and tensors of the current one anew.");
-  TORCH_CHECK(false, worded_by_guide(op, c10::str("[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
-              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).")));
+  TORCH_CHECK(
+      false, worded_by_guide(
+                 op, c10::str("[", op, "] its tensors lie on different meshes: ", a.text(), " and ", b.text(),
+                              ". Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).")));
 }
 
 void find_operand(Call& call, const at::Tensor& tensor, int arg, int index) {
@@ -90,7 +93,8 @@ const Layout* layout_beside(const Call& call, const at::Tensor& tensor) {
     if (!other.body || other.tensor.dim() != tensor.dim() || tensor.numel() == 1) continue;
     for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
       auto& p = other.layout->placements()[axis];
-      placements[axis] = is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
+      placements[axis] =
+          is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
     }
   }
   return Layout::get(call.mesh, placements);
@@ -142,7 +146,8 @@ bool are_places(const Call& call, const at::Tensor& tensor, const c10::Argument&
   return tensor.scalar_type() == at::kLong && is_plain_argument(call, argument, PlainArgument::places);
 }
 
-// The policy for an argument. A tensor without elements has no values in which ranks could differ. Places are not refused, but compared.
+// The policy for an argument. A tensor without elements has no values in which ranks could differ. Places are not
+// refused, but compared.
 PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
   auto policy = plain_tensor_policy();
   if (policy != PlainTensors::error) return policy;
@@ -151,17 +156,21 @@ PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::A
     if (at::GradMode::is_enabled()) pass_on_policy(policy);
     return policy;
   }
-  if (tensor.numel() == 0 || is_missing_gradient(tensor) || are_places_of_formula(tensor)) return PlainTensors::replicate;
+  if (tensor.numel() == 0 || is_missing_gradient(tensor) || are_places_of_formula(tensor))
+    return PlainTensors::replicate;
   return are_places(call, tensor, argument) ? PlainTensors::verify : policy;
 }
 
-// Which is one number for all where the simulated ranks agree on it; where they do not, the result would be no one tensor.
+// Which is one number for all where the simulated ranks agree on it; where they do not, the result would be no one
+// tensor.
 void admit_number_per_rank(const Call& call, Operand& operand) {
   auto& values = values_of(operand.tensor);
   for (auto& value : values) {
-    bool same = value.is_meta() || at::equal(value, values[0]) || (at::isnan(value) & at::isnan(values[0])).all().item<bool>();
-    TORCH_CHECK_VALUE(same, "[", call.op.name, "] a number that differs between the simulated ranks, ", values[0].item(), " and ",
-                      value.item(), ", meets a distributed tensor, which is one tensor for all of them. ",
+    bool same =
+        value.is_meta() || at::equal(value, values[0]) || (at::isnan(value) & at::isnan(values[0])).all().item<bool>();
+    TORCH_CHECK_VALUE(same, "[", call.op.name, "] a number that differs between the simulated ranks, ",
+                      values[0].item(), " and ", value.item(),
+                      ", meets a distributed tensor, which is one tensor for all of them. ",
                       "Use it on to_local(), and from_local() on the result.");
   }
   auto& first = values[0];
@@ -186,8 +195,7 @@ void admit_plain(Call& call, Operand& operand) {
   }
   TORCH_CHECK(!is_written, "[", call.op.name, "] argument \"", argument.name(), "\" is a plain tensor of shape ",
               tensor.sizes(), ", and a distributed result cannot be written into it. ",
-              "Distribute it first, or call full_tensor on the others.",
-              hint_at_state(call, tensor));
+              "Distribute it first, or call full_tensor on the others.", hint_at_state(call, tensor));
   if (tensor.numel() == 1 && tensor.device().is_cpu()) {
     if (is_per_rank(tensor)) admit_number_per_rank(call, operand);
     if (tensor.dim() > 0) show_number_to_guide(call.op.name);
@@ -201,12 +209,14 @@ void admit_plain(Call& call, Operand& operand) {
   auto policy = policy_for(call, tensor, argument);
   TORCH_CHECK(policy != PlainTensors::error, "[", call.op.name, "] got mixed torch.Tensor and DTensor: argument \"",
               argument.name(), "\" is a plain tensor of shape ", tensor.sizes(), ", while others lie on ",
-              call.mesh.text(), ". Distribute it with distribute_tensor or from_local, the parameters of a module with ",
+              call.mesh.text(),
+              ". Distribute it with distribute_tensor or from_local, the parameters of a module with ",
               "distribute_module, or open a PlainTensorScope(PlainTensors::replicate).", hint_at_state(call, tensor));
   if (policy == PlainTensors::verify) verify_same(call.op, tensor, call.mesh);
   Shards shards;
   for (size_t slot = 0; slot < call.mesh.slots().size(); ++slot) shards.push_back(value_at(tensor, slot));
-  operand.tensor = wrap(std::move(shards), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
+  operand.tensor =
+      wrap(std::move(shards), Layout::replicated(call.mesh), tensor.sizes(), tensor.strides(), tensor.dtype());
   operand.body = &body_of(operand.tensor);
 }
 
@@ -234,7 +244,8 @@ Call look_at_call(const Op& op, c10::ArrayRef<c10::IValue> args) {
   Call call{op, args, {}, {}};
   bool found = false;
   for_each_tensor(op, args, [&](const at::Tensor& tensor, int, int) { find_mesh(call, tensor, found); });
-  for_each_tensor(op, args, [&](const at::Tensor& tensor, int arg, int index) { find_operand(call, tensor, arg, index); });
+  for_each_tensor(op, args,
+                  [&](const at::Tensor& tensor, int arg, int index) { find_operand(call, tensor, arg, index); });
   for (auto& operand : call.operands) {
     if (!operand.body && operand.tensor.defined()) operand.layout = future_layout(call, operand);
   }

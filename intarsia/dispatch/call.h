@@ -11,10 +11,10 @@ namespace intarsia {
 
 // A tensor among the arguments: args[arg], or element `index` of the list there.
 struct Operand {
-  at::Tensor tensor;   // undefined where an optional one is missing
-  DTensorBody* body;   // null where the tensor is plain
+  at::Tensor tensor;  // undefined where an optional one is missing
+  DTensorBody* body;  // null where the tensor is plain
   int arg;
-  int index;           // -1 outside lists
+  int index;             // -1 outside lists
   const Layout* layout;  // null where the tensor is a plain number or undefined; of other plain ones as it will be
 };
 using Operands = c10::SmallVector<Operand, 4>;
@@ -50,8 +50,8 @@ bool may_become_distributed(const at::Tensor& tensor, int index);
 // Finds the operands and checks that all distributed ones share a mesh. Nothing is sent.
 Call look_at_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 
-// Makes distributed tensors of the plain ones among the operands that the policy takes, and brings numbers of other meshes to that of
-// the call. May communicate: once per call.
+// Makes distributed tensors of the plain ones among the operands that the policy takes, and brings numbers of other
+// meshes to that of the call. May communicate: once per call.
 void admit_operands(Call& call);
 
 // Both.

@@ -58,8 +58,8 @@ bool is_written(const Op& op, const Operand& operand) {
   return std::find(op.written.begin(), op.written.end(), operand.arg) != op.written.end();
 }
 
-// A window that slides over a tensor shows its elements more than once. The plain op writes to each of these in turn, in an
-// order of its own; here they lie apart. (Of expanded tensors the plain op takes care itself.)
+// A window that slides over a tensor shows its elements more than once. The plain op writes to each of these in turn,
+// in an order of its own; here they lie apart. (Of expanded tensors the plain op takes care itself.)
 void check_overlap(const Call& call, const TensorForm& form) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;
   for (int64_t d = 0; d < form.dim(); ++d) {
@@ -69,7 +69,8 @@ void check_overlap(const Call& call, const TensorForm& form) {
   std::sort(dims.begin(), dims.end());
   int64_t reach = 0;
   for (auto [stride, size] : dims) {
-    TORCH_CHECK(stride > reach, "[", call.op.name, "] unsupported operation: more than one element of the written-to tensor ",
+    TORCH_CHECK(stride > reach, "[", call.op.name,
+                "] unsupported operation: more than one element of the written-to tensor ",
                 "refers to a single memory location. Please clone() the tensor before performing the operation.");
     reach += (size - 1) * stride;
   }
@@ -108,8 +109,8 @@ Choice route_of(const Call& call, const Decision& decision, const Written& writt
   return *choose(question);
 }
 
-// A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is pending in it would
-// be lost. Random numbers are drawn once and copied to all.
+// A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is
+// pending in it would be lost. Random numbers are drawn once and copied to all.
 void choose_layouts(const Call& call, Decision& decision, bool lowered) {
   auto written = written_operands(call, decision);
   auto choice = route_of(call, decision, written, lowered);
@@ -180,8 +181,8 @@ void settle_written(const Call& call) {
   }
 }
 
-// The same in every process, and for an op and its in-place form. What comes of it follows from the tensors that go in. Where nothing
-// travels between processes nobody asks.
+// The same in every process, and for an op and its in-place form. What comes of it follows from the tensors that go in.
+// Where nothing travels between processes nobody asks.
 static uint64_t hash_of_call(const Call& call) {
   if (call.mesh.size() == 1 || call.mesh.slots().size() != 1) return 0;
   auto hash = call.op.hash;
@@ -200,7 +201,8 @@ namespace {
 void find_forms(const Call& call, Decision& decision) {
   auto& op = call.op;
   auto& plain = op.is_out ? op.functional : op.handle;
-  auto forms = forms_or_error({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision.inputs}, op);
+  auto forms =
+      forms_or_error({plain, op.functional, op.rule, call.args.slice(0, op.functional_args), decision.inputs}, op);
   decision.known_outputs = forms.has_value();
   if (forms) decision.outputs = std::move(*forms);
   for (auto& form : decision.outputs) decision.contiguous.push_back(is_contiguous(form));
@@ -241,7 +243,8 @@ void find_local_strides(const Call& call, Decision& decision) {
     auto& form = decision.outputs[i];
     auto& strides = decision.local_strides.emplace_back();
     if (!form.defined || decision.contiguous[i]) continue;
-    auto dense = at::infer_dense_strides(local_shape(*decision.out[i], form.sizes, call.mesh.slots()[0].coordinate), form.strides);
+    auto dense = at::infer_dense_strides(local_shape(*decision.out[i], form.sizes, call.mesh.slots()[0].coordinate),
+                                         form.strides);
     strides.assign(dense.begin(), dense.end());
   }
 }
@@ -278,7 +281,8 @@ std::shared_ptr<const Decision> decide(const Call& call, Lowering lowering) {
   find_local_sizes(call, *decision);
   find_local_strides(call, *decision);
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision->inputs, decision->outputs};
-  if (decision->known_outputs && op.rule) decision->agreeing = agreeing_axes(*op.rule, seen, decision->seen_in, call.mesh);
+  if (decision->known_outputs && op.rule)
+    decision->agreeing = agreeing_axes(*op.rule, seen, decision->seen_in, call.mesh);
   decision->scales_pending = scales_pending(call, *decision);
   decision->direct = is_direct(call, *decision, seen);
   decision->what = hash_of_call(call);
@@ -291,7 +295,8 @@ bool has_new_rule(const Op& op) {
   return op.rule;
 }
 
-std::shared_ptr<const Decision> decided(const Op& op, c10::ArrayRef<c10::IValue> arguments, const CallKey* key, std::optional<Call>& call) {
+std::shared_ptr<const Decision> decided(const Op& op, c10::ArrayRef<c10::IValue> arguments, const CallKey* key,
+                                        std::optional<Call>& call) {
   has_new_rule(op);
   auto lowering = lowering_for(op, arguments);
   bool may_be_advised = lowering && op.rule && !op.is_random && is_guided();

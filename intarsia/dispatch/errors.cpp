@@ -81,7 +81,8 @@ std::string listed(const std::vector<int64_t>& ranks) {
 
 }  // namespace
 
-std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::ArrayRef<const Layout*> in, const DeviceMesh& mesh) {
+std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::ArrayRef<const Layout*> in,
+                                   const DeviceMesh& mesh) {
   std::vector<int64_t> axes;
   auto inputs = rule.local.refusable ? rule.local.refusable(call) : std::vector<size_t>();
   if (inputs.empty()) return axes;
@@ -95,7 +96,8 @@ std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::Ar
   return axes;
 }
 
-void SlotErrors::raise_together(const std::string& op, const DeviceMesh& mesh, const std::vector<int64_t>& agreeing) const {
+void SlotErrors::raise_together(const std::string& op, const DeviceMesh& mesh,
+                                const std::vector<int64_t>& agreeing) const {
   bool ask = !agreeing.empty() && !errors_are_local() && torch::autograd::get_current_graph_task_id() == -1;
   if (ask && recording()) record(AgreementEvent{op, Axis::of(mesh, agreeing).name()});
   if (mesh.world().simulated()) return raise_simulated(mesh, ask ? agreeing : std::vector<int64_t>());

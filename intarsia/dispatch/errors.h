@@ -2,12 +2,12 @@
 // What goes wrong on some ranks in one op, told to all.
 //
 // Note [Errors that one rank sees]
-// Shapes, dims and dtypes are checked on every rank alike, before anything moves. Values are not: where an index tensor is
-// cut, only the rank that holds a wrong place fails, and the others would go on and wait for it in the next collective.
-// So a rule names the inputs whose values its op may refuse (Local::refusable). Where such an input is cut, the ranks along
-// those axes exchange one number after the op, and if somewhere it is an error, then everywhere, with the same text.
-// In a backward pass they do not: what it indexes with went through the forward pass. A simulation sees all ranks, needs no
-// messages, and says so if an error would not reach all of them.
+// Shapes, dims and dtypes are checked on every rank alike, before anything moves. Values are not: where an index tensor
+// is cut, only the rank that holds a wrong place fails, and the others would go on and wait for it in the next
+// collective. So a rule names the inputs whose values its op may refuse (Local::refusable). Where such an input is cut,
+// the ranks along those axes exchange one number after the op, and if somewhere it is an error, then everywhere, with
+// the same text. In a backward pass they do not: what it indexes with went through the forward pass. A simulation sees
+// all ranks, needs no messages, and says so if an error would not reach all of them.
 
 #include <exception>
 #include <string>
@@ -19,9 +19,10 @@
 
 namespace intarsia {
 
-// The axes along which one rank may see values that the op refuses, and another not: those that cut the values, or any input
-// if a rank has none of it, for kernels do not look at values that they do not need.
-std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::ArrayRef<const Layout*> in, const DeviceMesh& mesh);
+// The axes along which one rank may see values that the op refuses, and another not: those that cut the values, or any
+// input if a rank has none of it, for kernels do not look at values that they do not need.
+std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::ArrayRef<const Layout*> in,
+                                   const DeviceMesh& mesh);
 
 class SlotErrors {
  public:

@@ -24,7 +24,8 @@ bool could_be_on(const DeviceMesh& mesh, const OpCall& call) {
          (format.isNone() || format.toMemoryFormat() == at::MemoryFormat::Contiguous) && names.isNone();
 }
 
-at::Tensor made_of_parts(const c10::OperatorHandle& op, const OpCall& call, const Layout& layout, at::IntArrayRef sizes) {
+at::Tensor made_of_parts(const c10::OperatorHandle& op, const OpCall& call, const Layout& layout,
+                         at::IntArrayRef sizes) {
   Shards shards;
   auto dtype = at::typeMetaToScalarType(at::get_default_dtype());
   for (auto& slot : layout.mesh().slots()) {

@@ -59,7 +59,9 @@ GivenTensors given_to(const c10::OperatorHandle& op, const torch::jit::Stack& st
   return given;
 }
 
-void composite(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run_composite(op, stack); }
+void composite(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  run_composite(op, stack);
+}
 
 bool makes_a_tensor(const c10::OperatorHandle& op) {
   auto& schema = op.schema();
@@ -84,8 +86,8 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
 }
 
-// Python's torch.tensor takes an empty tensor and writes the given values into its memory. It switches off all modes meanwhile, and
-// nothing else does so.
+// Python's torch.tensor takes an empty tensor and writes the given values into its memory. It switches off all modes
+// meanwhile, and nothing else does so.
 bool takes_memory() {
   constexpr c10::DispatchKeySet modes({c10::DispatchKey::Fake, c10::DispatchKey::DeferredInit});
   return c10::impl::tls_local_dispatch_key_set().excluded_.has_all(modes);
@@ -112,8 +114,8 @@ void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   op.redispatchBoxed(below, stack);
 }
 
-// Views and conversions make nothing. Ops that hand their arguments on are left alone: every training step calls them, and a boxed call
-// costs up to a microsecond where there are lists of numbers.
+// Views and conversions make nothing. Ops that hand their arguments on are left alone: every training step calls them,
+// and a boxed call costs up to a microsecond where there are lists of numbers.
 bool may_make_tensors(const c10::OperatorHandle& op) {
   auto& schema = op.schema();
   auto& returns = schema.returns();
@@ -126,8 +128,7 @@ bool may_make_tensors(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-FactoryScope::FactoryScope(const GivenTensors& given)
-    : FactoryScope() {
+FactoryScope::FactoryScope(const GivenTensors& given) : FactoryScope() {
   if (!given.model) return;
   if (!given.lists) policy_.emplace(PlainTensors::replicate);
   model_ = given.model;
@@ -140,8 +141,7 @@ FactoryScope::FactoryScope(const FactoryLayout& place) : FactoryScope() {
   enter(true);
 }
 
-FactoryScope::FactoryScope()
-    : outer_(model_), outer_place_(place_), keys_(c10::impl::tls_local_dispatch_key_set()) {}
+FactoryScope::FactoryScope() : outer_(model_), outer_place_(place_), keys_(c10::impl::tls_local_dispatch_key_set()) {}
 
 FactoryScope::~FactoryScope() {
   model_ = outer_;

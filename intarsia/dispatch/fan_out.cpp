@@ -5,13 +5,13 @@
 #include <ATen/core/enum_tag.h>
 
 #include "intarsia/core/twins.h"
-#include "intarsia/libtorch/version_counter.h"
 #include "intarsia/dispatch/fan_out_draw.h"
 #include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
+#include "intarsia/libtorch/version_counter.h"
 #include "intarsia/per_rank/number.h"
 #include "intarsia/per_rank/per_rank.h"
 
@@ -217,7 +217,8 @@ static std::vector<at::Tensor> all_tensors_in(const Arguments& args) {
   return all;
 }
 
-// Per rank the first one that is given the same: twins, and the same numbers. Ops of other libraries may do more than compute.
+// Per rank the first one that is given the same: twins, and the same numbers. Ops of other libraries may do more than
+// compute.
 static std::vector<size_t> first_given_the_same(const c10::OperatorHandle& op, const Arguments& args,
                                                 const std::vector<Arguments>& given) {
   std::vector<std::vector<at::Tensor>> tensors;
@@ -251,7 +252,8 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   std::vector<Arguments> given(slots);
   for (size_t slot = 0; slot < slots; ++slot) {
     for (auto& arg : args) {
-      given[slot].push_back(argument_at(arg, slot, [&](const at::Tensor& tensor) { return tensor_at(tensor, slot, by_form); }));
+      given[slot].push_back(
+          argument_at(arg, slot, [&](const at::Tensor& tensor) { return tensor_at(tensor, slot, by_form); }));
     }
   }
   bool may_be_once = written.empty() && !by_form && !writes_unannounced(op, args);

@@ -158,7 +158,11 @@ struct Replay final : torch::autograd::ViewFunc {
 class RecordedCall {
  public:
   RecordedCall(const c10::OperatorHandle& op, Arguments args)
-      : op_(op), args_(std::move(args)), written_(written_arguments(op)), slots_(slots_of(args_)), targets_(op, args_, slots_) {
+      : op_(op),
+        args_(std::move(args)),
+        written_(written_arguments(op)),
+        slots_(slots_of(args_)),
+        targets_(op, args_, slots_) {
     for (auto& arg : args_) {
       for (auto& tensor : tensors_in(arg)) {
         edges_.push_back(edge_of(tensor));
@@ -189,7 +193,8 @@ class RecordedCall {
  private:
   void check_write() {
     bool in_place = written_.size() == 1 && written_[0] == 0 && args_[0].isTensor();
-    TORCH_CHECK_NOT_IMPLEMENTED(in_place, "[", op_.operator_name(), "] writes to given tensors, which has no gradient, ",
+    TORCH_CHECK_NOT_IMPLEMENTED(in_place, "[", op_.operator_name(),
+                                "] writes to given tensors, which has no gradient, ",
                                 "but one of the arguments requires grad. Use the op that returns a new tensor.");
     torch::autograd::check_inplace(args_[0].toTensor(), true);
   }
@@ -266,8 +271,8 @@ class RecordedCall {
 
   // Writing through a view that is a copy on some ranks, or one of several, has no gradient.
   at::Tensor as_view(const at::Tensor& result, int64_t self, size_t r, int64_t item, bool everywhere) {
-    auto meta = !at::GradMode::is_enabled()   ? CreationMeta::NO_GRAD_MODE
-                : item >= 0 || !everywhere ? CreationMeta::MULTI_OUTPUT_NODE
+    auto meta = !at::GradMode::is_enabled() ? CreationMeta::NO_GRAD_MODE
+                : item >= 0 || !everywhere  ? CreationMeta::MULTI_OUTPUT_NODE
                                             : CreationMeta::DEFAULT;
     auto args = args_;
     args[self] = c10::IValue();
@@ -319,8 +324,8 @@ bool meet_plain(c10::ArrayRef<c10::IValue> args) {
   return any_plain(args, [](auto&) { return true; });
 }
 
-// Whether plain arguments may be others of the same values: the op makes new tensors only. What needs no gradient may be written to
-// whatever the schema says, as the running statistics of batch_norm are.
+// Whether plain arguments may be others of the same values: the op makes new tensors only. What needs no gradient may
+// be written to whatever the schema says, as the running statistics of batch_norm are.
 bool only_reads_plain(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args) {
   auto aliases = [](auto& one) { return one.alias_info() != nullptr; };
   return std::none_of(schema.arguments().begin(), schema.arguments().end(), aliases) &&
@@ -328,13 +333,15 @@ bool only_reads_plain(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
          !any_plain(args, [](auto& tensor) { return !tensor.requires_grad(); });
 }
 
-// The plain tensor as one that stands for its value on every rank. Gradients go where those of the plain one go, and not by a node
-// in between, which would add them up by themselves first: see Note [Gradients rank by rank].
+// The plain tensor as one that stands for its value on every rank. Gradients go where those of the plain one go, and
+// not by a node in between, which would add them up by themselves first: see Note [Gradients rank by rank].
 at::Tensor for_every_rank(const at::Tensor& plain, size_t slots, bool by_form) {
   if (!plain.defined() || plain.dim() == 0 || is_per_rank(plain)) return plain;
   auto result = per_rank(Shards(slots, tensor_at(plain, 0, by_form).detach()));
-  if (!plain.is_inference()) torch::autograd::impl::set_version_counter(result, torch::autograd::impl::version_counter(plain));
-  if (plain.requires_grad() && at::GradMode::is_enabled()) torch::autograd::impl::set_gradient_edge(result, edge_of(plain));
+  if (!plain.is_inference())
+    torch::autograd::impl::set_version_counter(result, torch::autograd::impl::version_counter(plain));
+  if (plain.requires_grad() && at::GradMode::is_enabled())
+    torch::autograd::impl::set_gradient_edge(result, edge_of(plain));
   return result;
 }
 
@@ -342,7 +349,8 @@ void lift_plain(at::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
   auto slots = slots_of(args);
   auto by_form = without_data(args);
   for (auto i = stack.size() - args.size(); i < stack.size(); ++i) {
-    stack[i] = argument_at(stack[i], 0, [&](const at::Tensor& tensor) { return for_every_rank(tensor, slots, by_form); });
+    stack[i] =
+        argument_at(stack[i], 0, [&](const at::Tensor& tensor) { return for_every_rank(tensor, slots, by_form); });
   }
 }
 

@@ -46,8 +46,10 @@ void DrawnAlike::finish() {
     set_state(generator_, before_);
     ++apart;
   }
-  TORCH_CHECK_VALUE(equal_, "[", op_.operator_name(), "] the simulated ranks draw different amounts of random numbers, so that their ",
-                    "generators would differ. Draw tensors of one shape, or seed each rank (from Python: torch.manual_seed(rank)).");
+  TORCH_CHECK_VALUE(
+      equal_, "[", op_.operator_name(),
+      "] the simulated ranks draw different amounts of random numbers, so that their ",
+      "generators would differ. Draw tensors of one shape, or seed each rank (from Python: torch.manual_seed(rank)).");
 }
 
 void DrawnAlike::compare() {

@@ -10,9 +10,9 @@
 
 namespace intarsia {
 
-// Over processes, ranks that are seeded alike draw alike: each has a generator of its own. Here they have one together, so every
-// rank draws from the state in which the first one found it. If they draw different amounts, their generators would differ from
-// then on, which one generator cannot show: an error, before which the generator is set back.
+// Over processes, ranks that are seeded alike draw alike: each has a generator of its own. Here they have one together,
+// so every rank draws from the state in which the first one found it. If they draw different amounts, their generators
+// would differ from then on, which one generator cannot show: an error, before which the generator is set back.
 class DrawnAlike {
  public:
   DrawnAlike(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);  // does nothing if the op draws nothing

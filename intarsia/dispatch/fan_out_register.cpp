@@ -9,26 +9,18 @@
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
-namespace {
-
-constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse2;
-
-// A backend without kernels of its own, so that its autograd key has LibTorch's general ones.
-constexpr auto kUsualAutogradKey = c10::DispatchKey::AutogradVE;
-
-}  // namespace
-
 void register_per_rank() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kPerRankKey, __FILE__, __LINE__);
-  static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
+  static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", kPerRankAutogradKey, __FILE__, __LINE__);
   for (auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto op = dispatcher.findSchema(name);
     if (!op) continue;
     bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     bool differentiable = op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
-    // Where CPU has a kernel beside the composite one (silu_backward), plain tensors take it, and so do the ranks: the same bits.
+    // Where CPU has a kernel beside the composite one (silu_backward), plain tensors take it, and so do the ranks: the
+    // same bits.
     bool on_cpu = composite && op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
     if (on_cpu) composite = false;
     bool usual = composite || differentiable;
@@ -36,14 +28,14 @@ void register_per_rank() {
     auto text = c10::toString(name).substr(6);
     if (!composite || by_rank) aten->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&fan_out>());
     if (!by_rank) continue;
-    auto key = on_cpu ? c10::DispatchKey::AutogradCPU : kUsualAutogradKey;
+    auto key = on_cpu ? c10::DispatchKey::AutogradCPU : kGeneralAutogradKey;
     auto kernel = std::make_unique<RankByRank>(op->getComputedKernelForDispatchKey(key), composite);
     autograd->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
   rule_table().register_per_rank_kernels(*autograd);
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kPerRankKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fan_out>());
-  static auto* others_autograd = new torch::Library(torch::Library::IMPL, "_", kAutogradKey, __FILE__, __LINE__);
+  static auto* others_autograd = new torch::Library(torch::Library::IMPL, "_", kPerRankAutogradKey, __FILE__, __LINE__);
   others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
 }
 

@@ -52,7 +52,8 @@ Leaves& leaves() {
 }
 
 void add_distinct(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
-  if (std::none_of(list.begin(), list.end(), [&](auto& known) { return known.is_same(tensor); })) list.push_back(tensor);
+  if (std::none_of(list.begin(), list.end(), [&](auto& known) { return known.is_same(tensor); }))
+    list.push_back(tensor);
 }
 
 bool is_plain(const at::Tensor& tensor) { return tensor.defined() && !is_per_rank(tensor) && tensor.has_storage(); }
@@ -104,7 +105,8 @@ struct PlainTargets::Target {
   bool is_equal() const {
     if (memory[0].device().is_meta()) return true;  // there are no data
     auto first = bytes_of(memory[0]);
-    return std::all_of(memory.begin() + 1, memory.end(), [&](auto& other) { return at::equal(first, bytes_of(other)); });
+    return std::all_of(memory.begin() + 1, memory.end(),
+                       [&](auto& other) { return at::equal(first, bytes_of(other)); });
   }
   void become_plain() {
     for (size_t i = 0; i < seers.size(); ++i) seers[i].unsafeGetTensorImpl()->shallow_copy_from(plain[i]);
@@ -135,7 +137,9 @@ const UnannouncedWrites* unannounced_writes(const c10::OperatorHandle& op, c10::
   return flag && args[*flag].toBool() ? found->second : nullptr;
 }
 
-bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) { return unannounced_writes(op, args); }
+bool writes_unannounced(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+  return unannounced_writes(op, args);
+}
 
 PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, size_t slots) {
   at::AutoDispatchBelowADInplaceOrView guard;
@@ -158,10 +162,11 @@ PlainTargets::PlainTargets(const c10::OperatorHandle& op, c10::ArrayRef<c10::IVa
 void PlainTargets::add(const std::string& op, c10::ArrayRef<c10::IValue> args, const at::Tensor& tensor, size_t slots) {
   Target target;
   if (is_plain(tensor)) target.seers = seers_of(tensor, args);
-  TORCH_CHECK_VALUE(tensor.storage().use_count() == target.seers.size(), "[", op, "] writes a value per ",
-                    "simulated rank into a plain tensor of shape ", tensor.sizes(), " whose memory other tensors see, too. ",
-                    "Let go of its views and of what data() and detach() returned, or write to a tensor that is one per ",
-                    "rank, such as zeros_like of one.");
+  TORCH_CHECK_VALUE(
+      tensor.storage().use_count() == target.seers.size(), "[", op, "] writes a value per ",
+      "simulated rank into a plain tensor of shape ", tensor.sizes(), " whose memory other tensors see, too. ",
+      "Let go of its views and of what data() and detach() returned, or write to a tensor that is one per ",
+      "rank, such as zeros_like of one.");
   auto bytes = bytes_of(tensor.storage());
   target.memory.push_back(tensor.storage());
   for (size_t slot = 1; slot < slots; ++slot) target.memory.push_back(bytes.clone().storage());

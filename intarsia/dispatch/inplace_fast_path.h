@@ -1,6 +1,6 @@
 #pragma once
-// The kernel template of elementwise in-place ops, with a short path for tensors of one layout: the common case in optimizers. Included
-// where its ops are listed.
+// The kernel template of elementwise in-place ops, with a short path for tensors of one layout: the common case in
+// optimizers. Included where its ops are listed.
 
 #include <ATen/ATen.h>
 
@@ -14,9 +14,9 @@
 namespace intarsia {
 
 // Note [The in-place fast path]
-// An elementwise op on tensors of one form and one layout, none of it pending, is that op on the local tensors, and needs
-// neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of their time
-// there. Whatever is not that simple goes the way of all ops.
+// An elementwise op on tensors of one form and one layout, none of it pending, is that op on the local tensors, and
+// needs neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of
+// their time there. Whatever is not that simple goes the way of all ops.
 
 namespace inplace {
 
@@ -26,17 +26,24 @@ inline const at::Tensor* cpu_shard(DTensorBody& body) {
   return shards[0].key_set() - kAboveKernels == kCpu ? &shards[0] : nullptr;
 }
 
-// What an op gets on this rank for an argument beside `self`: the shard of a tensor that lies like it, else null. Numbers are
-// what they are.
+// What an op gets on this rank for an argument beside `self`: the shard of a tensor that lies like it, else null.
+// Numbers are what they are.
 inline const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
-  if (!is_dtensor(argument) || argument.scalar_type() != self.scalar_type() || argument.sizes() != self.sizes()) return nullptr;
+  if (!is_dtensor(argument) || argument.scalar_type() != self.scalar_type() || argument.sizes() != self.sizes())
+    return nullptr;
   auto& body = body_of(argument);
   return body.layout == body_of(self).layout ? cpu_shard(body) : nullptr;
 }
-inline const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) { return argument.isSymbolic() ? nullptr : &argument; }
+inline const at::Scalar* local(const at::Tensor&, const at::Scalar& argument) {
+  return argument.isSymbolic() ? nullptr : &argument;
+}
 
-inline void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) { operands.add(body_of(argument).origin); }
-inline void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) { numbers = mix_hash(numbers, bits_of(argument)); }
+inline void add_origin(Origin& operands, uint64_t&, const at::Tensor& argument) {
+  operands.add(body_of(argument).origin);
+}
+inline void add_origin(Origin&, uint64_t& numbers, const at::Scalar& argument) {
+  numbers = mix_hash(numbers, bits_of(argument));
+}
 
 }  // namespace inplace
 

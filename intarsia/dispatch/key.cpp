@@ -47,7 +47,8 @@ bool keys::push(CallKey& key, const at::Tensor& tensor) {
     key.push_back(kPlain - impl.is_wrapped_number());
   }
   auto sizes = impl.sizes(), strides = impl.strides();
-  key.push_back(static_cast<int64_t>(c10::typeMetaToScalarType(impl.dtype())) | static_cast<int64_t>(sizes.size() << 8));
+  key.push_back(static_cast<int64_t>(c10::typeMetaToScalarType(impl.dtype())) |
+                static_cast<int64_t>(sizes.size() << 8));
   key.append(sizes.begin(), sizes.end());
   key.append(strides.begin(), strides.end());
   return true;

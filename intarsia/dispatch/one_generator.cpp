@@ -20,7 +20,8 @@ std::atomic<Generators> policy_{Generators::compare};
 // What LibTorch has chosen, unless the program has seeded before it loaded this library, as in Python it may.
 const uint64_t seed_at_load_ = at::detail::getDefaultCPUGenerator().current_seed();
 
-// A seed of a program is hardly ever a number of more than 32 bits, and one that LibTorch chose hardly ever one of less.
+// A seed of a program is hardly ever a number of more than 32 bits, and one that LibTorch chose hardly ever one of
+// less.
 bool is_unseeded(const at::Generator& generator) {
   return generator == at::detail::getDefaultCPUGenerator() && generator.current_seed() == seed_at_load_ &&
          seed_at_load_ > std::numeric_limits<uint32_t>::max();
@@ -82,7 +83,8 @@ void compare_generators(const char* where, const DeviceMesh& mesh, const at::Gen
   TORCH_CHECK_VALUE(false, "[", where, "] the generators of the ranks ", c10::ArrayRef<int64_t>(others),
                     " are in another state than that of rank ", ranks[0],
                     ", so that they would not draw the numbers of one device. Seed all ranks of ", mesh.text(),
-                    " alike (torch::manual_seed), and use the generator on all of them alike; or call agree_on_generator(mesh) on all of ",
+                    " alike (torch::manual_seed), and use the generator on all of them alike; or call "
+                    "agree_on_generator(mesh) on all of ",
                     "them, to go on from the state of rank ", ranks[0], ".");
 }
 

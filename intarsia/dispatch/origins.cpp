@@ -19,7 +19,8 @@ uint64_t bits_of(const c10::Scalar& number) {
 }
 
 uint64_t bits_of_number(const at::Tensor& plain) {
-  bool is_read = plain.defined() && plain.numel() == 1 && plain.is_cpu() && plain.has_storage() && plain.element_size() <= 8;
+  bool is_read =
+      plain.defined() && plain.numel() == 1 && plain.is_cpu() && plain.has_storage() && plain.element_size() <= 8;
   uint64_t bits = 0;
   if (is_read && plain.const_data_ptr()) std::memcpy(&bits, plain.const_data_ptr(), plain.element_size());
   return bits;

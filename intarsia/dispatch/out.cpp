@@ -38,12 +38,12 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   target.written();
 }
 
-// An empty plain tensor takes the form of the distributed one beside it, as LibTorch's own modules prepare their results: it becomes a
-// distributed one.
+// An empty plain tensor takes the form of the distributed one beside it, as LibTorch's own modules prepare their
+// results: it becomes a distributed one.
 void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& stack) {
   auto count = op.kinds.size();
-  TORCH_CHECK_NOT_IMPLEMENTED(op.traits->forms_empty && self.numel() == 0, "[", op.name,
-                              "] a plain tensor of shape ", self.sizes(), " cannot take the form of a distributed one. ",
+  TORCH_CHECK_NOT_IMPLEMENTED(op.traits->forms_empty && self.numel() == 0, "[", op.name, "] a plain tensor of shape ",
+                              self.sizes(), " cannot take the form of a distributed one. ",
                               "Make a new one with at::empty_like.");
   auto fresh = at::empty_like(stack[stack.size() - count + 1].toTensor());
   self.unsafeGetTensorImpl()->shallow_copy_from(fresh.getIntrusivePtr());

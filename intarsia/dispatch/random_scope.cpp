@@ -27,7 +27,8 @@ bool contains(const std::vector<int64_t>& all, const std::vector<int64_t>& part)
 }  // namespace
 
 RandomScope::RandomScope(const DeviceMesh& mesh) : mesh_(mesh), outer_(innermost_) {
-  if (have_several_generators(mesh_)) check(at::globalContext().defaultGenerator(c10::Device(mesh_.device_type())), mesh_);
+  if (have_several_generators(mesh_))
+    check(at::globalContext().defaultGenerator(c10::Device(mesh_.device_type())), mesh_);
   innermost_ = this;
 }
 
@@ -45,7 +46,8 @@ void RandomScope::agree() {
 
 void RandomScope::follow(const at::Generator& generator) {
   for (auto* scope = innermost_; scope; scope = scope->outer_) {
-    auto last = std::find_if(scope->known_.rbegin(), scope->known_.rend(), [&](auto& k) { return k.generator == generator; });
+    auto last =
+        std::find_if(scope->known_.rbegin(), scope->known_.rend(), [&](auto& k) { return k.generator == generator; });
     if (last != scope->known_.rend()) last->state = state_of(generator);
   }
 }
@@ -71,7 +73,8 @@ void RandomScope::check(const at::Generator& generator, const DeviceMesh& mesh) 
     return;
   }
   TORCH_CHECK(known->state.equal(state_of(generator)), "[RandomScope] rank ", mesh_.slots()[0].rank,
-              " has seeded or used its generator by itself, or on a part of ", mesh.text(), ", since the ranks agreed on it. ",
+              " has seeded or used its generator by itself, or on a part of ", mesh.text(),
+              ", since the ranks agreed on it. ",
               "Call agree() on all ranks after that, or draw outside of the scope.");
 }
 

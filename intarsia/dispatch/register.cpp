@@ -56,19 +56,19 @@ void refuse_quantized(const c10::OperatorHandle& op, c10::DispatchKeySet, torch:
 }
 
 void register_quantized() {
-  constexpr auto kBoth = c10::DispatchKey::QuantizedPrivateUse3;
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kBoth, __FILE__, __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kQuantizedWithDTensorKey, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (auto& name : dispatcher.getAllOpNames()) {
     auto op = name.getNamespace() == "aten" ? dispatcher.findSchema(name) : std::nullopt;
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) continue;
-    library->impl(c10::toString(name).substr(6).c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+    library->impl(c10::toString(name).substr(6).c_str(),
+                  torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
   }
 }
 
 // Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
-// own (silu_backward) are taken over if there is a rule, and so are those that stay whole. foreach ops without a pass over
-// the shards (see ops/lists/foreach.cpp) decompose into the ops of single tensors.
+// own (silu_backward) are taken over if there is a rule, and so are those that stay whole. foreach ops without a pass
+// over the shards (see ops/lists/foreach.cpp) decompose into the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto overload = c10::toString(handle.operator_name());
   auto& table = rule_table();
@@ -107,13 +107,11 @@ void register_dispatch() {
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
-  static auto* others_autograd =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  static auto* others_autograd = new torch::Library(torch::Library::IMPL, "_", kDTensorAutogradKey, __FILE__, __LINE__);
   others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* notes = new torch::Library(torch::Library::IMPL, "_", kNoteKey, __FILE__, __LINE__);
   notes->fallback(torch::CppFunction::makeFallthrough());
-  static auto* autograd =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", kDTensorAutogradKey, __FILE__, __LINE__);
   rule_table().register_kernels(*aten, *autograd);
   register_composites(*aten, *autograd, is_left_alone);
   register_factories();
@@ -126,7 +124,8 @@ void register_ruled(const c10::OperatorHandle& handle) {
   auto name = c10::toString(handle.operator_name());
   auto cut = name.find("::");
   if (name.substr(0, cut) == "aten" || handle.hasKernelForDispatchKey(kDTensorKey)) return;
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, cut), kDTensorKey, __FILE__, __LINE__);
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, cut), kDTensorKey, __FILE__, __LINE__);
   library->impl(name.substr(cut + 2).c_str(), kernel_for(handle));
   libraries->push_back(std::move(library));
 }

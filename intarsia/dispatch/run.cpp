@@ -195,11 +195,16 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
   follow_strides(shards, decision.outputs[output].strides);
   auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
   // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
-  auto viewed_tensor = wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
-  auto recipe = std::make_unique<Recipe>(Recipe{viewed_tensor, call.op.handle, call.args.vec(),
-                                                static_cast<size_t>(viewed_arg), output,
-                                                {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
-                                                base.body->version()});
+  auto viewed_tensor =
+      wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
+  auto recipe =
+      std::make_unique<Recipe>(Recipe{viewed_tensor,
+                                      call.op.handle,
+                                      call.args.vec(),
+                                      static_cast<size_t>(viewed_arg),
+                                      output,
+                                      {decision.outputs[output].sizes.begin(), decision.outputs[output].sizes.end()},
+                                      base.body->version()});
   recipe->local = decision.plans[viewed].steps.empty() && call.op.rule && call.op.rule->keeps_order;
   recipe->args[viewed_arg] = c10::IValue();
   body->follow(std::move(recipe));
@@ -212,7 +217,8 @@ void write_back(const Call& call, const Decision& decision, const Inputs& inputs
   for (auto i : decision.copied) {
     auto& operand = call.operands[i];
     auto sizes = operand.tensor.sizes();
-    auto returned = std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
+    auto returned =
+        std::find(call.op.returns_arg.begin(), call.op.returns_arg.end(), operand.arg) - call.op.returns_arg.begin();
     auto* from = returned < static_cast<int64_t>(decision.out.size()) ? decision.out[returned] : decision.in[i];
     auto back = plan(from, operand.body->layout, sizes, c10::elementSize(operand.tensor.scalar_type()));
     auto cut = run(back, inputs[i], sizes);
@@ -309,7 +315,8 @@ void run_unguided(const Op& op, const Lowering& lowering, Stack& arguments, Stac
   run_lowering(op, lowering, arguments, stack);
 }
 
-// Other ops in the place of this one, as with lists or distances: a guide is asked about each of them, unless it has a lowering of its own.
+// Other ops in the place of this one, as with lists or distances: a guide is asked about each of them, unless it has a
+// lowering of its own.
 void run_always(const Op& op, Stack& arguments, Stack& stack) {
   if (op.always->if_advised && is_guided()) return run_unguided(op, op.always->if_advised, arguments, stack);
   run_lowering(op, op.always->lowering, arguments, stack);

@@ -7,11 +7,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "intarsia/dispatch/op.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 
 namespace intarsia {
 
 // Nobody has kernels for this key, so redispatching with it leads to an op's composite.
-inline const c10::DispatchKeySet kComposite(c10::DispatchKey::FPGA);
+inline const c10::DispatchKeySet kComposite(kCompositeKey);
 
 // Autograd and autocast have had their turn when a kernel runs, and what it makes is its own.
 inline constexpr auto kAboveKernels =
@@ -21,13 +22,13 @@ inline constexpr auto kAboveKernels =
 inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 // Note [Lazy values under Python modes]
-// A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with all
-// keys above its own left out, those included; for the ops on shards they are let in again.
+// A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with
+// all keys above its own left out, those included; for the ops on shards they are let in again.
 class LazyValuesScope {
  public:
   LazyValuesScope() {
-    static constexpr c10::DispatchKeySet keys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-                                               c10::DispatchKey::ZeroTensor});
+    static constexpr c10::DispatchKeySet keys(
+        {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
     auto now = c10::impl::tls_local_dispatch_key_set();
     if (C10_UNLIKELY(now.excluded_.has_any(keys))) guard_.emplace(now.included_, now.excluded_ - keys);
   }

@@ -8,11 +8,12 @@ namespace intarsia {
 namespace {
 
 bool is_cut_or_pending(const std::vector<const Layout*>& layouts, int64_t axis) {
-  return std::any_of(layouts.begin(), layouts.end(), [&](auto* l) { return l && !is_replicate(l->placements()[axis]); });
+  return std::any_of(layouts.begin(), layouts.end(),
+                     [&](auto* l) { return l && !is_replicate(l->placements()[axis]); });
 }
 
-// The axes on which a rank's place may count. A rule that runs something of its own on a rank is told that place, but on axes
-// where nothing is cut or pending, all ranks give the same result.
+// The axes on which a rank's place may count. A rule that runs something of its own on a rank is told that place, but
+// on axes where nothing is cut or pending, all ranks give the same result.
 std::vector<int64_t> axes_that_count(const Call& call, const Decision& decision) {
   std::vector<int64_t> axes;
   if (!call.op.rule || !call.op.rule->local.run || !decision.known_outputs) return axes;
@@ -52,7 +53,8 @@ TwinSlots::TwinSlots(const Call& call, const Decision& decision, const Inputs& i
   auto& slots = call.mesh.slots();
   if (slots.size() <= 1 || call.op.is_random) return;
   for (auto& operand : call.operands) {
-    written_.push_back(!call.op.is_out && std::find(call.op.written.begin(), call.op.written.end(), operand.arg) != call.op.written.end());
+    written_.push_back(!call.op.is_out &&
+                       std::find(call.op.written.begin(), call.op.written.end(), operand.arg) != call.op.written.end());
   }
   auto axes = axes_that_count(call, decision);
   auto hash = [&](size_t slot) {
@@ -75,7 +77,8 @@ TwinSlots::TwinSlots(const Call& call, const Decision& decision, const Inputs& i
 std::vector<at::Tensor> TwinSlots::tensors_at(size_t slot) const {
   std::vector<at::Tensor> tensors;
   if (first_.empty()) return tensors;
-  for (size_t i = 0; i < inputs_.size(); ++i) tensors.push_back(inputs_[i].empty() ? call_.operands[i].tensor : inputs_[i][slot]);
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    tensors.push_back(inputs_[i].empty() ? call_.operands[i].tensor : inputs_[i][slot]);
   return tensors;
 }
 

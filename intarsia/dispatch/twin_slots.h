@@ -1,5 +1,6 @@
 #pragma once
-// Simulated ranks that do the same in one call of an op, for their arguments are twins: see Note [Twins] in core/twins.h.
+// Simulated ranks that do the same in one call of an op, for their arguments are twins: see Note [Twins] in
+// core/twins.h.
 
 #include <vector>
 
@@ -21,7 +22,8 @@ class TwinSlots {
   // The first slot that does the same as this one.
   size_t first(size_t slot) const { return first_.empty() ? slot : first_[slot]; }
 
-  // The tensors that a slot gets where there are several, and those to which the first of several writes for the others, too.
+  // The tensors that a slot gets where there are several, and those to which the first of several writes for the
+  // others, too.
   std::vector<at::Tensor> tensors_at(size_t slot) const;
   void write_for_others(size_t slot, WriteForTwins& writes) const;
 

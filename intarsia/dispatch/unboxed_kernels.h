@@ -1,5 +1,6 @@
 #pragma once
-// The kernel template of ops that take their arguments as C++ passes them, not in boxes. Included where its ops are listed.
+// The kernel template of ops that take their arguments as C++ passes them, not in boxes. Included where its ops are
+// listed.
 
 #include <tuple>
 
@@ -13,9 +14,9 @@
 namespace intarsia {
 
 // Note [Unboxed kernels]
-// Ops come to dispatch with their arguments in boxes, and each list among them is a box of boxes: those of a convolution
-// cost more than all the rest. The ops of every training step have kernels that make the key from what they are given,
-// and hand that on; only calls that are not direct are boxed.
+// Ops come to dispatch with their arguments in boxes, and each list among them is a box of boxes: those of a
+// convolution cost more than all the rest. The ops of every training step have kernels that make the key from what they
+// are given, and hand that on; only calls that are not direct are boxed.
 
 namespace unboxed {
 
@@ -78,7 +79,8 @@ inline std::vector<at::Tensor> wrapped(DirectCall& call, std::vector<at::Tensor>
 }
 template <class... Results>
 std::tuple<Results...> wrapped(DirectCall& call, std::tuple<Results...>&& locals) {
-  return std::apply([&](auto&... local) { return std::tuple<Results...>{call.next_result(std::move(local))...}; }, locals);
+  return std::apply([&](auto&... local) { return std::tuple<Results...>{call.next_result(std::move(local))...}; },
+                    locals);
 }
 
 }  // namespace unboxed
@@ -94,7 +96,8 @@ struct Unboxed<AtenOp, Result(Args...)> {
     CallKey key;
     Found found;
     DirectCall call(*op);
-    if (C10_LIKELY(!OpWatch::open() && all_keys) && (unboxed::admits(call, args) && ...) && (keys::push(key, args) && ...)) {
+    if (C10_LIKELY(!OpWatch::open() && all_keys) && (unboxed::admits(call, args) && ...) &&
+        (keys::push(key, args) && ...)) {
       found = {&key, op->cache.find(key)};
       if (C10_LIKELY(call.follows(found.decision.get()))) {
         return run_locally(call, std::index_sequence_for<Args...>(), args...);
@@ -114,10 +117,14 @@ struct Unboxed<AtenOp, Result(Args...)> {
   template <size_t... index>
   static Result run_locally(DirectCall& call, std::index_sequence<index...>, const Args&... args) {
     c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
-    std::tuple<decltype(unboxed::local(call, args, 0))...> locals{unboxed::local(call, args, index)...};  // in this order
-    return unboxed::wrapped(call, std::apply([&](auto&... local) {
-      return call.goes_to_cpu() ? AtenOp::redispatch(kCpu, local...) : AtenOp::call(local...);
-    }, locals));
+    std::tuple<decltype(unboxed::local(call, args, 0))...> locals{
+        unboxed::local(call, args, index)...};  // in this order
+    return unboxed::wrapped(call, std::apply(
+                                      [&](auto&... local) {
+                                        return call.goes_to_cpu() ? AtenOp::redispatch(kCpu, local...)
+                                                                  : AtenOp::call(local...);
+                                      },
+                                      locals));
   }
 };
 

@@ -72,7 +72,8 @@ std::string engine_key(int64_t rank) { return "engine/" + std::to_string(rank); 
 
 std::unique_ptr<JobEngine> EngineKind::operator()(const Job& job) const {
   auto gloo = std::make_shared<GlooTransport>(job.interface, direct_messages());
-  return std::make_unique<JobEngine>(job.rank, job.size, job.store, job.timeout, name, carriers, transports(job, gloo), gloo);
+  return std::make_unique<JobEngine>(job.rank, job.size, job.store, job.timeout, name, carriers, transports(job, gloo),
+                                     gloo);
 }
 
 void add_engine(const EngineKind& kind) {
@@ -94,8 +95,11 @@ EngineKind choose_engine(const std::string& name) {
 }
 
 // Ranks that ask for different engines would wait for each other in different places.
-std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks) {
-  auto asked = kind.name + std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would take no part in proofs
+std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& kind, const Job& job,
+                                         const std::vector<int64_t>& ranks) {
+  auto asked =
+      kind.name +
+      std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would take no part in proofs
   job.store->set(engine_key(job.rank), asked);
   arrive(where, *job.store, job.rank, ranks, job.timeout);
   std::map<std::string, std::vector<int64_t>> asking;
@@ -109,8 +113,9 @@ std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& ki
   return kind(job);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                          const std::string& interface, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                          int size, const std::string& interface,
+                                                          std::chrono::milliseconds timeout) {
   return GlooMaker(interface, timeout).make(store, rank, size);
 }
 

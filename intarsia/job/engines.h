@@ -34,9 +34,10 @@ struct Job {
 // An engine: its name, and the transports that its lines try, in order.
 struct EngineKind {
   const char* name;
-  const char* carriers;                 // "shm and gloo": for texts
-  Transports (*transports)(const Job& job, const std::shared_ptr<const GlooTransport>& gloo);  // `gloo` also carries adopted groups
-  void (*check)() = nullptr;            // throws if the engine cannot be used in this process
+  const char* carriers;  // "shm and gloo": for texts
+  Transports (*transports)(const Job& job,
+                           const std::shared_ptr<const GlooTransport>& gloo);  // `gloo` also carries adopted groups
+  void (*check)() = nullptr;  // throws if the engine cannot be used in this process
 
   std::unique_ptr<JobEngine> operator()(const Job& job) const;
 };
@@ -45,16 +46,19 @@ struct EngineKind {
 void add_engine(const EngineKind& kind);
 
 // The engine called `name`: auto (shm for lines of ranks that share a host, else gloo), gloo, mpi or shm. If empty,
-// INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not exist, or an
-// engine whose plugin is not there, is an error on every rank at once.
+// INTARSIA_ENGINE says which, else it is auto. Asked before anyone waits for anyone, so that a name that does not
+// exist, or an engine whose plugin is not there, is an error on every rank at once.
 EngineKind choose_engine(const std::string& name);
 
-// The engine of `job` when all `ranks`, which call this together, have said that they ask for the same; else an error of `where`
-// on every rank.
-std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& kind, const Job& job, const std::vector<int64_t>& ranks);
+// The engine of `job` when all `ranks`, which call this together, have said that they ask for the same; else an error
+// of `where` on every rank.
+std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& kind, const Job& job,
+                                         const std::vector<int64_t>& ranks);
 
-// A process group over gloo of `size` ranks, which find each other in `store`, for what engines do not have: messages between two ranks.
-c10::intrusive_ptr<c10d::Backend> make_gloo_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                          const std::string& interface, std::chrono::milliseconds timeout);
+// A process group over gloo of `size` ranks, which find each other in `store`, for what engines do not have: messages
+// between two ranks.
+c10::intrusive_ptr<c10d::Backend> make_gloo_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                          int size, const std::string& interface,
+                                                          std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

@@ -34,9 +34,8 @@ DeviceMesh adopt_all(const std::vector<BackendPtr>& groups, c10::DeviceType devi
     auto line = mesh.line(mesh.slots()[0], {axis});
     auto members = ranks_of(groups[axis], engine.hosted()[0], device);
     TORCH_CHECK_VALUE(line == members, "[mesh_from_groups] the group for axis ", mesh.axis_name(axis),
-                      " has the ranks ", c10::ArrayRef<int64_t>(members), ", but the line of rank ",
-                      engine.hosted()[0], " on ", mesh.text(), " has ", c10::ArrayRef<int64_t>(line),
-                      ". Make them agree, in order too.");
+                      " has the ranks ", c10::ArrayRef<int64_t>(members), ", but the line of rank ", engine.hosted()[0],
+                      " on ", mesh.text(), " has ", c10::ArrayRef<int64_t>(line), ". Make them agree, in order too.");
     engine.adopt(line, groups[axis]);
   }
   return mesh;

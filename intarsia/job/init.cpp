@@ -109,8 +109,8 @@ void leave_store() {
   if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), state().timeout);
 }
 
-// mpirun stops all ranks when one has failed: they get half a second to say what they were doing, as `intarsia run` gives them. So they do
-// where this rank serves the store, in which they look for who was the first to fail.
+// mpirun stops all ranks when one has failed: they get half a second to say what they were doing, as `intarsia run`
+// gives them. So they do where this rank serves the store, in which they look for who was the first to fail.
 constexpr milliseconds kTimeToSpeak{500};
 
 bool others_need_us() {
@@ -118,7 +118,8 @@ bool others_need_us() {
   return started_mpi() || (now.opened && now.engine && now.opened->meeting.serves(now.engine->hosted()[0]));
 }
 
-// Else a rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed connections.
+// Else a rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed
+// connections.
 void leave_at_exit(int status, void*) {
   if (status != 0 && others_need_us()) std::this_thread::sleep_for(kTimeToSpeak);
   if (!state().engine) return;

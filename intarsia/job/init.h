@@ -22,15 +22,15 @@ namespace intarsia {
 struct InitOptions {
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
-  std::string rendezvous;                           // tcp://host:port or file:///path
-  std::string interface;                            // network interface or address for the ranks' connections
+  std::string rendezvous;                            // tcp://host:port or file:///path
+  std::string interface;                             // network interface or address for the ranks' connections
   std::optional<std::chrono::milliseconds> timeout;  // of every wait; else INTARSIA_TIMEOUT (seconds), else 5 minutes
-  std::string engine;                                // auto, gloo, shm, mpi; else INTARSIA_ENGINE, else auto: see engines.h
+  std::string engine;  // auto, gloo, shm, mpi; else INTARSIA_ENGINE, else auto: see engines.h
 };
 
-// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI), srun or mpiexec (MPICH) have set, and returns when
-// all ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second call returns the
-// same world.
+// Makes the process's world from what torchrun, `intarsia run`, mpirun (Open MPI), srun or mpiexec (MPICH) have set,
+// and returns when all ranks have arrived. Without any of these it is a world of one rank, with no sockets. A second
+// call returns the same world.
 const World& init(const InitOptions& options = {});
 
 // The same over a store that the caller has: rank `rank` of `size` ranks, all of which call it.
@@ -41,12 +41,12 @@ const World& init_from(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int6
 const World& init_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const InitOptions& options = {});
 const World& init_from_group(const c10::intrusive_ptr<c10d::Backend>& group, const InitOptions& options = {});
 
-// The same over a communicator of MPI, for init_from_mpi.h, which knows mpi.h: its handle as Fortran has it, and what the
-// program's MPI says of itself.
+// The same over a communicator of MPI, for init_from_mpi.h, which knows mpi.h: its handle as Fortran has it, and what
+// the program's MPI says of itself.
 const World& init_from_communicator(int communicator, const std::string& library, const InitOptions& options = {});
 
-// Leaves the job: closes the connections. The process may join again, if the others do too. A program that ends need not
-// call it: when it ends well, the rank that serves the store stays until the others have ended too.
+// Leaves the job: closes the connections. The process may join again, if the others do too. A program that ends need
+// not call it: when it ends well, the rank that serves the store stays until the others have ended too.
 void finalize();
 
 // Of the current world. In a simulation there is no one rank, and asking for it is an error.

@@ -26,9 +26,7 @@ std::vector<int64_t> ranks_below(int64_t n) {
   return ranks;
 }
 
-bool all_equal(const MemberCounts& counts) {
-  return std::equal(counts.begin() + 1, counts.end(), counts.begin());
-}
+bool all_equal(const MemberCounts& counts) { return std::equal(counts.begin() + 1, counts.end(), counts.begin()); }
 
 }  // namespace
 
@@ -40,10 +38,16 @@ struct JobEngine::Entry {
   std::string uid;                             // of the group in whose place the line is made; empty: none
 };
 
-JobEngine::JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout, std::string name,
-                     std::string carriers, Transports transports, std::shared_ptr<const Transport> over_groups)
-    : Engine(size, {rank}), timeout_(timeout), name_(std::move(name)), carriers_(std::move(carriers)), over_groups_(std::move(over_groups)),
-      replaces_gloo_(transports.empty() || transports[0] != over_groups_), transports_(std::move(transports)) {
+JobEngine::JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store,
+                     std::chrono::milliseconds timeout, std::string name, std::string carriers, Transports transports,
+                     std::shared_ptr<const Transport> over_groups)
+    : Engine(size, {rank}),
+      timeout_(timeout),
+      name_(std::move(name)),
+      carriers_(std::move(carriers)),
+      over_groups_(std::move(over_groups)),
+      replaces_gloo_(transports.empty() || transports[0] != over_groups_),
+      transports_(std::move(transports)) {
   if (!store) return;
   using std::chrono::seconds;
   auto patience = std::clamp<std::chrono::milliseconds>(timeout_ / 2, seconds(2), seconds(10));
@@ -69,8 +73,7 @@ std::string JobEngine::carrier(const Line& line) const {
   return known == carrier_of_.end() ? carriers_ : known->second;
 }
 
-Wait JobEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
-                            bool later) const {
+Wait JobEngine::all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op, bool later) const {
   auto call = collective_of(Collective::all_reduce, line, mine[0], op);
   call.counts = mine[0].numel();
   return group_of(line.ranks[0])->all_reduce(std::move(call), mine[0], result[0], later);
@@ -85,7 +88,7 @@ Wait JobEngine::all_gather(const Line& line, const Shards& mine, const Shards& a
 }
 
 Wait JobEngine::all_to_all(const Line& line, const Shards& send, const Counts& send_counts, const Shards& receive,
-                            const Counts& receive_counts) const {
+                           const Counts& receive_counts) const {
   auto call = collective_of(Collective::all_to_all, line, send[0]);
   call.sends.assign(send_counts[0].begin(), send_counts[0].end());
   call.receives.assign(receive_counts[0].begin(), receive_counts[0].end());
@@ -94,7 +97,7 @@ Wait JobEngine::all_to_all(const Line& line, const Shards& send, const Counts& s
 }
 
 Wait JobEngine::reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
-                                ReduceOp op) const {
+                               ReduceOp op) const {
   auto call = collective_of(Collective::reduce_scatter, line, send[0], op);
   call.counts = hash_of(counts[0]);
   call.all = result[0].numel();
@@ -113,7 +116,8 @@ void JobEngine::barrier() const {
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
   Line everyone{"world", size(), {ranks_below(size())}, {hosted()[0]}};
   CauseScope cause("barrier()", false);
-  run_collective_unrecorded(*this, everyone, "barrier", [&] { return all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)}); });
+  run_collective_unrecorded(*this, everyone, "barrier",
+                            [&] { return all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)}); });
 }
 
 std::shared_ptr<const Group> JobEngine::group_of(const std::vector<int64_t>& ranks) const {
@@ -135,7 +139,8 @@ std::shared_ptr<const Group> JobEngine::group_of(const std::vector<int64_t>& ran
   return entry->group;
 }
 
-// Those who take no part may have ended because of another rank, and a store that does not answer is that of a rank which has ended.
+// Those who take no part may have ended because of another rank, and a store that does not answer is that of a rank
+// which has ended.
 std::shared_ptr<const Group> JobEngine::make_named(const std::vector<int64_t>& ranks, const Entry& entry) const {
   try {
     return make_group(ranks, entry);
@@ -143,8 +148,10 @@ std::shared_ptr<const Group> JobEngine::make_named(const std::vector<int64_t>& r
     auto board = request_for(ranks).failure_board("");
     auto gone = board ? board->gone() : std::nullopt;
     auto text = plain_text(error);
-    TORCH_CHECK_WITH(DistBackendError, !gone || *gone == hosted()[0], "rank ", *gone, " is gone (and then: ", text, "). See why it ended.");
-    TORCH_CHECK_WITH(DistBackendError, !board || board->answers(), "the store of the job does not answer: rank 0 is gone, if it served it, or the launcher is (",
+    TORCH_CHECK_WITH(DistBackendError, !gone || *gone == hosted()[0], "rank ", *gone, " is gone (and then: ", text,
+                     "). See why it ended.");
+    TORCH_CHECK_WITH(DistBackendError, !board || board->answers(),
+                     "the store of the job does not answer: rank 0 is gone, if it served it, or the launcher is (",
                      text, "). See why it ended.");
     throw;
   }
@@ -175,7 +182,8 @@ std::shared_ptr<const Group> JobEngine::make_group(const std::vector<int64_t>& r
     if (connection.group) return connection.group;
     why_not = connection.why_not;
   }
-  TORCH_CHECK_WITH(DistBackendError, false, "[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks), " ", why_not, ". Use the engine auto or gloo.");
+  TORCH_CHECK_WITH(DistBackendError, false, "[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks), " ", why_not,
+                   ". Use the engine auto or gloo.");
 }
 
 std::shared_ptr<const Group> JobEngine::group_inside_adopted(const std::vector<int64_t>& ranks) const {
@@ -197,13 +205,15 @@ std::shared_ptr<const Group> JobEngine::group_inside_adopted(const std::vector<i
               "mesh_from_group.");
 }
 
-bool JobEngine::reduces_in_place(const std::vector<int64_t>& ranks) const { return group_of(ranks)->reduces_in_place(); }
+bool JobEngine::reduces_in_place(const std::vector<int64_t>& ranks) const {
+  return group_of(ranks)->reduces_in_place();
+}
 
 void JobEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
   auto entry = std::make_shared<Entry>();
   auto name = backend->getBackendName();
-  // Lines of CPU tensors: other transports are faster than a group over gloo, and our own backend is an engine as this one is.
-  // Another group of the same ranks is another line: the one before may have failed.
+  // Lines of CPU tensors: other transports are faster than a group over gloo, and our own backend is an engine as this
+  // one is. Another group of the same ranks is another line: the one before may have failed.
   bool ours = ranks.size() > 1 && (name == kBackendName || (name == "gloo" && replaces_gloo_));
   {
     std::lock_guard lock(mutex_);

@@ -32,10 +32,11 @@ constexpr auto kBackendName = "intarsia";  // of the backend of c10d that is an 
 // part. Safe to use from several threads; two collectives of one line keep the order in which they were started.
 class JobEngine final : public Engine {
  public:
-  // Lines try the `transports` in order. Lines of an adopted group, and those of one rank, travel over `over_groups`; without a store all
-  // do. `name` and `carriers` are those of the engine: see EngineKind.
-  JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout, std::string name,
-            std::string carriers, Transports transports, std::shared_ptr<const Transport> over_groups);
+  // Lines try the `transports` in order. Lines of an adopted group, and those of one rank, travel over `over_groups`;
+  // without a store all do. `name` and `carriers` are those of the engine: see EngineKind.
+  JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
+            std::string name, std::string carriers, Transports transports,
+            std::shared_ptr<const Transport> over_groups);
   ~JobEngine() override;
 
   bool simulated() const override { return false; }
@@ -55,8 +56,8 @@ class JobEngine final : public Engine {
   // Whether the result of an all_reduce along this line may be what each brings.
   bool reduces_in_place(const std::vector<int64_t>& ranks) const;
 
-  // Uses `backend` for the line of these ranks, whose order is the backend's. Where this engine has faster transports than gloo, the
-  // ranks of a group over gloo try those first.
+  // Uses `backend` for the line of these ranks, whose order is the backend's. Where this engine has faster transports
+  // than gloo, the ranks of a group over gloo try those first.
   void adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const;
 
  private:

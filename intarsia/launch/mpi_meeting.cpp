@@ -83,7 +83,8 @@ MpiMeeting meet_over_mpi(MpiPort& port, const std::string& interface, std::chron
   if (port.rank == 0) {
     try {
       auto address = address_for_others(port, interface);
-      TORCH_CHECK_VALUE(!address.empty(), "[init] this host has no address that others could reach. Set INTARSIA_INTERFACE.");
+      TORCH_CHECK_VALUE(!address.empty(),
+                        "[init] this host has no address that others could reach. Set INTARSIA_INTERFACE.");
       auto served = serve_store(address, 0, timeout);
       result.store = served.store;
       write_text(invitation.host, sizeof invitation.host, address);

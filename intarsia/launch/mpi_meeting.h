@@ -16,8 +16,8 @@ struct MpiMeeting {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
-// Rank 0 serves a store on a free port of `interface` (its name or an address), else of loopback if all ranks are on one host, else
-// of the address that its host's name stands for, or of its first network interface. All ranks call it.
+// Rank 0 serves a store on a free port of `interface` (its name or an address), else of loopback if all ranks are on
+// one host, else of the address that its host's name stands for, or of its first network interface. All ranks call it.
 MpiMeeting meet_over_mpi(MpiPort& port, const std::string& interface, std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

@@ -43,18 +43,20 @@ void check_fits(const MpiPlugin& plugin, const std::string& path) {
   TORCH_CHECK(plugin.version == kMpiPortVersion, "[init] the plugin ", path, " is of version ", plugin.version,
               ", but this library needs version ", kMpiPortVersion, ". Use the one that was installed with it.");
   std::string runs_on = plugin.runs_on();
-  TORCH_CHECK(is_open_mpi(plugin.built_for) == is_open_mpi(runs_on), "[init] the plugin ", path, " was built for ", plugin.built_for,
-              ", but the MPI in this process is ", first_line(runs_on),
+  TORCH_CHECK(is_open_mpi(plugin.built_for) == is_open_mpi(runs_on), "[init] the plugin ", path, " was built for ",
+              plugin.built_for, ", but the MPI in this process is ", first_line(runs_on),
               ". Two MPIs cannot be used together: build the plugin for that one, and name it in INTARSIA_MPI_PLUGIN.");
 }
 
 const MpiPlugin& load(const std::string& path) {
   auto* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  TORCH_CHECK_NOT_IMPLEMENTED(library, "[init] the engine \"mpi\" needs the plugin ", path, ", which cannot be loaded: ",
-                              first_line(dlerror()), ". Build Intarsia where an MPI is installed (Debian: libopenmpi-dev), or name the "
+  TORCH_CHECK_NOT_IMPLEMENTED(library, "[init] the engine \"mpi\" needs the plugin ", path,
+                              ", which cannot be loaded: ", first_line(dlerror()),
+                              ". Build Intarsia where an MPI is installed (Debian: libopenmpi-dev), or name the "
                               "plugin in INTARSIA_MPI_PLUGIN.");
   auto* plugin = static_cast<const MpiPlugin*>(dlsym(library, "intarsia_mpi_plugin"));
-  TORCH_CHECK(plugin, "[init] ", path, " is no plugin for MPI: it has no intarsia_mpi_plugin. Correct INTARSIA_MPI_PLUGIN.");
+  TORCH_CHECK(plugin, "[init] ", path,
+              " is no plugin for MPI: it has no intarsia_mpi_plugin. Correct INTARSIA_MPI_PLUGIN.");
   check_fits(*plugin, path);
   return *plugin;
 }
@@ -66,7 +68,8 @@ std::shared_ptr<MpiPort> open(const MpiQuestion& question) {
     loaded().started = port->started_here;
     return port;
   } catch (const MpiError& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "[init] ", first_line(plugin.runs_on()), " cannot be used: ", error.what());
+    TORCH_CHECK_WITH(DistBackendError, false, "[init] ", first_line(plugin.runs_on()),
+                     " cannot be used: ", error.what());
   }
 }
 
@@ -97,8 +100,9 @@ std::shared_ptr<MpiPort> open_mpi_world() {
 
 std::shared_ptr<MpiPort> open_mpi(int communicator, const std::string& library) {
   std::string ours = mpi_plugin().runs_on();
-  TORCH_CHECK(ours == library, "[init_from_mpi] the program uses ", first_line(library), ", but the plugin ", loaded().path, " uses ",
-              first_line(ours), ". Two MPIs cannot be used together: build the plugin for that one, and name it in INTARSIA_MPI_PLUGIN.");
+  TORCH_CHECK(ours == library, "[init_from_mpi] the program uses ", first_line(library), ", but the plugin ",
+              loaded().path, " uses ", first_line(ours),
+              ". Two MPIs cannot be used together: build the plugin for that one, and name it in INTARSIA_MPI_PLUGIN.");
   return open({false, communicator});
 }
 

@@ -8,10 +8,12 @@
 
 namespace intarsia {
 
-// INTARSIA_MPI_PLUGIN, else libintarsia_mpi.so beside this library. Loaded once; an error says why that is not possible.
+// INTARSIA_MPI_PLUGIN, else libintarsia_mpi.so beside this library. Loaded once; an error says why that is not
+// possible.
 const MpiPlugin& mpi_plugin();
 
-// Whether there is a plugin that was built for the MPI of this launcher: mpirun (Open MPI) or mpiexec (MPICH and its kin).
+// Whether there is a plugin that was built for the MPI of this launcher: mpirun (Open MPI) or mpiexec (MPICH and its
+// kin).
 bool mpi_plugin_serves(const std::string& launcher);
 
 // The ranks of MPI_COMM_WORLD. Starts MPI if nobody has; returns the same one ever after.

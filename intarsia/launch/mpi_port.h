@@ -1,6 +1,6 @@
 #pragma once
-// What the engine needs of an MPI, without mpi.h: the plugin implements it, the library uses it. Standard C++ alone, so that a
-// plugin can be built for another MPI without LibTorch.
+// What the engine needs of an MPI, without mpi.h: the plugin implements it, the library uses it. Standard C++ alone, so
+// that a plugin can be built for another MPI without LibTorch.
 
 #include <cstdint>
 #include <stdexcept>
@@ -28,9 +28,11 @@ class MpiLine {
   virtual ~MpiLine() = default;
   virtual MpiRequest send(const void* from, int64_t bytes, int member, int stream) = 0;
   virtual MpiRequest receive(void* to, int64_t bytes, int member, int stream) = 0;
-  // Takes a message of up to `bytes` that has arrived from anyone and that nobody receives, and returns who sent it; -1: none has.
+  // Takes a message of up to `bytes` that has arrived from anyone and that nobody receives, and returns who sent it;
+  // -1: none has.
   virtual int take(void* to, int64_t bytes, int stream) = 0;
-  // Nothing is under way on it, so that it can be freed. Else its messages may still arrive: it stays until the process ends.
+  // Nothing is under way on it, so that it can be freed. Else its messages may still arrive: it stays until the process
+  // ends.
   virtual void leave() = 0;
 };
 
@@ -41,10 +43,10 @@ class MpiPort {
  public:
   virtual ~MpiPort() = default;
   int rank = 0, size = 1;
-  int on_this_host = 1;           // ranks, we among them
+  int on_this_host = 1;  // ranks, we among them
   MpiThreads threads = MpiThreads::single;
-  bool started_here = false;      // MPI; else the program did
-  int64_t longest = 1 << 30;      // bytes of one message
+  bool started_here = false;  // MPI; else the program did
+  int64_t longest = 1 << 30;  // bytes of one message
 
   // All of these ranks call it, and one of two that are made at once by several threads has another `tag`.
   virtual MpiLine* make_line(const std::vector<int>& ranks, int tag) = 0;
@@ -60,17 +62,17 @@ class MpiPort {
 
 // What a plugin is asked for: the port of a communicator. If MPI has not been started, this starts it.
 struct MpiQuestion {
-  bool world = true;      // MPI_COMM_WORLD; else
-  int communicator = 0;   // a handle as Fortran has it
+  bool world = true;     // MPI_COMM_WORLD; else
+  int communicator = 0;  // a handle as Fortran has it
 };
 
 // What a plugin exports, as `intarsia_mpi_plugin`. The first three never change their place.
 struct MpiPlugin {
-  int version;            // kMpiPortVersion
-  const char* built_for;  // Open MPI 4.1.4
-  const char* (*runs_on)();  // what the MPI in this process says of itself
+  int version;                                    // kMpiPortVersion
+  const char* built_for;                          // Open MPI 4.1.4
+  const char* (*runs_on)();                       // what the MPI in this process says of itself
   MpiPort* (*open)(const MpiQuestion& question);  // throws MpiError
-  void (*end)();          // MPI_Finalize, if we have started MPI and nobody has ended it
+  void (*end)();                                  // MPI_Finalize, if we have started MPI and nobody has ended it
 };
 
 }  // namespace intarsia

@@ -11,7 +11,8 @@ struct Host {
   std::string boot, processes;
   std::string text() const { return boot + " " + processes; }
 };
-Host host_of(int64_t rank);  // this host; `rank` is ours, for tests that make several hosts out of one (INTARSIA_TEST_HOSTS)
+Host host_of(
+    int64_t rank);  // this host; `rank` is ours, for tests that make several hosts out of one (INTARSIA_TEST_HOSTS)
 
 // Another process of this host, which may end.
 class Process {

@@ -34,7 +34,8 @@ void Relay::add(int one, int other) {
   for (int fd : {one, other}) {
     int yes = 1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);  // questions are short, and someone waits for the answer
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes,
+               sizeof yes);  // questions are short, and someone waits for the answer
   }
   std::lock_guard lock(mutex_);
   added_.push_back({{{one, {}}, {other, {}}}});
@@ -46,7 +47,8 @@ std::vector<pollfd> Relay::wishes() {
   for (auto& pair : pairs_) {
     for (int i : {0, 1}) {
       auto& side = pair.sides[i];
-      short reads = pair.sides[1 - i].waiting.size() < kMostWaiting ? POLLIN : 0, writes = side.waiting.empty() ? 0 : POLLOUT;
+      short reads = pair.sides[1 - i].waiting.size() < kMostWaiting ? POLLIN : 0,
+            writes = side.waiting.empty() ? 0 : POLLOUT;
       fds.push_back({side.fd, static_cast<short>(reads | writes), 0});
     }
   }
@@ -60,7 +62,8 @@ void Relay::serve() {
     size_t at = 1;
     for (auto pair = pairs_.begin(); pair != pairs_.end(); at += 2) {
       auto& [one, other] = pair->sides;
-      bool goes_on = pass_on(one, other, fds[at].revents) && pass_on(other, one, fds[at + 1].revents) && deliver(one) && deliver(other);
+      bool goes_on = pass_on(one, other, fds[at].revents) && pass_on(other, one, fds[at + 1].revents) && deliver(one) &&
+                     deliver(other);
       if (goes_on) {
         ++pair;
         continue;

@@ -37,31 +37,38 @@ constexpr milliseconds kQuestion{500};  // for a gateway to ask for the secret
 void wait_for_server(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
   int error = 0;
   std::string refused;
-  bool answered = poll_until(Clock::now() + timeout, [&] {
-    auto patience = std::min(timeout, kKnock);
-    auto entry = secret.empty() ? Entry{connect_to(meeting.host, meeting.port, patience), {}}
-                                : enter_gateway(meeting.host, meeting.port, secret, patience);
-    error = errno;
-    refused = entry.why_not;
-    if (entry.fd >= 0) close(entry.fd);
-    return entry.fd >= 0 || !refused.empty();
-  }, check_interrupts);
-  TORCH_CHECK_WITH(DistNetworkError, refused.empty(), "[init] ", who, " has a secret (INTARSIA_SECRET), but the store at ",
-                   meeting.text(), " ", refused, ". Give all ranks of the job the same secret. A store that torchrun serves asks for none: "
+  bool answered = poll_until(
+      Clock::now() + timeout,
+      [&] {
+        auto patience = std::min(timeout, kKnock);
+        auto entry = secret.empty() ? Entry{connect_to(meeting.host, meeting.port, patience), {}}
+                                    : enter_gateway(meeting.host, meeting.port, secret, patience);
+        error = errno;
+        refused = entry.why_not;
+        if (entry.fd >= 0) close(entry.fd);
+        return entry.fd >= 0 || !refused.empty();
+      },
+      check_interrupts);
+  TORCH_CHECK_WITH(DistNetworkError, refused.empty(), "[init] ", who,
+                   " has a secret (INTARSIA_SECRET), but the store at ", meeting.text(), " ", refused,
+                   ". Give all ranks of the job the same secret. A store that torchrun serves asks for none: "
                    "unset INTARSIA_SECRET, or have rank 0 serve one with INTARSIA_RENDEZVOUS=tcp://host:port.");
-  TORCH_CHECK_WITH(DistNetworkError, answered, "[init] ", who, " waited ", seconds(timeout),
-                   " s for the store at ", meeting.text(), ", which ",
-                   meeting.rank_zero_serves ? "rank 0" : "the launcher", " serves: ", std::strerror(error), ". ",
+  TORCH_CHECK_WITH(DistNetworkError, answered, "[init] ", who, " waited ", seconds(timeout), " s for the store at ",
+                   meeting.text(), ", which ", meeting.rank_zero_serves ? "rank 0" : "the launcher",
+                   " serves: ", std::strerror(error), ". ",
                    meeting.rank_zero_serves ? "Rank 0 did not arrive" : "The launcher has ended",
                    ", or MASTER_ADDR and MASTER_PORT are wrong.");
 }
 
 int listen_patiently(const std::string& address, uint16_t port, milliseconds timeout) {
   int fd = -1;
-  poll_until(Clock::now() + std::min(timeout, kPortInUsePatience), [&] {
-    fd = listen_at(address, port);
-    return fd >= 0 || errno != EADDRINUSE;
-  }, check_interrupts);
+  poll_until(
+      Clock::now() + std::min(timeout, kPortInUsePatience),
+      [&] {
+        fd = listen_at(address, port);
+        return fd >= 0 || errno != EADDRINUSE;
+      },
+      check_interrupts);
   TORCH_CHECK_WITH(DistNetworkError, fd >= 0, "[init] cannot serve a store at ", address, ":", port, ": ",
                    std::strerror(errno), ". Set MASTER_PORT to a free port, MASTER_ADDR to an address of this host.");
   return fd;
@@ -80,8 +87,10 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStor
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// As one who knows no secret. A gateway speaks first, a store does not; TCPStore would take the question for an answer, and try again.
-c10::intrusive_ptr<c10d::Store> plain_store(const Meeting& meeting, c10d::TCPStoreOptions options, milliseconds timeout) {
+// As one who knows no secret. A gateway speaks first, a store does not; TCPStore would take the question for an answer,
+// and try again.
+c10::intrusive_ptr<c10d::Store> plain_store(const Meeting& meeting, c10d::TCPStoreOptions options,
+                                            milliseconds timeout) {
   bool asks = !is_loopback(meeting.host) && is_gateway(meeting.host, meeting.port, kQuestion);
   TORCH_CHECK_WITH(DistNetworkError, !asks, "[init] the store at ", meeting.text(),
                    " asks for the secret of the job. Set INTARSIA_SECRET to the same as on the other ranks.");
@@ -111,8 +120,8 @@ bool wait_for_keys(c10d::Store& store, const std::vector<int64_t>& ranks, std::s
   return poll_until(Clock::now() + timeout, [&] { return store.check(keys); }, check_interrupts);
 }
 
-void arrive_with(const std::string& word, const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
-                 milliseconds timeout) {
+void arrive_with(const std::string& word, const char* where, c10d::Store& store, int64_t rank,
+                 const std::vector<int64_t>& ranks, milliseconds timeout) {
   store.set(arrival_of(rank), word);
   if (wait_for_keys(store, ranks, arrival_of, timeout)) return;
   auto late = missing(store, ranks, arrival_of);
@@ -122,7 +131,8 @@ void arrive_with(const std::string& word, const char* where, c10d::Store& store,
   TORCH_CHECK_WITH(DistStoreError, false, "[", where, "] rank ", rank, " waited ", seconds(timeout), " s for ",
                    ranks.size(), " ranks: ", late.size() == 1 ? "rank " : "ranks ", names,
                    " did not arrive. See whether they were started and what they print; INTARSIA_TIMEOUT sets the "
-                   "wait in seconds.", turned_away_text());
+                   "wait in seconds.",
+                   turned_away_text());
 }
 
 }  // namespace
@@ -182,7 +192,8 @@ ServedStore serve_store(const std::string& address, uint16_t port, milliseconds 
   return {tcp_store(address, options, timeout), options.port};
 }
 
-ServedStore enter_store(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
+ServedStore enter_store(const Meeting& meeting, const std::string& who, const std::string& secret,
+                        milliseconds timeout) {
   wait_for_server(meeting, who, secret, timeout);
   c10d::TCPStoreOptions options;
   options.port = secret.empty() ? meeting.port : open_tunnel(meeting.host, meeting.port, secret);
@@ -190,7 +201,8 @@ ServedStore enter_store(const Meeting& meeting, const std::string& who, const st
   return {store, options.port};
 }
 
-ServedStore serve_guarded_store(const std::string& address, uint16_t port, const std::string& secret, milliseconds timeout) {
+ServedStore serve_guarded_store(const std::string& address, uint16_t port, const std::string& secret,
+                                milliseconds timeout) {
   int fd = listen_patiently(address, port, timeout);
   auto served = serve_store(kLoopback, 0, timeout);
   open_gateway(fd, served.port, secret);
@@ -202,8 +214,9 @@ void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vect
   arrive_with("1", where, store, rank, ranks, timeout);
 }
 
-std::vector<std::string> exchange_texts(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
-                                  const std::string& word, milliseconds timeout) {
+std::vector<std::string> exchange_texts(const char* where, c10d::Store& store, int64_t rank,
+                                        const std::vector<int64_t>& ranks, const std::string& word,
+                                        milliseconds timeout) {
   arrive_with(word, where, store, rank, ranks, timeout);
   std::vector<std::string> words;
   for (auto& bytes : store.multiGet(keys_of(ranks, arrival_of))) words.emplace_back(bytes.begin(), bytes.end());
@@ -217,8 +230,6 @@ std::vector<int64_t> wait_until_left(c10d::Store& store, const std::vector<int64
   return missing(store, ranks, leave_of);
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 }  // namespace intarsia

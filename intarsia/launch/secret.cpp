@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kBlock = 64;
 
-// FIPS 180-4: the first 32 bits of the fractional parts of the square roots, and of the cube roots, of the first primes.
+// FIPS 180-4: the first 32 bits of the fractional parts of the square roots, and of the cube roots, of the first
+// primes.
 struct Sha256Constants {
   std::array<uint32_t, 8> roots;
   std::array<uint32_t, 64> cube_roots;
@@ -37,16 +38,19 @@ struct Sha256Constants {
 void mix_block(std::array<uint32_t, 8>& state, const unsigned char* block, const Sha256Constants& constants) {
   std::array<uint32_t, 64> w;
   for (int i = 0; i < 16; ++i) {
-    w[i] = uint32_t{block[4 * i]} << 24 | uint32_t{block[4 * i + 1]} << 16 | uint32_t{block[4 * i + 2]} << 8 | block[4 * i + 3];
+    w[i] = uint32_t{block[4 * i]} << 24 | uint32_t{block[4 * i + 1]} << 16 | uint32_t{block[4 * i + 2]} << 8 |
+           block[4 * i + 3];
   }
   for (int i = 16; i < 64; ++i) {
     auto a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] + (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
+    w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] +
+           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
   }
   auto s = state;
   for (int i = 0; i < 64; ++i) {
     auto [a, b, c, d, e, f, g, h] = s;
-    auto one = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) + constants.cube_roots[i] + w[i];
+    auto one = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) +
+               constants.cube_roots[i] + w[i];
     auto two = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
     s = {one + two, a, b, c, d + one, e, f, g};
   }
@@ -60,7 +64,8 @@ std::string sha256(std::string_view text) {
   std::string padded(text);
   padded += '\x80';
   while (padded.size() % kBlock != kBlock - 8) padded += '\0';
-  for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(static_cast<uint64_t>(text.size()) * 8 >> shift);
+  for (int shift = 56; shift >= 0; shift -= 8)
+    padded += static_cast<char>(static_cast<uint64_t>(text.size()) * 8 >> shift);
   auto state = constants.roots;
   for (size_t at = 0; at < padded.size(); at += kBlock) {
     mix_block(state, reinterpret_cast<const unsigned char*>(padded.data() + at), constants);

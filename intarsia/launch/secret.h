@@ -7,11 +7,12 @@
 
 namespace intarsia {
 
-std::string sha256(std::string_view text);                              // 32 bytes
-std::string hmac_sha256(std::string_view key, std::string_view text);   // 32 bytes
-std::string random_bytes(size_t count);                                 // from the kernel, for keys
+std::string sha256(std::string_view text);                             // 32 bytes
+std::string hmac_sha256(std::string_view key, std::string_view text);  // 32 bytes
+std::string random_bytes(size_t count);                                // from the kernel, for keys
 std::string hex(std::string_view bytes);
-bool equal_in_constant_time(std::string_view a, std::string_view b);    // how long it takes tells nothing about where they differ
+bool equal_in_constant_time(std::string_view a,
+                            std::string_view b);  // how long it takes tells nothing about where they differ
 
 // INTARSIA_SECRET; empty: there is none, and everyone is let in.
 std::string job_secret();

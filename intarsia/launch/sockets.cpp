@@ -73,7 +73,8 @@ int socket_at(const std::string& host, uint16_t port, const std::function<bool(i
 }
 
 int connect_to(const std::string& host, uint16_t port, std::chrono::milliseconds timeout) {
-  return socket_at(host, port, [&](int fd, const addrinfo& a) { return connect_in_time(fd, a, static_cast<int>(timeout.count())); });
+  return socket_at(
+      host, port, [&](int fd, const addrinfo& a) { return connect_in_time(fd, a, static_cast<int>(timeout.count())); });
 }
 
 int listen_at(const std::string& address, uint16_t port) {
@@ -102,7 +103,8 @@ std::string peer_of(int fd) {
   socklen_t length = sizeof peer;
   char text[NI_MAXHOST] = "an unknown address";
   auto* address = reinterpret_cast<sockaddr*>(&peer);
-  if (getpeername(fd, address, &length) == 0) getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  if (getpeername(fd, address, &length) == 0)
+    getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
@@ -123,8 +125,10 @@ std::string address_towards(const std::string& host, uint16_t port) {
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     char name[NI_MAXHOST] = "";
-    if (fd >= 0 && connect(fd, a.ai_addr, a.ai_addrlen) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0 && text.empty()) {
+    if (fd >= 0 && connect(fd, a.ai_addr, a.ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0 &&
+        text.empty()) {
       text = name;
     }
     if (fd >= 0) close(fd);
@@ -140,9 +144,8 @@ bool send_all(int fd, const std::string& bytes, Deadline deadline) {
 }
 
 bool receive_all(int fd, std::string& bytes, Deadline deadline) {
-  return move_all_bytes(fd, POLLIN, bytes.size(), deadline, [&](size_t from, size_t left) {
-    return recv(fd, bytes.data() + from, left, MSG_DONTWAIT);
-  });
+  return move_all_bytes(fd, POLLIN, bytes.size(), deadline,
+                        [&](size_t from, size_t left) { return recv(fd, bytes.data() + from, left, MSG_DONTWAIT); });
 }
 
 }  // namespace intarsia

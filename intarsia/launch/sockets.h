@@ -15,12 +15,13 @@ namespace intarsia {
 int socket_at(const std::string& host, uint16_t port, const std::function<bool(int, const addrinfo&)>& use);
 
 int connect_to(const std::string& host, uint16_t port, std::chrono::milliseconds timeout);  // -1: errno tells why
-int listen_at(const std::string& address, uint16_t port);  // the same; port 0: a free one; an empty address: all of this host
+int listen_at(const std::string& address,
+              uint16_t port);  // the same; port 0: a free one; an empty address: all of this host
 uint16_t port_of(int fd);
 std::string peer_of(int fd);  // the address of the other side
 
-// While it lives, a name server that does not answer this thread costs 1 s, not 5 or 10. c10d looks up the name of every address that it connects
-// to, also of ::ffff:127.0.0.1, which no file of hosts knows.
+// While it lives, a name server that does not answer this thread costs 1 s, not 5 or 10. c10d looks up the name of
+// every address that it connects to, also of ::ffff:127.0.0.1, which no file of hosts knows.
 class BriefLookups {
  public:
   BriefLookups();

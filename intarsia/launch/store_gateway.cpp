@@ -72,7 +72,8 @@ std::string show_secret(int fd, const std::string& secret, Deadline deadline) {
   if (!receive_all(fd, hello, deadline) || hello.substr(0, kHelloBytes) != kHello) return "does not ask for a secret";
   auto nonce = hello.substr(kHelloBytes), mine = random_bytes(kNonce);
   std::string proof(kProof, '\0');
-  if (!send_all(fd, mine + proof_of_guest(secret, nonce, mine), deadline) || !receive_all(fd, proof, deadline)) return "has another one";
+  if (!send_all(fd, mine + proof_of_guest(secret, nonce, mine), deadline) || !receive_all(fd, proof, deadline))
+    return "has another one";
   return equal_in_constant_time(proof, proof_of_host(secret, nonce, mine)) ? "" : "has another one";
 }
 
@@ -97,8 +98,10 @@ void serve_guests(int listening, const std::function<int(int fd)>& welcome) {
       } catch (const std::exception&) {
         // As if it had not come.
       }
-      if (other >= 0) Relay::instance().add(fd, other);
-      else close(fd);
+      if (other >= 0)
+        Relay::instance().add(fd, other);
+      else
+        close(fd);
       --guests;
     }).detach();
   }
@@ -110,7 +113,8 @@ std::string turned_away_text() {
   std::lock_guard lock(turned_away().mutex);
   auto& who = turned_away().who;
   if (who.empty()) return "";
-  return " Turned away: " + c10::Join(", ", std::vector<std::string>(who.begin(), who.end())) + ". Give all the same secret.";
+  return " Turned away: " + c10::Join(", ", std::vector<std::string>(who.begin(), who.end())) +
+         ". Give all the same secret.";
 }
 
 void open_gateway(int listening, uint16_t port, const std::string& secret) {
@@ -128,7 +132,8 @@ uint16_t open_tunnel(const std::string& host, uint16_t port, const std::string& 
   return port_of(listening);
 }
 
-Entry enter_gateway(const std::string& host, uint16_t port, const std::string& secret, std::chrono::milliseconds timeout) {
+Entry enter_gateway(const std::string& host, uint16_t port, const std::string& secret,
+                    std::chrono::milliseconds timeout) {
   int fd = connect_to(host, port, timeout);
   if (fd < 0) return {};
   auto why_not = show_secret(fd, secret, Clock::now() + timeout);

@@ -5,13 +5,15 @@
 namespace intarsia {
 namespace {
 
-constexpr c10::DispatchKey kBorrowed[] = {kDTensorKey, kPerRankKey, kNoteKey, kFirstUseKey, kFactoryKey, kBesidePlainKey,
-                                          kLocalRandomKey, kCompositeKey};
+constexpr c10::DispatchKey kBorrowed[] = {kDTensorKey, kPerRankKey,     kNoteKey,        kFirstUseKey,
+                                          kFactoryKey, kBesidePlainKey, kLocalRandomKey, kCompositeKey};
 
 // The dispatcher takes the highest key first: a scope must see an op before autograd does.
 constexpr auto kAutograd = c10::DispatchKey::AutogradFunctionality;
-static_assert(c10::toFunctionalityKey(kDTensorAutogradKey) == kAutograd && c10::toFunctionalityKey(kPerRankAutogradKey) == kAutograd);
-static_assert(kFirstUseKey > kAutograd && kFactoryKey > kAutograd && kBesidePlainKey > kAutograd && kLocalRandomKey > kAutograd);
+static_assert(c10::toFunctionalityKey(kDTensorAutogradKey) == kAutograd &&
+              c10::toFunctionalityKey(kPerRankAutogradKey) == kAutograd);
+static_assert(kFirstUseKey > kAutograd && kFactoryKey > kAutograd && kBesidePlainKey > kAutograd &&
+              kLocalRandomKey > kAutograd);
 
 }  // namespace
 

@@ -7,9 +7,9 @@
 namespace intarsia {
 namespace {
 
-constexpr const char* kInterposed[] = {symbols::kPrint,         symbols::kDataPtrError,       symbols::kStorageError, symbols::kLinear,
-                                       symbols::kCrossMapLRN2d, symbols::kMultiheadAttention, symbols::kOrthogonal,   symbols::kSparse,
-                                       symbols::kBatchNorm};
+constexpr const char* kInterposed[] = {symbols::kPrint,      symbols::kDataPtrError,  symbols::kStorageError,
+                                       symbols::kLinear,     symbols::kCrossMapLRN2d, symbols::kMultiheadAttention,
+                                       symbols::kOrthogonal, symbols::kSparse,        symbols::kBatchNorm};
 
 // Python loads LibTorch out of reach of a search by name alone.
 void* in_libtorch(const char* symbol) {

@@ -1,9 +1,9 @@
 #pragma once
 // Note [Interposed functions]
-// Some functions of LibTorch read memory that a distributed tensor does not have, and are neither ops nor virtual: at::print, the
-// errors of data_ptr() and storage(), the forwards of a few modules. LibTorch exports them, and the dynamic linker takes the first
-// definition that it meets: ours, since a program or library names LibTorch after us. Each of ours serves our tensors and
-// hands all others to LibTorch's own, which is the next definition of the name.
+// Some functions of LibTorch read memory that a distributed tensor does not have, and are neither ops nor virtual:
+// at::print, the errors of data_ptr() and storage(), the forwards of a few modules. LibTorch exports them, and the
+// dynamic linker takes the first definition that it meets: ours, since a program or library names LibTorch after us.
+// Each of ours serves our tensors and hands all others to LibTorch's own, which is the next definition of the name.
 
 #include <string>
 
@@ -31,12 +31,13 @@ Function next_definition(const char* symbol) {
   return reinterpret_cast<Function>(next_definition(symbol));
 }
 
-// Whether ours is the first definition of `symbol`. True where this library, or the program it is linked into, is searched for
-// symbols before LibTorch; that is so unless LibTorch was loaded first (Python) or named first on the linker's command line.
+// Whether ours is the first definition of `symbol`. True where this library, or the program it is linked into, is
+// searched for symbols before LibTorch; that is so unless LibTorch was loaded first (Python) or named first on the
+// linker's command line.
 bool is_first_definition(const char* symbol);
 
-// Whether printing and the errors of missing memory are ours: `std::cout << dtensor` shows the tensor, and dtensor.data_ptr() says
-// what to call instead.
+// Whether printing and the errors of missing memory are ours: `std::cout << dtensor` shows the tensor, and
+// dtensor.data_ptr() says what to call instead.
 bool interposed();
 
 // Where they are not, stores an error text in the tensor, so that LibTorch's own error also says what to call.

@@ -1,6 +1,7 @@
 #pragma once
-// The ledger: everything that this library uses of LibTorch beyond its public interface. Each use is an assumption about how
-// LibTorch works inside, which another version may break without a word, so each can be checked. docs/libtorch.md shows the table.
+// The ledger: everything that this library uses of LibTorch beyond its public interface. Each use is an assumption
+// about how LibTorch works inside, which another version may break without a word, so each can be checked.
+// docs/libtorch.md shows the table.
 
 #include <string>
 #include <vector>
@@ -9,10 +10,10 @@ namespace intarsia {
 
 // One use of LibTorch's internals.
 struct Assumption {
-  const char* name;      // the file of libtorch/ that holds the use, and the name in errors
-  const char* assumes;   // what LibTorch has to do
-  const char* serves;    // what stops working where it does not
-  const char* seen;      // the versions of LibTorch in which it held
+  const char* name;         // the file of libtorch/ that holds the use, and the name in errors
+  const char* assumes;      // what LibTorch has to do
+  const char* serves;       // what stops working where it does not
+  const char* seen;         // the versions of LibTorch in which it held
   std::string (*broken)();  // what is found instead; empty where the assumption holds
 };
 

@@ -25,7 +25,9 @@ class WatchingHooks final : public Interface {
 
   TensorBase tensor_data(const TensorBase& t) const override { return theirs_->tensor_data(t); }
   TensorBase variable_data(const TensorBase& t) const override { return theirs_->variable_data(t); }
-  const c10::intrusive_ptr<torch::autograd::Node>& grad_fn(const TensorBase& t) const override { return theirs_->grad_fn(t); }
+  const c10::intrusive_ptr<torch::autograd::Node>& grad_fn(const TensorBase& t) const override {
+    return theirs_->grad_fn(t);
+  }
   unsigned _register_hook(const TensorBase& t, std::function<TensorBase(const TensorBase&)> hook) const override {
     return theirs_->_register_hook(t, std::move(hook));
   }
@@ -39,11 +41,13 @@ class WatchingHooks final : public Interface {
   int64_t _version(const TensorBase& t) const override { return theirs_->_version(t); }
   void retain_grad(const TensorBase& t) const override { theirs_->retain_grad(t); }
   bool retains_grad(const TensorBase& t) const override { return theirs_->retains_grad(t); }
-  void _backward(const at::Tensor& t, at::TensorList inputs, const std::optional<at::Tensor>& gradient, std::optional<bool> keep,
-                 bool create) const override {
+  void _backward(const at::Tensor& t, at::TensorList inputs, const std::optional<at::Tensor>& gradient,
+                 std::optional<bool> keep, bool create) const override {
     theirs_->_backward(t, inputs, gradient, keep, create);
   }
-  void requires_grad_(const TensorBase& t, bool requires_grad) const override { theirs_->requires_grad_(t, requires_grad); }
+  void requires_grad_(const TensorBase& t, bool requires_grad) const override {
+    theirs_->requires_grad_(t, requires_grad);
+  }
   void basic_autograd_not_implemented_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                                torch::jit::Stack* stack) const override {
     theirs_->basic_autograd_not_implemented_fallback(op, keys, stack);

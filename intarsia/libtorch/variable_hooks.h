@@ -1,6 +1,6 @@
 #pragma once
-// LibTorch's VariableHooksInterface, through which ATen calls autograd, with set_data replaced: a parameter whose values a module
-// keeps elsewhere hears of new data.
+// LibTorch's VariableHooksInterface, through which ATen calls autograd, with set_data replaced: a parameter whose
+// values a module keeps elsewhere hears of new data.
 
 #include <ATen/core/Tensor.h>
 

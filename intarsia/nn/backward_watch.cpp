@@ -33,8 +33,8 @@ struct Passage : torch::autograd::Function<Passage> {
   }
 };
 
-// The tensors that need a gradient pass a node; `see` gets a list of all tensors, with nothing for the others. Returns how many
-// tensors there are, and whether any passes.
+// The tensors that need a gradient pass a node; `see` gets a list of all tensors, with nothing for the others. Returns
+// how many tensors there are, and whether any passes.
 std::pair<size_t, bool> pass(HookArguments& values, const std::function<Gradients(Gradients)>& see) {
   std::vector<at::Tensor*> passing;
   std::vector<size_t> places;

@@ -1,8 +1,8 @@
 #pragma once
 // Watches the backward of one forward of a module, for its backward hooks.
 //
-// What enters the forward and what leaves it pass two nodes of autograd that change nothing: the backward pass meets the
-// second one first, with the gradients of all results, and the first one last, with those of all arguments.
+// What enters the forward and what leaves it pass two nodes of autograd that change nothing: the backward pass meets
+// the second one first, with the gradients of all results, and the first one last, with those of all arguments.
 
 #include <memory>
 
@@ -14,8 +14,10 @@ class BackwardWatch final : public std::enable_shared_from_this<BackwardWatch> {
  public:
   BackwardWatch(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists) : module_(&module), lists_(lists) {}
 
-  // The forward begins with these, and ends with those: tensors that need a gradient are replaced by ones with the node.
-  static std::shared_ptr<BackwardWatch> begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists, HookArguments& inputs);
+  // The forward begins with these, and ends with those: tensors that need a gradient are replaced by ones with the
+  // node.
+  static std::shared_ptr<BackwardWatch> begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists,
+                                              HookArguments& inputs);
   void end(HookArguments& outputs);
 
   // What the nodes meet.

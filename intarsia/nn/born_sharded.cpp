@@ -29,7 +29,8 @@ void for_each_tensor_in(const torch::nn::Module& module, Body body) {
 
 void lay_out_by_name(torch::nn::Module& module, const DeviceMesh& mesh, const BornSharded::ByName& plan) {
   MovingParameters moving;
-  for_each_tensor_in(module, [&](auto& name, auto& tensor) { distribute_parameter(tensor, mesh, plan(name, tensor.sizes())); });
+  for_each_tensor_in(module,
+                     [&](auto& name, auto& tensor) { distribute_parameter(tensor, mesh, plan(name, tensor.sizes())); });
 }
 
 // Entry by entry, so that no more than what one entry moves is there twice.
@@ -60,9 +61,10 @@ void BornSharded::finish(ModuleRef given) {
   scope_.reset();
   random_.reset();
   at::NoGradGuard no_grad;
-  std::visit(overloaded{[](std::monostate) {}, [&](const ParallelPlan& plan) { lay_out_by_styles(module, place_.mesh, plan); },
-                        [&](const ByName& plan) { lay_out_by_name(module, place_.mesh, plan); }},
-             plan_);
+  std::visit(
+      overloaded{[](std::monostate) {}, [&](const ParallelPlan& plan) { lay_out_by_styles(module, place_.mesh, plan); },
+                 [&](const ByName& plan) { lay_out_by_name(module, place_.mesh, plan); }},
+      plan_);
 }
 
 }  // namespace intarsia

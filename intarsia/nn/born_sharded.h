@@ -4,7 +4,8 @@
 //   torch::manual_seed(7);                                  // on every rank
 //   BornSharded scope(mesh, {{"layers.*.fc1", ColwiseParallel()}, {"layers.*.fc2", RowwiseParallel()}});
 //   auto model = Llama(options);                            // plain torch::nn; the numbers are those of one device
-//   scope.finish(*model);                                   // names are known now: each parameter goes where the plan wants it
+//   scope.finish(*model);                                   // names are known now: each parameter goes where the plan
+//   wants it
 
 #include <functional>
 #include <optional>

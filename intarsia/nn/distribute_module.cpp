@@ -29,7 +29,9 @@ void visit(const std::string& name, torch::nn::Module& module, const DeviceMesh&
 MovingParameters::MovingParameters() : outer_(moving_) { moving_ = this; }
 MovingParameters::~MovingParameters() { moving_ = outer_; }
 bool MovingParameters::is_open() { return moving_ != nullptr; }
-bool MovingParameters::has_moved(const at::Tensor& tensor) const { return moved_.count(tensor.unsafeGetTensorImpl()) > 0; }
+bool MovingParameters::has_moved(const at::Tensor& tensor) const {
+  return moved_.count(tensor.unsafeGetTensorImpl()) > 0;
+}
 
 void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           std::optional<int64_t> src_data_rank) {
@@ -81,7 +83,8 @@ void distribute_module(ModuleRef given, const DeviceMesh& mesh, const PartitionF
     distribute_parameter(tensor, mesh, Placements(mesh.ndim(), Replicate()), src_data_rank);
   }
   if (input_fn) {
-    hooks_of(module)->register_forward_pre_hook([=](auto& self, HookArguments& inputs) { input_fn(self, inputs, mesh); });
+    hooks_of(module)->register_forward_pre_hook(
+        [=](auto& self, HookArguments& inputs) { input_fn(self, inputs, mesh); });
   }
   if (output_fn) {
     hooks_of(module)->register_forward_hook(

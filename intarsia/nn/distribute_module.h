@@ -28,8 +28,8 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
 void distribute_parameter(ConstModuleRef module, const std::string& name, const DeviceMesh& mesh,
                           const Placements& placements, std::optional<int64_t> src_data_rank = 0);
 
-// While it lives, on this thread, distribute_parameter and what calls it (styles) may move a parameter that lies otherwise on its
-// mesh. Elsewhere that is an error.
+// While it lives, on this thread, distribute_parameter and what calls it (styles) may move a parameter that lies
+// otherwise on its mesh. Elsewhere that is an error.
 class MovingParameters {
  public:
   MovingParameters();

@@ -44,8 +44,8 @@ std::map<at::ScalarType, Gradients> local_gradients(torch::optim::Optimizer& opt
                         " is Half, whose range is too small for unscaled gradients. Keep parameters in Float, and ",
                         "compute in Half.");
       TORCH_CHECK_NOT_IMPLEMENTED(gradient.layout() == at::kStrided,
-                                  "[GradScaler::unscale_] the gradient of parameter ", i,
-                                  " is of the layout ", gradient.layout(), ". Only strided gradients are unscaled.");
+                                  "[GradScaler::unscale_] the gradient of parameter ", i, " is of the layout ",
+                                  gradient.layout(), ". Only strided gradients are unscaled.");
       Gradients locals;
       add_locals(gradient, locals);
       for (auto& local : locals) {
@@ -127,8 +127,8 @@ void GradScaler::update(std::optional<double> new_scale) {
     TORCH_CHECK(!optimizers_.empty(),
                 "[GradScaler::update] no optimizer has been unscaled or stepped since the last update(). Call step() "
                 "first.");
-    bool found = std::any_of(optimizers_.begin(), optimizers_.end(),
-                             [](auto& entry) { return entry.second.found_inf; });
+    bool found =
+        std::any_of(optimizers_.begin(), optimizers_.end(), [](auto& entry) { return entry.second.found_inf; });
     at::_amp_update_scale_(scale_, growth_tracker_, at::full({1}, found ? 1.f : 0.f), options_.growth_factor,
                            options_.backoff_factor, options_.growth_interval);
   }

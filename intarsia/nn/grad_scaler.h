@@ -19,10 +19,10 @@ namespace intarsia {
 // As in Python.
 struct GradScalerOptions {
   double init_scale = 65536;
-  double growth_factor = 2;       // of the scale, after so many steps in a row that were not skipped:
+  double growth_factor = 2;  // of the scale, after so many steps in a row that were not skipped:
   int64_t growth_interval = 2000;
-  double backoff_factor = 0.5;    // of the scale, after a step that was skipped
-  bool enabled = true;            // otherwise nothing is scaled, and step() is the optimizer's
+  double backoff_factor = 0.5;  // of the scale, after a step that was skipped
+  bool enabled = true;          // otherwise nothing is scaled, and step() is the optimizer's
 };
 
 // All ranks of the current world call unscale_, step and update together: a gradient that is infinite or not a number
@@ -57,7 +57,7 @@ class GradScaler {
     bool found_inf = false;
   };
   GradScalerOptions options_;
-  at::Tensor scale_, growth_tracker_;  // as the ops of LibTorch want them
+  at::Tensor scale_, growth_tracker_;                              // as the ops of LibTorch want them
   std::map<const torch::optim::Optimizer*, Progress> optimizers_;  // since the last update
 };
 

@@ -27,8 +27,8 @@ class HookArguments {
   template <class T>
   T& get(size_t i) const {
     auto& item = checked(i);
-    TORCH_CHECK_TYPE(*item.type == typeid(T), "[HookArguments] value ", i, " is a ", c10::demangle(item.type->name()), ", not a ",
-                     c10::demangle_type<T>(), ". Ask for the type that forward has there.");
+    TORCH_CHECK_TYPE(*item.type == typeid(T), "[HookArguments] value ", i, " is a ", c10::demangle(item.type->name()),
+                     ", not a ", c10::demangle_type<T>(), ". Ask for the type that forward has there.");
     return *static_cast<T*>(item.address);
   }
 

@@ -36,7 +36,8 @@ ForwardHooks& ForwardHooks::operator=(const ForwardHooks& other) {
 HookHandle ForwardHooks::register_forward_pre_hook(ForwardPreHook hook, bool prepend) {
   TORCH_CHECK_VALUE(hook, "[register_forward_pre_hook] the hook is empty. Give a function.");
   auto& list = lists_->before;
-  list.emplace(prepend ? list.begin() : list.end(), ++lists_->last, std::make_shared<const ForwardPreHook>(std::move(hook)));
+  list.emplace(prepend ? list.begin() : list.end(), ++lists_->last,
+               std::make_shared<const ForwardPreHook>(std::move(hook)));
   return {lists_, lists_->last};
 }
 
@@ -105,8 +106,8 @@ ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std
   auto name = type.substr(type.rfind(':') + 1);
   if (name.size() > 4 && name.substr(name.size() - 4) == "Impl") name.resize(name.size() - 4);
   TORCH_CHECK_TYPE(false, "[", where, "] ", what, " runs code around the forward of ", type,
-                   ", which has no hooks. Declare it with  INTARSIA_MODULE(", name,
-                   ");  in place of  TORCH_MODULE(", name, ");  or use intarsia::Hooked<", type, ">.");
+                   ", which has no hooks. Declare it with  INTARSIA_MODULE(", name, ");  in place of  TORCH_MODULE(",
+                   name, ");  or use intarsia::Hooked<", type, ">.");
 }
 
 }  // namespace intarsia

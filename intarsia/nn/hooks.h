@@ -28,12 +28,13 @@ using ForwardHook = std::function<void(torch::nn::Module& module, HookArguments&
 // Runs if forward, or a hook around it, ends with an error, before the error goes on.
 using ForwardErrorHook = std::function<void(torch::nn::Module& module)>;
 
-// Gradients of the tensors among the results or the arguments, in their order; undefined where there is none. The first kind runs
-// when all gradients of the results that this pass brings are there, and may replace them; the second when those of the
-// arguments are, and may replace these. If no argument needs a gradient, it runs right after the first.
+// Gradients of the tensors among the results or the arguments, in their order; undefined where there is none. The first
+// kind runs when all gradients of the results that this pass brings are there, and may replace them; the second when
+// those of the arguments are, and may replace these. If no argument needs a gradient, it runs right after the first.
 using Gradients = std::vector<at::Tensor>;
 using BackwardPreHook = std::function<void(torch::nn::Module& module, Gradients& grad_outputs)>;
-using BackwardHook = std::function<void(torch::nn::Module& module, Gradients& grad_inputs, const Gradients& grad_outputs)>;
+using BackwardHook =
+    std::function<void(torch::nn::Module& module, Gradients& grad_inputs, const Gradients& grad_outputs)>;
 
 struct HookLists {
   template <class Hook>

@@ -37,9 +37,10 @@ at::Tensor torch::nn::LinearImpl::forward(const at::Tensor& input) {
 }
 
 at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!intarsia::is_dtensor(input), "CrossMapLRN2d writes into plain tensors that it allocates and ",
-                              "does not accept distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
-                              "correctly.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !intarsia::is_dtensor(input), "CrossMapLRN2d writes into plain tensors that it allocates and ",
+      "does not accept distributed ones. Use torch::nn::LocalResponseNorm, which sums over the channels ",
+      "correctly.");
   using Forward = at::Tensor (*)(CrossMapLRN2dImpl*, const at::Tensor&);
   static const auto next = intarsia::next_definition<Forward>(intarsia::symbols::kCrossMapLRN2d);
   return next(this, input);
@@ -49,10 +50,10 @@ at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
 std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& key_padding_mask,
     bool need_weights, const at::Tensor& attn_mask, bool average_attn_weights) {
-  using Forward = std::tuple<at::Tensor, at::Tensor> (*)(MultiheadAttentionImpl*, const at::Tensor&, const at::Tensor&,
-                                                         const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool);
-  static const auto next =
-      intarsia::next_definition<Forward>(intarsia::symbols::kMultiheadAttention);
+  using Forward =
+      std::tuple<at::Tensor, at::Tensor> (*)(MultiheadAttentionImpl*, const at::Tensor&, const at::Tensor&,
+                                             const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool);
+  static const auto next = intarsia::next_definition<Forward>(intarsia::symbols::kMultiheadAttention);
   auto given = intarsia::given({query, key, value, key_padding_mask, attn_mask});
   for (auto& parameter : parameters()) given.see(parameter);
   intarsia::FactoryScope scope(given);

@@ -6,8 +6,8 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "intarsia/nn/distribute_module.h"
-#include "intarsia/nn/interposed_modules.h"
 #include "intarsia/nn/hooks.h"
+#include "intarsia/nn/interposed_modules.h"
 #include "intarsia/nn/op_style.h"
 #include "intarsia/nn/styles.h"
 #include "intarsia/tensor/dtensor.h"
@@ -26,34 +26,37 @@ std::string place(const StyleTarget& target) {
 
 void check_placement(const std::optional<Placement>& placement, const char* option, const ParallelStyle& style) {
   if (!placement) return;
-  TORCH_CHECK_VALUE(!is_partial(*placement) || std::string(option) == "input_layouts", "[", style.name(), "] ", option, " ",
-                    str(*placement), " would leave a pending reduction. Use Replicate() or Shard(dim).");
+  TORCH_CHECK_VALUE(!is_partial(*placement) || std::string(option) == "input_layouts", "[", style.name(), "] ", option,
+                    " ", str(*placement), " would leave a pending reduction. Use Replicate() or Shard(dim).");
 }
 
 // A parameter is fresh, or it already lies as the style wants it.
 void check_parameter(const at::Tensor& parameter, const char* name, const Placement& wanted, const StyleTarget& target,
                      const ParallelStyle& style) {
   if (!is_dtensor(parameter) || MovingParameters::is_open()) return;
-  TORCH_CHECK_VALUE(mesh_of(parameter) == target.mesh && placements_of(parameter) == Placements{wanted}, "[", style.name(),
-                    "] the ", name, " of ", place(target), " already has the layout ", str(layout_of(parameter)), ", not ",
-                    str(Placements{wanted}), " on ", target.mesh.text(), ". Parallelize a module once.");
+  TORCH_CHECK_VALUE(mesh_of(parameter) == target.mesh && placements_of(parameter) == Placements{wanted}, "[",
+                    style.name(), "] the ", name, " of ", place(target), " already has the layout ",
+                    str(layout_of(parameter)), ", not ", str(Placements{wanted}), " on ", target.mesh.text(),
+                    ". Parallelize a module once.");
 }
 
-void check_table(const StyleTarget& target, const ParallelStyle& style, const LinearStyleOptions& options, Placement linear,
-                 Placement bias, Placement embedding) {
+void check_table(const StyleTarget& target, const ParallelStyle& style, const LinearStyleOptions& options,
+                 Placement linear, Placement bias, Placement embedding) {
   check_placement(options.input_layouts, "input_layouts", style);
   check_placement(options.output_layouts, "output_layouts", style);
   if (auto* module = as<torch::nn::LinearImpl>(target)) {
-    TORCH_CHECK(linear_is_ours(), "[", style.name(), "] this program searches LibTorch for functions before this library, so ",
+    TORCH_CHECK(linear_is_ours(), "[", style.name(),
+                "] this program searches LibTorch for functions before this library, so ",
                 "torch::nn::Linear cannot be parallelized as it is. Name intarsia before torch when linking.");
     check_parameter(module->weight, "weight", linear, target, style);
     if (module->bias.defined()) check_parameter(module->bias, "bias", bias, target, style);
   } else if (auto* module = as<torch::nn::EmbeddingImpl>(target)) {
     check_parameter(module->weight, "weight", embedding, target, style);
   } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "[", style.name(), "] ", place(target), " is a ", target.module.name(),
-                                ". This style is for torch::nn::Linear and torch::nn::Embedding: name those inside it, ",
-                                "or derive a style of your own from ParallelStyle.");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "[", style.name(), "] ", place(target), " is a ", target.module.name(),
+        ". This style is for torch::nn::Linear and torch::nn::Embedding: name those inside it, ",
+        "or derive a style of your own from ParallelStyle.");
   }
 }
 

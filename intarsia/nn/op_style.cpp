@@ -42,8 +42,7 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, c10::S
   WithoutNotes guard(kNoteKey);
   auto* style = op_style_of(weight, StyledOp::embedding);
   if (!style) return at::embedding_symint(weight, indices, padding_idx, scale_grad_by_freq, sparse);
-  return style->finish(
-      at::embedding_symint(weight, style->prepare(indices), padding_idx, scale_grad_by_freq, sparse));
+  return style->finish(at::embedding_symint(weight, style->prepare(indices), padding_idx, scale_grad_by_freq, sparse));
 }
 
 const OpStyle* norm_style(const std::optional<at::Tensor>& weight) {
@@ -82,8 +81,8 @@ void register_styled_ops() {
 at::Tensor OpStyle::prepare(const at::Tensor& tensor, std::optional<int64_t> features) const {
   if (is_dtensor(tensor)) {
     TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[parallel style] its input is on ", mesh_of(tensor).text(),
-                      ", but the module was parallelized on ",
-                      mesh.text(), ". Distribute the input, and what computes it, on that mesh.");
+                      ", but the module was parallelized on ", mesh.text(),
+                      ". Distribute the input, and what computes it, on that mesh.");
     return moved(tensor, desired, "parallel style");
   }
   auto placements = normalized({input}, tensor.dim(), "parallel style");
@@ -103,7 +102,8 @@ at::Tensor OpStyle::finish(const at::Tensor& tensor) const {
 void set_op_style(const at::Tensor& parameter, StyledOp op, const OpStyle& style) {
   register_styled_ops();
   auto note = c10::make_intrusive<StyleNote>();
-  if (auto* present = note_of(parameter)) std::copy(std::begin(present->styles), std::end(present->styles), note->styles);
+  if (auto* present = note_of(parameter))
+    std::copy(std::begin(present->styles), std::end(present->styles), note->styles);
   note->styles[static_cast<int>(op)] = style;
   attach_note(parameter, std::move(note));
 }

@@ -20,10 +20,10 @@ namespace intarsia {
 // Placements on a mesh of one axis.
 struct OpStyle {
   DeviceMesh mesh;
-  Placement input;                  // the layout of a plain input
+  Placement input;                   // the layout of a plain input
   std::optional<Placement> desired;  // how the op gets it
   std::optional<Placement> output;   // how the result is left; none: as it comes
-  bool use_local_output;            // as a plain tensor of this rank
+  bool use_local_output;             // as a plain tensor of this rank
 
   // Plain or distributed to distributed, as desired. `features`: the global extent of the last dim, where it is known.
   at::Tensor prepare(const at::Tensor& tensor, std::optional<int64_t> features = std::nullopt) const;

@@ -16,8 +16,8 @@ void check_lengths(const EntryLayouts& now, const EntryLayouts& desired, const c
 void check_count(const EntryLayouts& layouts, std::optional<size_t> count, const StyleTarget& target, const char* style,
                  const char* kind) {
   TORCH_CHECK_VALUE(!count || *count == layouts.size(), "[", style, "] ", kind, "_layouts has ", layouts.size(),
-                    " entries, but the forward of ", target.path.empty() ? "the module" : "\"" + target.path + "\"", ", of type ",
-                    target.module.name(), ", has ", count.value_or(0), " ", kind,
+                    " entries, but the forward of ", target.path.empty() ? "the module" : "\"" + target.path + "\"",
+                    ", of type ", target.module.name(), ", has ", count.value_or(0), " ", kind,
                     "s. Give one entry for each; std::nullopt leaves one alone.");
 }
 
@@ -65,7 +65,8 @@ void PrepareModuleInput::check(const StyleTarget& target) const {
 }
 
 void PrepareModuleInput::apply(const StyleTarget& target) const {
-  auto styles = styles_of(options_.input_layouts, options_.desired_input_layouts, target.mesh, options_.use_local_output);
+  auto styles =
+      styles_of(options_.input_layouts, options_.desired_input_layouts, target.mesh, options_.use_local_output);
   hooks_for(target, "PrepareModuleInput").register_forward_pre_hook([styles](auto&, HookArguments& inputs) {
     prepare(styles, inputs, "PrepareModuleInput", "input");
   });
@@ -81,10 +82,12 @@ void PrepareModuleOutput::check(const StyleTarget& target) const {
 }
 
 void PrepareModuleOutput::apply(const StyleTarget& target) const {
-  auto styles = styles_of(options_.output_layouts, options_.desired_output_layouts, target.mesh, options_.use_local_output);
-  hooks_for(target, "PrepareModuleOutput").register_forward_hook([styles](auto&, HookArguments&, HookArguments& outputs) {
-    prepare(styles, outputs, "PrepareModuleOutput", "output");
-  });
+  auto styles =
+      styles_of(options_.output_layouts, options_.desired_output_layouts, target.mesh, options_.use_local_output);
+  hooks_for(target, "PrepareModuleOutput")
+      .register_forward_hook([styles](auto&, HookArguments&, HookArguments& outputs) {
+        prepare(styles, outputs, "PrepareModuleOutput", "output");
+      });
 }
 
 PrepareModuleInputOutput::PrepareModuleInputOutput(PrepareModuleInputOutputOptions options)

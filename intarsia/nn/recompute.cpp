@@ -23,7 +23,9 @@ at::Tensor read_state(at::Generator generator) {
 // The generator in an earlier state, while it lives.
 class ReplayScope {
  public:
-  explicit ReplayScope(const at::Tensor& state) : generator_(default_generator()), now_(read_state(generator_)) { set(state); }
+  explicit ReplayScope(const at::Tensor& state) : generator_(default_generator()), now_(read_state(generator_)) {
+    set(state);
+  }
   ~ReplayScope() { set(now_); }
   ReplayScope(const ReplayScope&) = delete;
   ReplayScope& operator=(const ReplayScope&) = delete;

@@ -15,9 +15,10 @@ namespace intarsia {
 
 using RecomputedSegment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// What the segment makes of the inputs. Backward calls it a second time, from the generator's state of the first, so that dropout
-// draws the same mask; afterwards the generator is as it was before. Gradients of parameters that the segment uses arrive as they
-// do without it. The segment is kept until then, and so must be what it refers to. Inputs and results are plain or distributed.
+// What the segment makes of the inputs. Backward calls it a second time, from the generator's state of the first, so
+// that dropout draws the same mask; afterwards the generator is as it was before. Gradients of parameters that the
+// segment uses arrive as they do without it. The segment is kept until then, and so must be what it refers to. Inputs
+// and results are plain or distributed.
 std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs);
 
 // The same for the forward of a module, given by its holder or a shared pointer, which takes tensors and returns one.

@@ -9,9 +9,10 @@
 namespace intarsia {
 namespace {
 
-const Layout* layout_on(const DeviceMesh& mesh, const Placements& placements, const at::Tensor& tensor, const std::string& name) {
-  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[redistribute] the plan gives ", name, str(placements),
-                    ", but ", mesh.text(), " has ", mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes",
+const Layout* layout_on(const DeviceMesh& mesh, const Placements& placements, const at::Tensor& tensor,
+                        const std::string& name) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[redistribute] the plan gives ", name,
+                    str(placements), ", but ", mesh.text(), " has ", mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes",
                     ". Give one placement per axis.");
   return Layout::get(mesh, normalized(placements, tensor.dim(), "redistribute"));
 }
@@ -46,11 +47,12 @@ class Removal {
 
 std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh,
                                      const std::vector<Placements>& placements) {
-  TORCH_CHECK_VALUE(tensors.size() == placements.size(), "[redistribute] ", tensors.size(), " tensors, but ", placements.size(),
-                    " lists of placements. Give one each.");
+  TORCH_CHECK_VALUE(tensors.size() == placements.size(), "[redistribute] ", tensors.size(), " tensors, but ",
+                    placements.size(), " lists of placements. Give one each.");
   std::vector<const Layout*> layouts;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    TORCH_CHECK_TYPE(is_dtensor(tensors[i]), "[redistribute] takes distributed tensors. Distribute the plain ones first.");
+    TORCH_CHECK_TYPE(is_dtensor(tensors[i]),
+                     "[redistribute] takes distributed tensors. Distribute the plain ones first.");
     layouts.push_back(layout_on(mesh, placements[i], tensors[i], ""));
   }
   CauseScope cause("redistribute", false);

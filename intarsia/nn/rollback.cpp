@@ -24,7 +24,8 @@ void check_not_sharded(const char* where, const torch::nn::Module& module) {
 
 Rollback::Rollback(torch::nn::Module& module) {
   for (auto& tensor : tensors_of(module)) {
-    tensors_.push_back({tensor, tensor.variable_data(), tensor.grad(), is_dtensor(tensor) ? body_of(tensor).note : NotePtr()});
+    tensors_.push_back(
+        {tensor, tensor.variable_data(), tensor.grad(), is_dtensor(tensor) ? body_of(tensor).note : NotePtr()});
   }
   module.apply([&](torch::nn::Module& part) {
     if (auto* hooks = hooks_of(part)) hooks_.emplace_back(hooks, *hooks->lists_);

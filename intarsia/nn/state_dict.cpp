@@ -42,8 +42,9 @@ void load_full_state_dict(ModuleRef given, const StateDict& state, std::optional
     auto* value = state.find(item.key());
     TORCH_CHECK_VALUE(value && value->defined(), "[load_full_state_dict] the dict has no value for \"", item.key(),
                       "\". Add it, for instance from full_state_dict of this module.");
-    TORCH_CHECK_VALUE(value->sizes() == item.value().sizes(), "[load_full_state_dict] \"", item.key(), "\" has the shape ",
-                      value->sizes(), " in the dict and ", item.value().sizes(), " in the module. They must be equal.");
+    TORCH_CHECK_VALUE(value->sizes() == item.value().sizes(), "[load_full_state_dict] \"", item.key(),
+                      "\" has the shape ", value->sizes(), " in the dict and ", item.value().sizes(),
+                      " in the module. They must be equal.");
     TORCH_CHECK_TYPE(!is_dtensor(*value), "[load_full_state_dict] \"", item.key(),
                      "\" is a distributed tensor. Give whole tensors, for instance from full_state_dict.");
   }

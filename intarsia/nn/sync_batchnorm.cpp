@@ -109,7 +109,8 @@ bool convert(torch::nn::Module& module, const DeviceMesh& mesh) {
 int64_t convert_sync_batchnorm(ModuleRef module, const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[convert_sync_batchnorm] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
-  TORCH_CHECK(is_first_definition(symbols::kBatchNorm), "[convert_sync_batchnorm] this program searches LibTorch for functions before this ",
+  TORCH_CHECK(is_first_definition(symbols::kBatchNorm),
+              "[convert_sync_batchnorm] this program searches LibTorch for functions before this ",
               "library, so that batch norms cannot be reached. Link this library before LibTorch; in Python use ",
               "intarsia.data_parallel.convert_sync_batchnorm.");
   int64_t converted = 0;

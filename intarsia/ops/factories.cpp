@@ -41,22 +41,24 @@ Rule fresh() {
 
 // Autograd makes room for a gradient so. The shards keep the order of the strides, if no two elements share a place.
 Rule fresh_strided() {
-  return rows("new", [](const OpCall& call) {
-    Rows rows;
-    auto &in = call.inputs[0], &out = call.outputs[0];
-    bool kept = in.sizes == out.sizes &&
-                at::IntArrayRef(at::infer_dense_strides(out.sizes, out.strides)) == at::IntArrayRef(out.strides);
-    for (int64_t d = 0; d < in.dim(); ++d) rows.push_back({{S(d)}, {kept ? S(d) : R}});
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
-    return rows;
-  }).with_local([](LocalCall& local) {
-    auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
-    if (at::IntArrayRef(shape) != at::IntArrayRef(local.call.outputs[0].sizes)) {
-      local.stack[1] = std::vector<int64_t>(shape.begin(), shape.end());
-      local.stack[2] = c10::IValue(at::IntArrayRef(at::infer_dense_strides(shape, local.call.outputs[0].strides)));
-    }
-    local.call_plain();
-  });
+  return rows("new",
+              [](const OpCall& call) {
+                Rows rows;
+                auto &in = call.inputs[0], &out = call.outputs[0];
+                bool kept = in.sizes == out.sizes && at::IntArrayRef(at::infer_dense_strides(out.sizes, out.strides)) ==
+                                                         at::IntArrayRef(out.strides);
+                for (int64_t d = 0; d < in.dim(); ++d) rows.push_back({{S(d)}, {kept ? S(d) : R}});
+                for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+                return rows;
+              })
+      .with_local([](LocalCall& local) {
+        auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
+        if (at::IntArrayRef(shape) != at::IntArrayRef(local.call.outputs[0].sizes)) {
+          local.stack[1] = std::vector<int64_t>(shape.begin(), shape.end());
+          local.stack[2] = c10::IValue(at::IntArrayRef(at::infer_dense_strides(shape, local.call.outputs[0].strides)));
+        }
+        local.call_plain();
+      });
 }
 
 Rows pass_through(std::initializer_list<ReduceOp> ops) {
@@ -102,7 +104,9 @@ double number_of(const OpCall& call, const char* name, double otherwise) {
   return index < 0 || call.args[index].isNone() ? otherwise : call.args[index].toScalar().toDouble();
 }
 
-void draw_uniform(at::Tensor& tensor, const OpCall&, const MaybeGenerator& generator) { tensor.uniform_(0, 1, generator); }
+void draw_uniform(at::Tensor& tensor, const OpCall&, const MaybeGenerator& generator) {
+  tensor.uniform_(0, 1, generator);
+}
 
 // randn has no mean, normal has one.
 void draw_normal(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& generator) {
@@ -115,11 +119,13 @@ void draw_whole(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& ge
 
 // How FactoryScope makes tensors, and what stays plain there.
 void add_scoped_factories(RuleTable& t) {
-  t.traits({"aten::empty", "aten::zeros", "aten::ones", "aten::full"}, [](Traits& traits) { traits.factory = Factory(); });
+  t.traits({"aten::empty", "aten::zeros", "aten::ones", "aten::full"},
+           [](Traits& traits) { traits.factory = Factory(); });
   t.traits("aten::rand").factory = Factory{draw_uniform};
   t.traits({"aten::randn", "aten::normal"}, [](Traits& traits) { traits.factory = Factory{draw_normal}; });
   t.traits("aten::randint").factory = Factory{draw_whole, at::kLong};
-  t.traits({"aten::scalar_tensor", "aten::from_file", "aten::_efficientzerotensor"}, [](Traits& traits) { traits.makes_plain = true; });
+  t.traits({"aten::scalar_tensor", "aten::from_file", "aten::_efficientzerotensor"},
+           [](Traits& traits) { traits.makes_plain = true; });
 }
 
 }  // namespace
@@ -134,13 +140,15 @@ void add_factories(RuleTable& t) {
   t.add("aten::view.dtype", view_as_dtype());
 
   // self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
-  t.add("aten::copy", pointwise({{{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_max, P_max}, {P_max}},
+  t.add("aten::copy", pointwise({{{P_sum, P_sum}, {P_sum}},
+                                 {{P_avg, P_avg}, {P_avg}},
+                                 {{P_max, P_max}, {P_max}},
                                  {{P_min, P_min}, {P_min}}}));
   // Zero stays zero under every reduction; another constant only where reducing equal values changes nothing.
-  t.add("aten::zero", pointwise(pass_through({ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min, ReduceOp::max,
-                                              ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})));
-  t.add("aten::fill.Scalar", pointwise(pass_through({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band,
-                                                     ReduceOp::bor})));
+  t.add("aten::zero", pointwise(pass_through({ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
+                                              ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})));
+  t.add("aten::fill.Scalar",
+        pointwise(pass_through({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band, ReduceOp::bor})));
   t.add("aten::fill.Tensor", pointwise({{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}}));
 }
 

@@ -16,8 +16,8 @@ void fill_by_rows(Stack& stack) {
   run_op(*op, stack, {&unused, decide(read_call(*op, stack))});
 }
 
-// masked_fill_(self, mask, value): zeros in place of some terms leave a sum a sum. Composite losses do this to pending sums
-// in place. Whether the value is zero is not known to a planner.
+// masked_fill_(self, mask, value): zeros in place of some terms leave a sum a sum. Composite losses do this to pending
+// sums in place. Whether the value is zero is not known to a planner.
 void fill_sum(Stack& stack) {
   if (stack[2].toScalar().toDouble() != 0) return fill_by_rows(stack);
   auto self = stack[0].toTensor();

@@ -22,18 +22,21 @@ bool copies_note_into(const at::Tensor& self, const at::Tensor& from) {
 }
 
 constexpr auto kGivesMemory =
-    "gives a tensor the memory of another, and a distributed tensor has none of its own. Use copy_ or set_data. To load a module, as "
-    "torch::load does by this op, use checkpoint::load; or load a plain one and call load_full_state_dict(module, full_state_dict(plain)).";
+    "gives a tensor the memory of another, and a distributed tensor has none of its own. Use copy_ or set_data. To "
+    "load a module, as "
+    "torch::load does by this op, use checkpoint::load; or load a plain one and call load_full_state_dict(module, "
+    "full_state_dict(plain)).";
 
 }  // namespace
 
 void add_handles(RuleTable& t) {
-  t.traits({"aten::detach", "aten::detach_", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf", "aten::output_nr",
-            "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_backward", "aten::_fw_primal", "aten::_make_dual",
-            "aten::_unpack_dual", "aten::_has_compatible_shallow_copy_type"},
+  t.traits({"aten::detach", "aten::detach_", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf",
+            "aten::output_nr", "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_backward",
+            "aten::_fw_primal", "aten::_make_dual", "aten::_unpack_dual", "aten::_has_compatible_shallow_copy_type"},
            [](Traits& traits) { traits.about_the_handle = true; });
   t.traits({"aten::lift_fresh", "aten::_shape_as_tensor"}, [](Traits& traits) { traits.hands_on = true; });
-  t.traits({"aten::detach", "aten::alias", "aten::clone", "aten::copy"}, [](Traits& traits) { traits.keeps_value = true; });
+  t.traits({"aten::detach", "aten::alias", "aten::clone", "aten::copy"},
+           [](Traits& traits) { traits.keeps_value = true; });
   t.traits({"aten::clone", "aten::_to_copy"}, [](Traits& traits) { traits.keeps_note = true; });
   t.traits("aten::resize_as_").forms_empty = true;
   t.traits("aten::set_").refused = kGivesMemory;

@@ -16,8 +16,8 @@ namespace intarsia {
 namespace {
 
 namespace ops = at::_ops;
-using InplaceOps = KernelList<InplaceFastPath, ops::add__Tensor, ops::sub__Tensor, ops::mul__Tensor, ops::div__Tensor, ops::addcmul_,
-                       ops::addcdiv_, ops::lerp__Scalar>;
+using InplaceOps = KernelList<InplaceFastPath, ops::add__Tensor, ops::sub__Tensor, ops::mul__Tensor, ops::div__Tensor,
+                              ops::addcmul_, ops::addcdiv_, ops::lerp__Scalar>;
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // Sequences of several lengths, packed and padded.
 //
-// LibTorch's own code moves slice by slice and reads lengths where they lie. Here it packs the numbers of the rows instead, which
-// are plain, and one index_select brings the rows. Lengths are numbers that steer the program: they may be plain, are the same
-// on every rank, and come back plain, as LibTorch's recurrent layers read them.
+// LibTorch's own code moves slice by slice and reads lengths where they lie. Here it packs the numbers of the rows
+// instead, which are plain, and one index_select brings the rows. Lengths are numbers that steer the program: they may
+// be plain, are the same on every rank, and come back plain, as LibTorch's recurrent layers read them.
 
 #include <ATen/ATen.h>
 
@@ -25,8 +25,8 @@ at::Tensor picked(const at::Tensor& rows, const at::Tensor& index) {
 }
 
 std::tuple<at::Tensor, at::Tensor> pack(const at::Tensor& input, const at::Tensor& lengths, bool batch_first) {
-  TORCH_CHECK_VALUE(input.dim() >= 2, "[_pack_padded_sequence] the sequences have ", input.dim(), " dims: ", input.sizes(),
-                    ". They have two at least, steps and batch.");
+  TORCH_CHECK_VALUE(input.dim() >= 2, "[_pack_padded_sequence] the sequences have ", input.dim(),
+                    " dims: ", input.sizes(), ". They have two at least, steps and batch.");
   auto [index, batch_sizes] =
       at::_pack_padded_sequence(numbered(input.sizes().slice(0, 2)), plain_numbers(lengths), batch_first);
   return {picked(input.flatten(0, 1), index), batch_sizes};
@@ -35,7 +35,8 @@ std::tuple<at::Tensor, at::Tensor> pack(const at::Tensor& input, const at::Tenso
 std::tuple<at::Tensor, at::Tensor> pad(const at::Tensor& data, const at::Tensor& batch_sizes, bool batch_first,
                                        const at::Scalar& padding_value, int64_t total_length) {
   auto rows = data.size(0);
-  auto [index, lengths] = at::_pad_packed_sequence(numbered({rows}), plain_numbers(batch_sizes), batch_first, rows, total_length);
+  auto [index, lengths] =
+      at::_pad_packed_sequence(numbered({rows}), plain_numbers(batch_sizes), batch_first, rows, total_length);
   auto shape = data.sizes().vec();
   shape[0] = 1;
   auto padded = picked(at::cat({data, data.new_full(shape, padding_value)}), index.flatten());

@@ -1,5 +1,5 @@
-// A constant over a pending reduction: each rank gets its share, see Note [A value as a pending reduction]. Where programs
-// expect PyTorch's DTensor, each rank gets the number itself, so a sum becomes that number times the ranks.
+// A constant over a pending reduction: each rank gets its share, see Note [A value as a pending reduction]. Where
+// programs expect PyTorch's DTensor, each rank gets the number itself, so a sum becomes that number times the ranks.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>

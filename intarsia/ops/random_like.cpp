@@ -10,9 +10,11 @@ namespace {
 
 // They lie as the other does; a pending reduction has no form to follow.
 template <class Draw>
-at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format, Draw draw) {
+at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format,
+                      Draw draw) {
   auto target = at::empty_like(self, options, format);
-  if (is_dtensor(target) && layout_of(target).has_partial()) target = redistribute(target, settled(placements_of(target)));
+  if (is_dtensor(target) && layout_of(target).has_partial())
+    target = redistribute(target, settled(placements_of(target)));
   at::NoGradGuard no_grad;
   draw(target);
   return target;
@@ -24,12 +26,14 @@ at::TensorOptions options_of(std::optional<at::ScalarType> dtype, std::optional<
 }
 
 at::Tensor rand_like(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                     std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+                     std::optional<at::Device> device, std::optional<bool> pinned,
+                     std::optional<at::MemoryFormat> format) {
   return drawn_like(self, options_of(dtype, layout, device, pinned), format, [](auto& t) { t.uniform_(0, 1); });
 }
 
 at::Tensor randn_like(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                      std::optional<at::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+                      std::optional<at::Device> device, std::optional<bool> pinned,
+                      std::optional<at::MemoryFormat> format) {
   return drawn_like(self, options_of(dtype, layout, device, pinned), format, [](auto& t) { t.normal_(0, 1); });
 }
 
@@ -40,8 +44,9 @@ at::Tensor randint_like(const at::Tensor& self, c10::SymInt high, std::optional<
   return drawn_like(self, options_of(dtype, layout, device, pinned), format, [&](auto& t) { t.random_(0, end); });
 }
 
-at::Tensor randint_like_from(const at::Tensor& self, c10::SymInt low, c10::SymInt high, std::optional<at::ScalarType> dtype,
-                             std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pinned,
+at::Tensor randint_like_from(const at::Tensor& self, c10::SymInt low, c10::SymInt high,
+                             std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                             std::optional<at::Device> device, std::optional<bool> pinned,
                              std::optional<at::MemoryFormat> format) {
   auto begin = low.expect_int(), end = high.expect_int();
   return drawn_like(self, options_of(dtype, layout, device, pinned), format, [&](auto& t) { t.random_(begin, end); });

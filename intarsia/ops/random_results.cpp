@@ -21,7 +21,8 @@ Lowering bernoulli(const CutCall& c) {
     auto self = stack[0].toTensor();
     auto result = at::empty_like(self, at::MemoryFormat::Contiguous);
     auto generator = generator_in(stack.back());
-    stack = {stack.size() == 3 ? result.bernoulli_(stack[1].toDouble(), generator) : result.bernoulli_(self, generator)};
+    stack = {stack.size() == 3 ? result.bernoulli_(stack[1].toDouble(), generator)
+                               : result.bernoulli_(self, generator)};
   };
 }
 
@@ -38,7 +39,8 @@ Lowering native_dropout(const CutCall& c) {
 
 void check_deviation(const at::Tensor& std) {
   TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
-  TORCH_CHECK(std.numel() == 0 || std.is_meta() || std.min().ge(0).item<bool>(), "normal expects all elements of std >= 0.0");
+  TORCH_CHECK(std.numel() == 0 || std.is_meta() || std.min().ge(0).item<bool>(),
+              "normal expects all elements of std >= 0.0");
 }
 
 // normal(mean, std, generator): one of them a tensor, or both, of one shape.
@@ -54,7 +56,8 @@ Lowering normal(const CutCall& c) {
     result.normal_(0, std.isTensor() ? 1 : std.toDouble(), generator_in(stack[2]));
     if (std.isTensor()) result.mul_(std.toTensor());
     // A number is rounded to the dtype before it is added.
-    stack = {result.add_(mean.isTensor() ? mean.toTensor() : at::full({}, mean.toScalar(), std.toTensor().scalar_type()))};
+    stack = {
+        result.add_(mean.isTensor() ? mean.toTensor() : at::full({}, mean.toScalar(), std.toTensor().scalar_type()))};
   };
 }
 
@@ -83,7 +86,8 @@ at::Tensor running_shares(const at::Tensor& rows) {
 // The first place of a row that reaches each of these numbers.
 at::Tensor places_of(const at::Tensor& numbers, const at::Tensor& rows) {
   if (rows.is_meta()) return at::empty_like(numbers, at::kLong);
-  auto shares = rows.scalar_type() == at::kDouble ? running_shares<double>(rows) : running_shares<float>(rows.to(at::kFloat));
+  auto shares =
+      rows.scalar_type() == at::kDouble ? running_shares<double>(rows) : running_shares<float>(rows.to(at::kFloat));
   return at::searchsorted(shares, numbers);
 }
 
@@ -93,7 +97,8 @@ void draw_with_replacement(Stack& stack, int64_t count) {
   sizes.back() = count;
   auto numbers = empty(sizes, mesh_of(self), placements_of(self), at::kDouble).uniform_(0, 1, generator_in(stack[3]));
   Shards places;
-  for (size_t slot = 0; slot < shards_of(self).size(); ++slot) places.push_back(places_of(shards_of(numbers)[slot], shards_of(self)[slot]));
+  for (size_t slot = 0; slot < shards_of(self).size(); ++slot)
+    places.push_back(places_of(shards_of(numbers)[slot], shards_of(self)[slot]));
   stack = {wrap_contiguous(std::move(places), &layout_of(self), sizes, at::kLong)};
 }
 
@@ -125,7 +130,8 @@ void add_random_results(RuleTable& t) {
   t.lower("aten::bernoulli", bernoulli);
   t.lower("aten::bernoulli.p", bernoulli);
   t.lower("aten::native_dropout", native_dropout);
-  for (auto* op : {"aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor"}) t.lower(op, normal);
+  for (auto* op : {"aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor"})
+    t.lower(op, normal);
   t.lower("aten::multinomial", multinomial);
   t.hands_on({"aten::dropout"});
 }

@@ -14,7 +14,8 @@ at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t
   if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
   Placements placements(mesh_of(input).ndim(), Replicate());
   for (size_t axis = 0; axis < placements.size(); ++axis) {
-    if (batch >= 0 && placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2) placements[axis] = Shard(own);
+    if (batch >= 0 && placements_of(input)[axis] == Placement(Shard(batch)) && state.dim() == own + 2)
+      placements[axis] = Shard(own);
   }
   return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
 }
@@ -41,8 +42,8 @@ void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::S
 }  // namespace
 
 void add_recurrent(RuleTable& t) {
-  for (auto op : {"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input", "aten::lstm.data",
-                  "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data", "aten::lstm_cell",
+  for (auto op : {"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input",
+                  "aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data", "aten::lstm_cell",
                   "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"}) {
     t.composite_boxed<&recurrent>(op);
   }

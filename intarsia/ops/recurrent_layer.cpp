@@ -19,8 +19,8 @@ constexpr int64_t kBatchOfInput = 1, kBatchOfState = 0;
 // `placement` on the axes that shard the batch of the input, whole on all others.
 const Layout* on_batch_axes(const Layout& input, const Placement& placement) {
   Placements placements;
-  for (auto& now : input.placements()) placements.push_back(now == Placement(Shard(kBatchOfInput)) ? placement
-                                                            : Placement(Replicate()));
+  for (auto& now : input.placements())
+    placements.push_back(now == Placement(Shard(kBatchOfInput)) ? placement : Placement(Replicate()));
   return input.with(placements);
 }
 
@@ -135,8 +135,8 @@ void run_layer_backward(const c10::OperatorHandle& op, Stack& stack) {
 
 Planner on_one_mesh(void (*run)(const c10::OperatorHandle&, Stack&), const c10::OperatorHandle& op) {
   return [=](const CutCall& c) -> Lowering {
-    if (!c.is_distributed(kInput) || !c.is_distributed(kStates) || c.input(kInput).dim() != 3 ||
-        !c.on_one_mesh()) return {};
+    if (!c.is_distributed(kInput) || !c.is_distributed(kStates) || c.input(kInput).dim() != 3 || !c.on_one_mesh())
+      return {};
     return [=](Stack& stack) { run(op, stack); };
   };
 }
@@ -146,8 +146,8 @@ Planner on_one_mesh(void (*run)(const c10::OperatorHandle&, Stack&), const c10::
 void add_recurrent_layer(RuleTable& t) {
   auto handle = [](const char* op) { return c10::Dispatcher::singleton().findSchemaOrThrow(op, ""); };
   t.lower("aten::mkldnn_rnn_layer", on_one_mesh(run_layer, handle("aten::mkldnn_rnn_layer")));
-  t.lower("aten::mkldnn_rnn_layer_backward", on_one_mesh(run_layer_backward,
-                                                         handle("aten::mkldnn_rnn_layer_backward")));
+  t.lower("aten::mkldnn_rnn_layer_backward",
+          on_one_mesh(run_layer_backward, handle("aten::mkldnn_rnn_layer_backward")));
 }
 
 }  // namespace intarsia

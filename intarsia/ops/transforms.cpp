@@ -25,8 +25,8 @@ std::vector<std::vector<int64_t>> transformed(const OpCall& call) {
   return {shape};
 }
 
-// MKL transforms the dims that lie behind the others: these in the order of their strides, and of those that are transformed the last
-// one named comes last (a complex signal has none that is special).
+// MKL transforms the dims that lie behind the others: these in the order of their strides, and of those that are
+// transformed the last one named comes last (a complex signal has none that is special).
 std::vector<int64_t> order_of_transform(const OpCall& call) {
   auto& input = call.inputs[0];
   auto dims = call.dims_arg("dim", input.dim());

@@ -83,8 +83,11 @@ torch::CppFunction with_zeros(const c10::OperatorName& name) {
 }  // namespace
 
 void add_zero_gradients(RuleTable& t) {
-  const c10::OperatorName names[] = {{"aten::copysign", "Tensor"}, {"aten::copysign_", "Tensor"}, {"aten::nextafter", ""},
-                                     {"aten::nextafter_", ""},     {"aten::cat", ""}};
+  const c10::OperatorName names[] = {{"aten::copysign", "Tensor"},
+                                     {"aten::copysign_", "Tensor"},
+                                     {"aten::nextafter", ""},
+                                     {"aten::nextafter_", ""},
+                                     {"aten::cat", ""}};
   for (auto& name : names) t.gradient_kernel(c10::toString(name), [name] { return with_zeros(name); });
 }
 

@@ -16,8 +16,8 @@ using Ints = std::vector<int64_t>;
 
 // One of the three kinds of numbers that LibTorch knows.
 template <class T>
-using Kind = std::conditional_t<std::is_floating_point_v<T>, double,
-                                std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
+using Kind =
+    std::conditional_t<std::is_floating_point_v<T>, double, std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
 
 // T is int64_t, double or bool. LibTorch brings both operands to one kind before it calls an operator.
 template <class T>
@@ -41,7 +41,8 @@ class PerRankNumber final : public c10::SymNodeImpl {
   SymNode pow(const SymNode& other) override {
     return zip(other, [](T a, T b) { return static_cast<T>(std::pow(a, b)); });
   }
-  // As symbolic numbers of LibTorch divide, which Python asks, too: towards minus infinity, so that (rank - 1) % 4 is a rank.
+  // As symbolic numbers of LibTorch divide, which Python asks, too: towards minus infinity, so that (rank - 1) % 4 is a
+  // rank.
   SymNode floordiv(const SymNode& other) override {
     return zip(other, [](T a, T b) { return floor_of(Quotient(a), divisor(b)); });
   }
@@ -109,7 +110,8 @@ class PerRankNumber final : public c10::SymNodeImpl {
   using Quotient = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
 
   static Quotient divisor(T value) {
-    TORCH_CHECK(value != T(0), "[per-rank number] a division by a number that is 0 on a simulated rank, such as the size of ",
+    TORCH_CHECK(value != T(0),
+                "[per-rank number] a division by a number that is 0 on a simulated rank, such as the size of ",
                 "an empty shard. Use a mesh that divides it.");
     return value;
   }
@@ -118,9 +120,10 @@ class PerRankNumber final : public c10::SymNodeImpl {
   static double floor_of(double a, double b) { return std::floor(a / b); }
 
   T one() {
-    TORCH_CHECK_VALUE(agree(), "[per-rank number] the simulated ranks hold different values, ", str(),
-                      ", where one is asked for. Compute with the number in tensors, take the ranks' tensors apart with ",
-                      "shards_of or values_of (from Python: rank_map), or cut the tensor over a mesh that divides it.");
+    TORCH_CHECK_VALUE(
+        agree(), "[per-rank number] the simulated ranks hold different values, ", str(),
+        ", where one is asked for. Compute with the number in tensors, take the ranks' tensors apart with ",
+        "shards_of or values_of (from Python: rank_map), or cut the tensor over a mesh that divides it.");
     return values_[0];
   }
 

@@ -4,8 +4,8 @@
 #include <c10/core/AutogradState.h>
 
 #include "intarsia/core/foreign.h"
-#include "intarsia/libtorch/interposition.h"
 #include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/per_rank/number.h"
 #include "intarsia/start.h"
 
@@ -53,9 +53,8 @@ bool same_form(const at::Tensor& a, const at::Tensor& b) {
 
 bool shows(const c10::TensorImpl& impl, const Shards& values) {
   if (!impl.has_symbolic_sizes_strides()) {
-    return std::all_of(values.begin(), values.end(), [&](auto& value) {
-      return value.sizes() == impl.sizes() && value.strides() == impl.strides();
-    });
+    return std::all_of(values.begin(), values.end(),
+                       [&](auto& value) { return value.sizes() == impl.sizes() && value.strides() == impl.strides(); });
   }
   auto form = form_of(values);
   auto same = [](c10::SymIntArrayRef a, c10::SymIntArrayRef b) { return c10::str(a) == c10::str(b); };
@@ -149,8 +148,9 @@ at::Tensor per_rank(Shards values) {
   TORCH_CHECK_VALUE(!values.empty(), "[per_rank] no tensors are given. Give one for every hosted rank.");
   for (auto& value : values) {
     check_no_wrapper(value, "per_rank");
-    TORCH_CHECK_VALUE(value.dtype() == values[0].dtype(), "[per_rank] the simulated ranks hold tensors of ", values[0].dtype(),
-                      " and of ", value.dtype(), ". One tensor can stand only for tensors of one dtype.");
+    TORCH_CHECK_VALUE(value.dtype() == values[0].dtype(), "[per_rank] the simulated ranks hold tensors of ",
+                      values[0].dtype(), " and of ", value.dtype(),
+                      ". One tensor can stand only for tensors of one dtype.");
   }
   start();
   // Autograd must replay views instead of calling as_strided with the numbers of one rank.

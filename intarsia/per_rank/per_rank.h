@@ -6,8 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/shards.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 
 namespace intarsia {
 

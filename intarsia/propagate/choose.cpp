@@ -68,7 +68,8 @@ bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
   return false;
 }
 
-// The rule's rows, all-Replicate, for aligned rules strided forms, those of reductions that rules do not list, and rows along a cut that is there.
+// The rule's rows, all-Replicate, for aligned rules strided forms, those of reductions that rules do not list, and rows
+// along a cut that is there.
 AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& joint, int64_t axis) {
   AxisRows result{base, base.size(), 0};
   result.rows.push_back(all_replicate(q));
@@ -213,7 +214,8 @@ std::optional<Placement> advised_mask(const Advice& advice, int64_t axis) {
 }
 
 // Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
-// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any more.
+// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any
+// more.
 bool is_legal(const Question& q, const Choice& choice) {
   auto has_one_value = [](const Layout* layout) { return !layout || have_one_value(layout->placements()); };
   if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
@@ -260,8 +262,8 @@ std::optional<Choice> choose_view(const Question& q, const Placements& in, const
   auto& now = q.now[0]->placements();
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     bool stays = cut_dim(in[axis]) >= 0 ? cut_dim(out[axis]) >= 0 : in[axis] == out[axis];
-    if (!stays || !reachable(now[axis], in[axis]) ||
-        (is_partial(in[axis]) && cut_dim(now[axis]) >= 0)) return std::nullopt;
+    if (!stays || !reachable(now[axis], in[axis]) || (is_partial(in[axis]) && cut_dim(now[axis]) >= 0))
+      return std::nullopt;
   }
   Choice choice;
   choice.in.push_back(Layout::get(q.mesh, in));
@@ -292,7 +294,8 @@ std::vector<Choice> priced_choices(const Question& q) {
     auto& best = priced.emplace_back(price(q, rows[axis].rows, axis, input_cost));
     if (best.empty()) return {};
     // All-Replicate is always legal, so it stays in the running when the list is cut short.
-    auto whole = std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis].rows[rows[axis].whole]; });
+    auto whole =
+        std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis].rows[rows[axis].whole]; });
     if (q.mesh.ndim() > 1 && best.size() > kRowsPerAxis) {
       auto last = whole == best.end() ? best[kRowsPerAxis - 1] : *whole;
       if (whole - best.begin() >= static_cast<int64_t>(kRowsPerAxis)) best[kRowsPerAxis - 1] = last;

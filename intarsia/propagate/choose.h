@@ -2,8 +2,8 @@
 // Picks, for one call of an op, how it runs, the layouts its inputs are brought to and the layouts of its outputs.
 //
 // Note [Routes]
-// What could serve a call comes out of one generator, in the order in which it is preferred: dispatch takes the first candidate that is
-// legal, and explain lists them all, so the two cannot disagree.
+// What could serve a call comes out of one generator, in the order in which it is preferred: dispatch takes the first
+// candidate that is legal, and explain lists them all, so the two cannot disagree.
 
 #include <optional>
 #include <vector>
@@ -25,7 +25,7 @@ enum class Route {
 
 struct Choice {
   Route route = Route::row;
-  std::vector<const Layout*> in;   // null where the input is plain or undefined; both are empty of a lowering
+  std::vector<const Layout*> in;  // null where the input is plain or undefined; both are empty of a lowering
   std::vector<const Layout*> out;
   double cost = 0;
   bool legal = true;  // it has one value and its layouts fit together, which rows for single axes cannot tell
@@ -42,10 +42,10 @@ struct Question {
   const Advice* advice = nullptr;  // of a guide (guide.h)
 };
 
-// The candidates for a call, one by one: what is advised, if the rows allow it; the op's lowering; what moves nothing; the others by their
-// costs, and equal costs in the order of the rows. Each is made when it is asked for: most calls have one that moves nothing, and
-// finding that is cheap. With a lowering, outputs of the question need not be known as long as nothing behind it is asked for.
-// Deterministic across ranks.
+// The candidates for a call, one by one: what is advised, if the rows allow it; the op's lowering; what moves nothing;
+// the others by their costs, and equal costs in the order of the rows. Each is made when it is asked for: most calls
+// have one that moves nothing, and finding that is cheap. With a lowering, outputs of the question need not be known as
+// long as nothing behind it is asked for. Deterministic across ranks.
 class Candidates {
  public:
   explicit Candidates(const Question& question) : question_(question) {}

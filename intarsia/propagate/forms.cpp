@@ -15,8 +15,8 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 using Forms = std::vector<TensorForm>;
 
-// A tensor with the form of another and no data; or a tiny one with data, for ops that need some; or one of that shape whose
-// elements are one zero in memory. Zero is a place in every tensor, but nothing to divide by.
+// A tensor with the form of another and no data; or a tiny one with data, for ops that need some; or one of that shape
+// whose elements are one zero in memory. Zero is a place in every tensor, but nothing to divide by.
 enum class StandIn { empty, zero, one, zeros };
 
 at::Tensor stand_in(const at::Tensor& tensor, StandIn kind) {
@@ -25,7 +25,8 @@ at::Tensor stand_in(const at::Tensor& tensor, StandIn kind) {
     return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
   }
   if (kind == StandIn::zeros) return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
-  return at::full(std::vector<int64_t>(tensor.dim(), 1), kind == StandIn::one ? 1 : 0, tensor.options().device(at::kCPU));
+  return at::full(std::vector<int64_t>(tensor.dim(), 1), kind == StandIn::one ? 1 : 0,
+                  tensor.options().device(at::kCPU));
 }
 
 c10::IValue stand_in(const c10::IValue& value, StandIn kind) {
@@ -67,7 +68,8 @@ std::optional<Forms> read_forms(const Stack& stack) {
   return forms;
 }
 
-// The rule knows the shapes, and where it does not know the dtypes, the op itself tells them from tensors of one element.
+// The rule knows the shapes, and where it does not know the dtypes, the op itself tells them from tensors of one
+// element.
 std::optional<Forms> forms_by_rule(const FormQuestion& q) {
   if (!q.rule || !q.rule->form.shapes) return std::nullopt;
   auto& rule = *q.rule;
@@ -94,7 +96,9 @@ std::optional<Forms> forms_by_rule(const FormQuestion& q) {
     std::vector<int64_t> strides(dense.begin(), dense.end());
     if (!told.empty()) strides = told[i];
     for (auto& input : q.inputs) {
-      if (!told.empty() || !rule.aligned || !input.defined || at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i])) continue;
+      if (!told.empty() || !rule.aligned || !input.defined ||
+          at::IntArrayRef(input.sizes) != at::IntArrayRef(shapes[i]))
+        continue;
       strides = at::infer_dense_strides(shapes[i], input.strides);
       break;
     }
@@ -108,8 +112,8 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
   auto& returns = q.op.schema().returns();
   auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
   if (std::any_of(returns.begin(), returns.end(), is_number)) return std::nullopt;  // item(): the value is the result
-  // A rule that tells the order in memory knows the plain op on this device. In Python, ops have kernels for meta that are written in Python,
-  // and some of these answer for another device.
+  // A rule that tells the order in memory knows the plain op on this device. In Python, ops have kernels for meta that
+  // are written in Python, and some of these answer for another device.
   if (q.rule && q.rule->form.strides) {
     if (auto told = forms_by_rule(q)) return told;
   }
@@ -133,8 +137,10 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
 
 // Whether, as the plain ops see it, the channels are last in memory.
 at::MemoryFormat format_of(const TensorForm& form) {
-  if (form.dim() == 4 && c10::is_channels_last_strides_2d(form.sizes, form.strides)) return at::MemoryFormat::ChannelsLast;
-  if (form.dim() == 5 && c10::is_channels_last_strides_3d(form.sizes, form.strides)) return at::MemoryFormat::ChannelsLast3d;
+  if (form.dim() == 4 && c10::is_channels_last_strides_2d(form.sizes, form.strides))
+    return at::MemoryFormat::ChannelsLast;
+  if (form.dim() == 5 && c10::is_channels_last_strides_3d(form.sizes, form.strides))
+    return at::MemoryFormat::ChannelsLast3d;
   return at::MemoryFormat::Contiguous;
 }
 
@@ -168,7 +174,8 @@ void check_expands(const TensorForm& form, at::IntArrayRef shape) {
 
 void ask_plain(const OpCall& call) {
   auto stack = stand_ins(call.args, StandIn::zeros);
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
+  auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
   op.callBoxed(stack);
 }
 

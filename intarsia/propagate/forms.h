@@ -14,12 +14,13 @@ struct FormQuestion {
   const c10::OperatorHandle& op;          // the op that is called; of out= the functional one
   const c10::OperatorHandle& functional;  // the op that the rule is written for
   const Rule* rule;                       // null if there is none
-  c10::ArrayRef<c10::IValue> args;        // of the functional op; of tensors only the form counts, and of plain numbers the value
+  c10::ArrayRef<c10::IValue>
+      args;  // of the functional op; of tensors only the form counts, and of plain numbers the value
   const std::vector<TensorForm>& inputs;
 };
 
-// The forms of the results; none if they depend on data. The plain op runs on tensors without data, so that its own checks
-// speak for bad input, on every rank, before anything is sent; where it cannot, its rule tells.
+// The forms of the results; none if they depend on data. The plain op runs on tensors without data, so that its own
+// checks speak for bad input, on every rank, before anything is sent; where it cannot, its rule tells.
 std::optional<std::vector<TensorForm>> forms_of_results(const FormQuestion& question);
 
 // The form of a dense tensor.

@@ -1,9 +1,10 @@
 #pragma once
-// Layouts that somebody else would choose, for programs that rely on them: under the drop-in, those of PyTorch's DTensor.
+// Layouts that somebody else would choose, for programs that rely on them: under the drop-in, those of PyTorch's
+// DTensor.
 //
-// A guide is followed where the rows of the op's rule allow what it advises, and where all tensors are to be whole, which is
-// always right. So it decides about layouts and about what is sent, never about values. Without advice, or with advice that no
-// rows allow, the choice is our own.
+// A guide is followed where the rows of the op's rule allow what it advises, and where all tensors are to be whole,
+// which is always right. So it decides about layouts and about what is sent, never about values. Without advice, or
+// with advice that no rows allow, the choice is our own.
 
 #include <functional>
 #include <optional>

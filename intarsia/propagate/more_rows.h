@@ -1,5 +1,6 @@
 #pragma once
-// Rows for pending norms and masked sums (core/more_reductions.h): no rule lists them, since there is one for every order and table.
+// Rows for pending norms and masked sums (core/more_reductions.h): no rule lists them, since there is one for every
+// order and table.
 
 #include "intarsia/propagate/choose.h"
 

@@ -124,8 +124,8 @@ void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, co
   auto others = beside(stack, &layout);
   auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
   std::unique_lock lock(generator.mutex_);  // as the plain op does: what other threads draw comes before or after
-  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype), plan.contiguous,
-                generator);
+  Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype),
+                plan.contiguous, generator);
   SlotErrors errors;
   for (size_t slot = 0; slot < shards.size(); ++slot) {
     errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });
@@ -194,7 +194,8 @@ Lowering draw_along(const c10::OperatorHandle& op, const CutCall& c) {
   auto order = memory_order(self);
   if (overlaps(self, order)) return {};
   auto plan = std::make_shared<DrawPlan>(DrawPlan{op, self, std::move(order), true, {}, {}, {}});
-  if (op.operator_name().name == "aten::normal_") plan->contiguous = at::geometry_is_contiguous(self.sizes, self.strides);
+  if (op.operator_name().name == "aten::normal_")
+    plan->contiguous = at::geometry_is_contiguous(self.sizes, self.strides);
   bool small = self.numel() < kSmall;
   if (!small && !refuses(op, self.dtype) && c.now[0]->mesh().device_type() == at::kCPU) {
     Stack arguments(c.call.args.begin(), c.call.args.end());
@@ -208,15 +209,15 @@ Lowering draw_along(const c10::OperatorHandle& op, const CutCall& c) {
 }  // namespace
 
 void add_draws(RuleTable& t) {
-  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "exponential_", "bernoulli_.float",
-                           "bernoulli_.Tensor", "random_", "random_.from", "random_.to"}) {
+  for (std::string name : {"uniform_", "normal_", "log_normal_", "cauchy_", "geometric_", "exponential_",
+                           "bernoulli_.float", "bernoulli_.Tensor", "random_", "random_.from", "random_.to"}) {
     auto dot = name.find('.');
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
                                                              dot == name.npos ? "" : name.substr(dot + 1).c_str());
     t.lower("aten::" + name, [op](const CutCall& c) { return draw_along(op, c); });
   }
-  t.traits({"aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::random_", "aten::cauchy_", "aten::geometric_", "aten::exponential_",
-            "aten::log_normal_"},
+  t.traits({"aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::random_", "aten::cauchy_", "aten::geometric_",
+            "aten::exponential_", "aten::log_normal_"},
            [](Traits& traits) { traits.overwrites_at_random = true; });
 }
 

@@ -12,10 +12,16 @@ constexpr int64_t kLong = 1024;
 
 }  // namespace
 
-Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype,
-               bool contiguous, at::CPUGeneratorImpl& generator)
-    : op_(op), arguments_(std::move(arguments)), use_(use), total_(total), dtype_(dtype), contiguous_(contiguous),
-      scratch_(at::detail::createCPUGenerator()), drawing_(*scratch_.get<at::CPUGeneratorImpl>()) {
+Drawer::Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total,
+               at::ScalarType dtype, bool contiguous, at::CPUGeneratorImpl& generator)
+    : op_(op),
+      arguments_(std::move(arguments)),
+      use_(use),
+      total_(total),
+      dtype_(dtype),
+      contiguous_(contiguous),
+      scratch_(at::detail::createCPUGenerator()),
+      drawing_(*scratch_.get<at::CPUGeneratorImpl>()) {
   start_ = now_ = generator.engine().data();
   if (use.keeps_one && generator.next_double_normal_sample()) {
     kept_number_ = generator.next_double_normal_sample();
@@ -108,7 +114,8 @@ void Drawer::gather(int64_t word, int64_t from, int64_t count, int64_t to) {
     before = gathered_.size();
   }
   auto place = (static_cast<int64_t>(before) / use_.words - 1) * use_.unit + from;
-  if (!pieces_.empty() && pieces_.back().from + pieces_.back().count == place && pieces_.back().to + pieces_.back().count == to) {
+  if (!pieces_.empty() && pieces_.back().from + pieces_.back().count == place &&
+      pieces_.back().to + pieces_.back().count == to) {
     pieces_.back().count += count;
   } else {
     pieces_.push_back({place, to, count});

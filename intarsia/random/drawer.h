@@ -15,13 +15,13 @@ namespace intarsia {
 
 class Drawer {
  public:
-  // `arguments` are those of the op for the whole, of which `total` elements of `dtype` are drawn, from the present state of the
-  // generator. The caller holds the generator's lock, here and in finish and undo.
-  Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype, bool contiguous,
-         at::CPUGeneratorImpl& generator);
+  // `arguments` are those of the op for the whole, of which `total` elements of `dtype` are drawn, from the present
+  // state of the generator. The caller holds the generator's lock, here and in finish and undo.
+  Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype,
+         bool contiguous, at::CPUGeneratorImpl& generator);
 
-  // Fills `shard` (flat and contiguous) with what it holds of the whole. Where the op has a tensor as its second argument, `beside`
-  // is what the shard holds of it.
+  // Fills `shard` (flat and contiguous) with what it holds of the whole. Where the op has a tensor as its second
+  // argument, `beside` is what the shard holds of it.
   void draw(const at::Tensor& shard, const HeldRuns& held, const at::Tensor& beside = {});
 
   // Leaves the generator as drawing the whole would.
@@ -70,7 +70,7 @@ class Drawer {
   at::Tensor shard_, beside_;  // that are being filled, and read
   std::vector<uint32_t> gathered_;
   std::vector<Piece> pieces_;
-  int64_t last_word_ = -1;     // of the unit that was gathered last
+  int64_t last_word_ = -1;  // of the unit that was gathered last
 };
 
 }  // namespace intarsia

@@ -26,7 +26,9 @@ Four load(const uint32_t* words) {
   return four;
 }
 
-uint32_t twist(uint32_t u, uint32_t v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
+uint32_t twist(uint32_t u, uint32_t v) {
+  return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A);
+}
 Four twist(Four u, Four v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
 
 // words[begin, end) anew, from themselves, the next one, and those that lie `far` away.
@@ -160,8 +162,8 @@ std::shared_ptr<const JumpPolynomial> power_of_x(uint64_t n) {
   return known->emplace(n, power).first->second;
 }
 
-// Word i of the block to come is the sum of words[j + i] over the terms x^j of x^n, where n is the distance. Of the oldest word
-// only one bit takes part in the recurrence, so it is left out, and the distance is one less.
+// Word i of the block to come is the sum of words[j + i] over the terms x^j of x^n, where n is the distance. Of the
+// oldest word only one bit takes part in the recurrence, so it is left out, and the distance is one less.
 void jump_blocks(uint32_t* words, uint64_t blocks) {
   auto power = power_of_x(blocks * kBlock - 1);
   constexpr int kBlocks = kDegree / kBlock + 2;

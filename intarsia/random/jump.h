@@ -1,6 +1,6 @@
 #pragma once
-// Jumps in the stream of MT19937: Haramoto, Matsumoto, Nishimura, Panneton, L'Ecuyer, "Efficient Jump Ahead for F2-Linear Random
-// Number Generators" (2008). See Note [Places in the stream].
+// Jumps in the stream of MT19937: Haramoto, Matsumoto, Nishimura, Panneton, L'Ecuyer, "Efficient Jump Ahead for
+// F2-Linear Random Number Generators" (2008). See Note [Places in the stream].
 
 #include <array>
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace intarsia {
 
-// A polynomial over the field of two elements, of a degree below that of the recurrence: bit i is the coefficient of x^i.
+// A polynomial over the field of two elements, of a degree below that of the recurrence: bit i is the coefficient of
+// x^i.
 using JumpPolynomial = std::array<uint64_t, 312>;
 
 // x^n modulo the characteristic polynomial of MT19937. The last ones are kept: shapes come again.

@@ -44,7 +44,8 @@ std::vector<Shape> shapes_of_all(const at::Tensor& local, const DeviceMesh& mesh
   mine[0] = local.dim();
   std::copy(local.sizes().begin(), local.sizes().end(), mine.begin() + 1);
   std::vector<Shape> shapes;
-  for (auto& row : exchange_numbers(Axis::whole(mesh), mine)) shapes.emplace_back(row.begin() + 1, row.begin() + 1 + row[0]);
+  for (auto& row : exchange_numbers(Axis::whole(mesh), mine))
+    shapes.emplace_back(row.begin() + 1, row.begin() + 1 + row[0]);
   return shapes;
 }
 
@@ -99,8 +100,8 @@ struct Whole {
     for (size_t p = 0; p < shapes.size(); ++p) {
       text += c10::str(p ? ", " : "", "rank ", ranks[p], " ", c10::IntArrayRef(shapes[p]));
     }
-    TORCH_CHECK_VALUE(false, "[LocalRandomScope] the ranks of ", parts.mesh.text(), " draw tensors that are not the parts ",
-                      str(parts.placements), " of one: ", text,
+    TORCH_CHECK_VALUE(false, "[LocalRandomScope] the ranks of ", parts.mesh.text(),
+                      " draw tensors that are not the parts ", str(parts.placements), " of one: ", text,
                       ". Draw tensors that differ along the dims that are split only.");
   }
 };
@@ -130,7 +131,8 @@ void draw_even(const c10::OperatorHandle& op, torch::jit::Stack args, const at::
 void draw_uneven(const c10::OperatorHandle& op, torch::jit::Stack args, const at::Tensor& target, const Whole& whole) {
   TORCH_CHECK_NOT_IMPLEMENTED(!args[1].isTensor(), "[LocalRandomScope] ", op.operator_name().name, " of a tensor of ",
                               "probabilities whose parts have different sizes: ", str(whole.parts.placements), " of ",
-                              c10::IntArrayRef(whole.sizes), ". Give parts of one size, or draw rand_like and compare.");
+                              c10::IntArrayRef(whole.sizes),
+                              ". Give parts of one size, or draw rand_like and compare.");
   AgreedDraw agreed(c10::toString(op.operator_name()), whole.parts.mesh, args);
   auto& slots = whole.parts.mesh.slots();
   auto all = at::empty(whole.sizes, value_at(target, 0).options());
@@ -176,8 +178,8 @@ void draw_part(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   splits = splits && !std::all_of(parts.placements.begin(), parts.placements.end(), is_replicate);
   if (!splits) return op.redispatchBoxed(keys & kAfterLocalRandom, stack);
   TORCH_CHECK_NOT_IMPLEMENTED(!target.requires_grad() || !at::GradMode::is_enabled(), "[LocalRandomScope] ",
-                              op.operator_name().name, " on a tensor that requires grad. Draw into a new tensor, or in a ",
-                              "NoGradGuard.");
+                              op.operator_name().name,
+                              " on a tensor that requires grad. Draw into a new tensor, or in a ", "NoGradGuard.");
   torch::jit::Stack args(stack->end() - static_cast<int64_t>(count), stack->end());
   stack->resize(stack->size() - count);
   {
@@ -195,8 +197,9 @@ void take_apart(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   auto is_by_rank = [](const c10::IValue& arg) { return arg.isTensor() && is_per_rank(arg.toTensor()); };
   bool by_rank = std::any_of(stack->end() - count, stack->end(), is_by_rank);
   if (!by_rank || !LocalRandomScope::current()) return op.redispatchBoxed(keys & kAfterLocalRandom, stack);
-  TORCH_CHECK_NOT_IMPLEMENTED(is_composite(op), "[LocalRandomScope] ", op.operator_name().name, " draws inside of a kernel, ",
-                              "which simulated ranks run one after the other. Use an op that is made of others, such as dropout.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      is_composite(op), "[LocalRandomScope] ", op.operator_name().name, " draws inside of a kernel, ",
+      "which simulated ranks run one after the other. Use an op that is made of others, such as dropout.");
   op.redispatchBoxed(kComposite, stack);
 }
 
@@ -206,8 +209,9 @@ void set_key(bool included, bool excluded) {
 }
 
 void register_local_random() {
-  static const std::set<std::string> fills = {"aten::uniform_", "aten::normal_", "aten::log_normal_", "aten::cauchy_",
-                                              "aten::exponential_", "aten::geometric_", "aten::random_", "aten::bernoulli_"};
+  static const std::set<std::string> fills = {"aten::uniform_", "aten::normal_",      "aten::log_normal_",
+                                              "aten::cauchy_",  "aten::exponential_", "aten::geometric_",
+                                              "aten::random_",  "aten::bernoulli_"};
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kLocalRandomKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFallthrough());
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kLocalRandomKey, __FILE__, __LINE__);
@@ -229,12 +233,14 @@ void register_local_random() {
 LocalRandomScope::LocalRandomScope(const DeviceMesh& mesh, Placements placements) {
   if (placements.empty()) placements = Placements(mesh.ndim(), Shard(0));
   TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[LocalRandomScope] ", placements.size(),
-                    " placements given, but ", mesh.text(), " has ", mesh.ndim(), " axes. Give one placement per axis.");
+                    " placements given, but ", mesh.text(), " has ", mesh.ndim(),
+                    " axes. Give one placement per axis.");
   std::set<int64_t> dims;
   for (auto& placement : normalized(placements, kMaxDims, "LocalRandomScope")) {
-    TORCH_CHECK_VALUE(is_replicate(placement) || (is_shard(placement) && dims.insert(cut_dim(placement)).second),
-                      "[LocalRandomScope] the parts ", str(placements), " are not split by axes that cut different dims. ",
-                      "Give a Replicate or a Shard for each axis, each of another dim; or flatten axes that cut one dim.");
+    TORCH_CHECK_VALUE(
+        is_replicate(placement) || (is_shard(placement) && dims.insert(cut_dim(placement)).second),
+        "[LocalRandomScope] the parts ", str(placements), " are not split by axes that cut different dims. ",
+        "Give a Replicate or a Shard for each axis, each of another dim; or flatten axes that cut one dim.");
   }
   parts_ = {mesh, std::move(placements)};
   open();

@@ -23,7 +23,8 @@ void advance(Mt19937State& state, uint64_t count) {
   auto left = static_cast<uint64_t>(state.left_) - 1;  // of this block
   if (count > left) {
     count -= left;
-    auto blocks = (count + kWords - 1) / kWords;  // a block that is used up stays until a number of the next one is drawn
+    auto blocks =
+        (count + kWords - 1) / kWords;  // a block that is used up stays until a number of the next one is drawn
     advance_blocks(state, blocks);
     count -= (blocks - 1) * kWords;
     state.next_ = 0;

@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kAsked = 64;
 
 // How many words the plain op takes for so many elements; none if it refuses the arguments.
-int words_for(int64_t count, const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType dtype, bool contiguous) {
+int words_for(int64_t count, const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType dtype,
+              bool contiguous) {
   auto generator = at::detail::createCPUGenerator();
   auto stack = arguments;
   if (stack[1].isTensor()) stack[1] = at::full({count}, 0.5, stack[1].toTensor().options());

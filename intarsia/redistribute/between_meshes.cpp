@@ -35,7 +35,9 @@ int64_t slot_of(const DeviceMesh& mesh, int64_t rank) {
 }
 
 // A scalar travels as a tensor of one element.
-c10::DimVector with_a_dim(c10::ArrayRef<int64_t> shape) { return shape.empty() ? c10::DimVector{1} : c10::DimVector(shape); }
+c10::DimVector with_a_dim(c10::ArrayRef<int64_t> shape) {
+  return shape.empty() ? c10::DimVector{1} : c10::DimVector(shape);
+}
 
 // What one hosted rank of all meshes gives and gets.
 struct Desk {
@@ -76,7 +78,8 @@ at::Tensor piece_of(const Passage& passage, const Transfer& transfer) {
 at::Tensor new_shard(const Passage& passage, const Slot& slot) {
   auto& coordinate = slot.coordinate;
   auto shape = local_shape(*passage.to, passage.shape, coordinate);
-  bool gets = std::any_of(passage.groups.begin(), passage.groups.end(), [&](auto& pair) { return pair.to == slot.group; });
+  bool gets =
+      std::any_of(passage.groups.begin(), passage.groups.end(), [&](auto& pair) { return pair.to == slot.group; });
   auto shard = gets ? at::empty(shape, passage.options) : at::zeros(shape, passage.options);
   auto& placements = passage.to->placements();
   for (size_t axis = 0; axis < placements.size(); ++axis) {

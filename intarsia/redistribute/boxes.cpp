@@ -19,7 +19,8 @@ Box whole_box(c10::ArrayRef<int64_t> shape) { return {c10::DimVector(shape.size(
 std::optional<Box> overlap(const Box& a, const Box& b) {
   Box both;
   for (size_t dim = 0; dim < a.shape.size(); ++dim) {
-    auto common = overlap(Interval{a.begin[dim], a.begin[dim] + a.shape[dim]}, {b.begin[dim], b.begin[dim] + b.shape[dim]});
+    auto common =
+        overlap(Interval{a.begin[dim], a.begin[dim] + a.shape[dim]}, {b.begin[dim], b.begin[dim] + b.shape[dim]});
     if (common.size() == 0) return std::nullopt;
     both.begin.push_back(common.begin);
     both.shape.push_back(common.size());
@@ -30,20 +31,23 @@ std::optional<Box> overlap(const Box& a, const Box& b) {
 Box part_of_box(const Box& box, int64_t parts, int64_t index) {
   auto part = box;
   if (parts == 1) return part;
-  if (box.shape.empty()) {  // a scalar has nothing to cut: the first part is all of it, and the others are boxes of nothing
+  if (box.shape
+          .empty()) {  // a scalar has nothing to cut: the first part is all of it, and the others are boxes of nothing
     if (index) part = {{0}, {0}};
     return part;
   }
-  auto dim = std::find_if(box.shape.begin(), box.shape.end(), [&](int64_t size) { return size >= parts; }) - box.shape.begin();
-  if (dim == static_cast<int64_t>(box.shape.size())) dim = std::max_element(box.shape.begin(), box.shape.end()) - box.shape.begin();
+  auto dim =
+      std::find_if(box.shape.begin(), box.shape.end(), [&](int64_t size) { return size >= parts; }) - box.shape.begin();
+  if (dim == static_cast<int64_t>(box.shape.size()))
+    dim = std::max_element(box.shape.begin(), box.shape.end()) - box.shape.begin();
   auto chunk = chunk_of(box.shape[dim], parts, index);
   part.begin[dim] += chunk.begin;
   part.shape[dim] = chunk.size();
   return part;
 }
 
-// Boxes that do not meet, and together have as many positions as the whole, are the whole. Sorted by their first dim, a box
-// meets only those that begin before it ends.
+// Boxes that do not meet, and together have as many positions as the whole, are the whole. Sorted by their first dim, a
+// box meets only those that begin before it ends.
 bool make_up(const Box& whole, const std::vector<Box>& boxes) {
   int64_t count = 0;
   for (auto& box : boxes) {

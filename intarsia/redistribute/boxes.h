@@ -28,8 +28,8 @@ Box whole_box(c10::ArrayRef<int64_t> shape);
 // What two boxes of one tensor have in common; none if that is nothing.
 std::optional<Box> overlap(const Box& a, const Box& b);
 
-// Part `index` of `parts` of a box: of its first dim that gives every part something, else of its longest. Parts are cut as
-// torch.chunk cuts; the last ones may be empty.
+// Part `index` of `parts` of a box: of its first dim that gives every part something, else of its longest. Parts are
+// cut as torch.chunk cuts; the last ones may be empty.
 Box part_of_box(const Box& box, int64_t parts, int64_t index);
 
 // Whether boxes inside `whole` partition it: every position is in exactly one of them.
@@ -44,7 +44,8 @@ struct HeldBox {
 // What the rank at `coordinate` holds, ascending. None if it holds nothing.
 std::vector<HeldBox> boxes_of(const Layout& layout, c10::ArrayRef<int64_t> shape, c10::ArrayRef<int64_t> coordinate);
 
-// The ranks of a group of the mesh that hold what the one at `coordinate` holds, itself among them, in the order of the mesh.
+// The ranks of a group of the mesh that hold what the one at `coordinate` holds, itself among them, in the order of the
+// mesh.
 std::vector<int64_t> replicas_of(const Layout& layout, c10::ArrayRef<int64_t> coordinate, int64_t group = 0);
 
 // The elements of `tensor` from `begin` on, as a view.

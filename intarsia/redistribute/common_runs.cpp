@@ -12,10 +12,11 @@ void copy_values(const at::Tensor& target, const at::Tensor& piece) {
   auto stands = [&](const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
   };
-  bool as_bytes = piece.nbytes() >= kPastCachesBytes && stands(target) && stands(piece) && target.dtype() == piece.dtype() &&
-                  target.sizes() == piece.sizes();
+  bool as_bytes = piece.nbytes() >= kPastCachesBytes && stands(target) && stands(piece) &&
+                  target.dtype() == piece.dtype() && target.sizes() == piece.sizes();
   if (!as_bytes) return void(target.copy_(piece));
-  copy_past_caches(static_cast<char*>(target.mutable_data_ptr()), static_cast<const char*>(piece.const_data_ptr()), piece.nbytes());
+  copy_past_caches(static_cast<char*>(target.mutable_data_ptr()), static_cast<const char*>(piece.const_data_ptr()),
+                   piece.nbytes());
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// Bytes are below gradients: autograd need not follow the views that packing and unpacking make, which costs more than to
-// make them.
+// Bytes are below gradients: autograd need not follow the views that packing and unpacking make, which costs more than
+// to make them.
 using BelowGradients = at::AutoDispatchBelowADInplaceOrView;
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
@@ -23,8 +23,8 @@ std::vector<int64_t> counts_of(const std::vector<c10::DimVector>& shapes) {
   return counts;
 }
 
-// The memory of the pieces, if they stand there one behind the other; else undefined. Bytes travel, so what memory holds
-// must be the values: it is not where a conjugate or a negative is only noted.
+// The memory of the pieces, if they stand there one behind the other; else undefined. Bytes travel, so what memory
+// holds must be the values: it is not where a conjugate or a negative is only noted.
 at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> pieces) {
   const at::Tensor* first = nullptr;
   int64_t total = 0;

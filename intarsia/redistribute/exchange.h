@@ -26,7 +26,7 @@ class Trade {
   friend Exchanged exchange(const Axis&, std::vector<Trade>, bool, const char*);
   at::TensorOptions options_;
   std::vector<at::Tensor> given_;
-  std::vector<c10::DimVector> shapes_;               // of what it gets
+  std::vector<c10::DimVector> shapes_;              // of what it gets
   std::vector<int64_t> given_counts_, got_counts_;  // per member, in elements
   int64_t last_given_ = 0, last_got_ = 0;
 };
@@ -44,11 +44,12 @@ struct Exchanged {
   std::vector<at::Tensor> pieces(size_t slot) const;
 };
 
-// One all-to-all, traced as `kind`. One trade per slot; what one member gives another, that one gets. With `later` it is
-// only begun: the pieces given are copied, and may change before the wait.
+// One all-to-all, traced as `kind`. One trade per slot; what one member gives another, that one gets. With `later` it
+// is only begun: the pieces given are copied, and may change before the wait.
 Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false, const char* kind = "all_to_all");
 
-// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of (*shapes[slot])[member] from each. `later` as above.
+// One all-gather: every slot gives `mine[slot]` to all, and gets a piece of (*shapes[slot])[member] from each. `later`
+// as above.
 Exchanged gather(const Axis& axis, const Shards& mine, std::vector<PieceShapes> shapes, bool later = false);
 
 // The pieces as one flat buffer of values, in order: a view if they are contiguous in memory in that order, else a

@@ -60,7 +60,8 @@ bool innermost(const Placements& placements, int64_t axis, int64_t dim) {
   return true;
 }
 
-// The kind of step between two placements, if there is one: one line per transition, and a missing pair does not compile.
+// The kind of step between two placements, if there is one: one line per transition, and a missing pair does not
+// compile.
 struct Transition {
   using Kind = std::optional<StepKind>;
   Kind operator()(Replicate, Replicate) const { return {}; }
@@ -84,9 +85,7 @@ struct Transition {
 // The step that takes `axis` straight to its goal, if that is legal in the present layout.
 std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goal) {
   auto& from = now->placements()[axis];
-  auto unnested = [&](const Placement& p) {
-    return cut_dim(p) < 0 || innermost(now->placements(), axis, cut_dim(p));
-  };
+  auto unnested = [&](const Placement& p) { return cut_dim(p) < 0 || innermost(now->placements(), axis, cut_dim(p)); };
   if (!unnested(from) || !unnested(goal)) return std::nullopt;
   auto kind = std::visit(Transition(), from, goal);
   if (!kind) return std::nullopt;
@@ -102,14 +101,16 @@ int64_t common_extent(const Intervals& a, const Intervals& b) {
   int64_t common = 0;
   for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
     common += overlap(*i, *j).size();
-    if (i->end < j->end) ++i;
-    else ++j;
+    if (i->end < j->end)
+      ++i;
+    else
+      ++j;
   }
   return common;
 }
 
-// What every rank holds before and after a step, of the dims that the step cuts otherwise. Of the others all ranks of a line along
-// the step's axes hold the same, before and after.
+// What every rank holds before and after a step, of the dims that the step cuts otherwise. Of the others all ranks of a
+// line along the step's axes hold the same, before and after.
 struct HeldByRanks {
   HeldByRanks(const Step& step, const Problem& p) {
     for (auto* layout : {step.from, step.to}) {
@@ -215,10 +216,11 @@ Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int6
   return shuffle(now, now->with(goal), cut, p);
 }
 
-// Whether two reductions, one behind the other, are one along the axes of both: both to all members or both to parts, of the same op,
-// or of sums and averages, which are sums that are divided at the end.
+// Whether two reductions, one behind the other, are one along the axes of both: both to all members or both to parts,
+// of the same op, or of sums and averages, which are sums that are divided at the end.
 bool merge(const Step& first, const Step& second) {
-  if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter)) return false;
+  if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter))
+    return false;
   auto op = *pending_op(second.from->placements()[second.axes[0]]);
   return std::all_of(first.axes.begin(), first.axes.end(), [&](int64_t axis) {
     auto other = *pending_op(first.from->placements()[axis]);
@@ -261,7 +263,8 @@ Plan in_order(const Layout* from, const Layout* to, const std::vector<int64_t>& 
     if (moved) continue;
     auto differing = differing_axes(now, to);
     auto pending_in = [&](const Layout* layout) {
-      return std::find_if(differing.begin(), differing.end(), [&](int64_t axis) { return is_partial(layout->placements()[axis]); });
+      return std::find_if(differing.begin(), differing.end(),
+                          [&](int64_t axis) { return is_partial(layout->placements()[axis]); });
     };
     if (auto unsettled = pending_in(now); unsettled != differing.end()) {
       append(plan, *direct(now, *unsettled, Replicate()), p);

@@ -18,10 +18,10 @@ namespace {
 
 using Held = c10::SmallVector<Intervals, 4>;  // per dim
 
-// Members of a line that give to each other: ranks apart only along axes that the step has cut before. Those that hold copies
-// along other axes of the step have lines of their own, for a rank takes from the copy beside it.
+// Members of a line that give to each other: ranks apart only along axes that the step has cut before. Those that hold
+// copies along other axes of the step have lines of their own, for a rank takes from the copy beside it.
 struct GivingLine {
-  std::vector<size_t> slots;    // in the order of their coordinates
+  std::vector<size_t> slots;   // in the order of their coordinates
   std::vector<int64_t> place;  // of the line, on the axes along which anything is cut
   Held held, wanted;           // by all of them together
 };
@@ -33,7 +33,8 @@ Held held_at(const Layout& layout, c10::ArrayRef<int64_t> shape, c10::ArrayRef<i
 }
 
 Intervals union_of(std::vector<Interval> runs) {
-  std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(runs.begin(), runs.end(),
+            [](auto& a, auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   Intervals all;
   for (auto& run : runs) {
     if (!all.empty() && run.begin <= all.back().end) {
@@ -94,8 +95,8 @@ class PlayedStep {
     }
   }
 
-  // The most elements that a rank sends to others and receives from them. A member sends what others want of its positions, and
-  // that once for each of those who want the same.
+  // The most elements that a rank sends to others and receives from them. A member sends what others want of its
+  // positions, and that once for each of those who want the same.
   std::pair<int64_t, int64_t> most_elements() const {
     int64_t alike = 1, sent = 0, received = 0;
     for (auto axis : step_.axes) {
@@ -130,7 +131,8 @@ class PlayedStep {
     for (size_t i = 0; i < lines_.size(); ++i) {
       auto &line = lines_[i], &leader = lines_[first[i]];
       if (first[i] == i) deal(line, shards, result);
-      for (size_t k = 0; k < line.slots.size() && first[i] != i; ++k) result[line.slots[k]] = twin_of(result[leader.slots[k]]);
+      for (size_t k = 0; k < line.slots.size() && first[i] != i; ++k)
+        result[line.slots[k]] = twin_of(result[leader.slots[k]]);
     }
     return result;
   }
@@ -154,7 +156,8 @@ class PlayedStep {
         if (cut_dim(step_.to->placements()[axis]) < 0) key[axis] = 0;
       }
       auto [found, is_new] = known.emplace(std::move(key), slot);
-      result[slot] = is_new ? part(whole, runs_in(line.held, after_[slot]), shape_of(after_[slot])) : twin_of(result[found->second]);
+      result[slot] = is_new ? part(whole, runs_in(line.held, after_[slot]), shape_of(after_[slot]))
+                            : twin_of(result[found->second]);
     }
   }
 
@@ -173,11 +176,13 @@ class PlayedStep {
 
 }  // namespace
 
-std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool later) {
+std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape,
+                                        bool later) {
   auto& mesh = step.from->mesh();
   auto& axis = Axis::of(mesh, step.axes);
   auto played = std::make_shared<const PlayedStep>(step, shape);
-  auto given = later ? made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); }) : shards;
+  auto given =
+      later ? made_once(shards, [](auto& shard) { return shard.clone(at::MemoryFormat::Contiguous); }) : shards;
   auto result = std::make_shared<Shards>();
   auto move = [played, given, result] { *result = played->results(given); };
   if (axis.size() == 1) {
@@ -187,8 +192,8 @@ std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, 
   Wait wait;
   auto [sent, received] = played->most_elements();
   auto bytes = static_cast<int64_t>(shards[0].element_size());
-  run_collective(engine_of(mesh.world()), axis.line(), "all_to_all", sent * bytes, received * bytes, later ? &wait : nullptr,
-        [&] { return arriving(move); });
+  run_collective(engine_of(mesh.world()), axis.line(), "all_to_all", sent * bytes, received * bytes,
+                 later ? &wait : nullptr, [&] { return arriving(move); });
   return [wait, result] {
     if (wait) wait();
     return *result;

@@ -14,8 +14,9 @@ namespace intarsia {
 // shard is cut from that; ranks whose shards are the same get twins (see Note [Twins]), as do lines whose members bring
 // twins. The values, the trace and the time of arrival are those of a trade between pairs, which processes make.
 
-// Carries out an all-to-all of a plan; calling the result finishes it and yields the shards. With `later` it is only begun, with a
-// copy of what is sent.
-std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool later);
+// Carries out an all-to-all of a plan; calling the result finishes it and yields the shards. With `later` it is only
+// begun, with a copy of what is sent.
+std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape,
+                                        bool later);
 
 }  // namespace intarsia

@@ -58,7 +58,8 @@ TargetPtr finished(Target target) {
 
 at::Tensor laid_out(const Exchanged& exchanged, size_t slot, const Target& target) {
   auto& flat = exchanged.received[slot];
-  TORCH_INTERNAL_ASSERT(flat.numel() == c10::multiply_integers(target.shape), "the members do not hold all that is needed");
+  TORCH_INTERNAL_ASSERT(flat.numel() == c10::multiply_integers(target.shape),
+                        "the members do not hold all that is needed");
   if (target.stands_flat) return flat.view(target.shape);
   auto shard = at::empty(target.shape, flat.options());
   auto pieces = exchanged.pieces(slot);
@@ -127,7 +128,8 @@ bool offers(const Layout& from, c10::ArrayRef<int64_t> axes, c10::ArrayRef<int64
   return true;
 }
 
-// Each pair of members exchanges exactly what one has and the other needs; see Note [Played all-to-all] for simulations.
+// Each pair of members exchanges exactly what one has and the other needs; see Note [Played all-to-all] for
+// simulations.
 Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto& mesh = step.from->mesh();
   if (shards.size() > 1) return play_all_to_all(step, shards, shape, async);
@@ -160,7 +162,8 @@ struct MergedOp {
   ReduceOp op;
   int64_t divisor = 1;  // of a sum along some axes and an average along others: the members of the latter
 
-  MergedOp(const Step& step, const Shards& shards) : op(travels_as(*pending_op(step.from->placements()[step.axes[0]]))) {
+  MergedOp(const Step& step, const Shards& shards)
+      : op(travels_as(*pending_op(step.from->placements()[step.axes[0]]))) {
     int64_t averaged = 1;
     bool mixed = false;
     for (auto axis : step.axes) {
@@ -169,7 +172,9 @@ struct MergedOp {
       mixed = mixed || own != op;
     }
     if (!mixed) return;
-    if (!shards.empty()) check_reducible(step.kind == StepKind::all_reduce ? "all_reduce" : "reduce_scatter", shards[0].scalar_type(), ReduceOp::avg);
+    if (!shards.empty())
+      check_reducible(step.kind == StepKind::all_reduce ? "all_reduce" : "reduce_scatter", shards[0].scalar_type(),
+                      ReduceOp::avg);
     op = ReduceOp::sum;
     divisor = averaged;
   }
@@ -187,7 +192,8 @@ std::vector<int64_t> counts_of_parts(const at::Tensor& shard, const Placement& c
   return counts;
 }
 
-// Cuts a shard along the axes of a step but the last, and hands on what each member along these gets, with the cut along the last.
+// Cuts a shard along the axes of a step but the last, and hands on what each member along these gets, with the cut
+// along the last.
 template <class Take>
 void each_part(const Step& step, const at::Tensor& shard, Take take, size_t k = 0) {
   auto& cut = step.to->placements()[step.axes[k]];

@@ -82,7 +82,8 @@ std::vector<at::Tensor> parts_in_order(const at::Tensor& tensor, const Placement
     sizes.insert(sizes.begin(), full);
     strides.insert(strides.begin(), first * tensor.stride(dim));
     result.push_back(tensor.as_strided(sizes, strides));
-    if (full * first < tensor.size(dim)) result.push_back(tensor.narrow(dim, full * first, tensor.size(dim) - full * first));
+    if (full * first < tensor.size(dim))
+      result.push_back(tensor.narrow(dim, full * first, tensor.size(dim) - full * first));
     return result;
   }
   for (int64_t j = 0; j < parts; ++j) result.push_back(part_of(tensor, placement, parts, j));

@@ -13,8 +13,8 @@ namespace intarsia {
 // the others the neutral element, or all hold x where a reduction of equal values is that value. Nothing is lost, but
 // that a sum makes 0 of -0, and that an average over a number of ranks that is no power of two rounds.
 
-// What leaves every x of the dtype as it is when it is reduced with it: 0 for sum, the lowest number for max. An average
-// has none.
+// What leaves every x of the dtype as it is when it is reduced with it: 0 for sum, the lowest number for max. An
+// average has none.
 c10::Scalar neutral_element(ReduceOp op, c10::ScalarType dtype);
 
 // Whether the rank at `position` of an axis holds the value itself, and not the neutral element.

@@ -73,7 +73,8 @@ std::vector<std::vector<Runs>> in_parts(const std::vector<Runs>& piece, int64_t 
 }
 
 // Deals what others ask of the ranks that hold it.
-void deal_pieces(const std::vector<int64_t>& holders, const std::vector<Transfer>& asked, std::vector<Transfer>& result) {
+void deal_pieces(const std::vector<int64_t>& holders, const std::vector<Transfer>& asked,
+                 std::vector<Transfer>& result) {
   if (asked.empty()) return;
   std::vector<int64_t> given(holders.size(), 0);
   auto parts = std::max<int64_t>(1, holders.size() / asked.size());
@@ -113,7 +114,8 @@ std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::Array
 std::string str(const std::vector<Transfer>& transfers) {
   std::string text;
   for (auto& transfer : transfers) {
-    text += c10::str(text.empty() ? "" : ", ", transfer.sender, " -> ", transfer.receiver, ": ", count_of(transfer.runs));
+    text +=
+        c10::str(text.empty() ? "" : ", ", transfer.sender, " -> ", transfer.receiver, ": ", count_of(transfer.runs));
   }
   return text;
 }

@@ -18,14 +18,16 @@ struct Transfer {
 };
 
 // Note [Who sends]
-// A rank gets what it lacks, each position once, and from itself what it has: fewer bytes cannot do. Where several ranks hold
-// the same, they share the work: each piece that is asked for goes to the one who has given least so far, and where there are
-// fewer askers than holders, a piece is cut for several of them. Every rank makes the same list of all transfers.
+// A rank gets what it lacks, each position once, and from itself what it has: fewer bytes cannot do. Where several
+// ranks hold the same, they share the work: each piece that is asked for goes to the one who has given least so far,
+// and where there are fewer askers than holders, a piece is cut for several of them. Every rank makes the same list of
+// all transfers.
 //
-// `from` has nothing pending. Where `to` has, only those want something who hold the value itself (see share.h). Of a mesh with
-// several groups, one gives and one gets. `shape` has a dim at least: give a scalar as a tensor of one element.
-std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::ArrayRef<int64_t> shape, int64_t from_group = 0,
-                                int64_t to_group = 0);
+// `from` has nothing pending. Where `to` has, only those want something who hold the value itself (see share.h). Of a
+// mesh with several groups, one gives and one gets. `shape` has a dim at least: give a scalar as a tensor of one
+// element.
+std::vector<Transfer> transfers(const Layout& from, const Layout& to, c10::ArrayRef<int64_t> shape,
+                                int64_t from_group = 0, int64_t to_group = 0);
 
 std::string str(const std::vector<Transfer>& transfers);  // 0 -> 2: 12, 1 -> 1: 4 (elements)
 

@@ -34,8 +34,10 @@ Equation parse(const std::string& text) {
   };
   auto arrow = text.find("->");
   for (auto c : text.substr(0, arrow)) {
-    if (c == ',') flush();
-    else word += c;
+    if (c == ',')
+      flush();
+    else
+      word += c;
   }
   flush();
   equation.out = text.substr(arrow + 2);
@@ -215,8 +217,10 @@ Rule reduce(ReduceOp result, std::vector<ReduceOp> pending, const char* dims) {
     std::vector<int64_t> shape;
     for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
       bool gone = std::find(reduced.begin(), reduced.end(), d) != reduced.end();
-      if (!gone) shape.push_back(sizes[d]);
-      else if (call.bool_arg("keepdim", false)) shape.push_back(1);
+      if (!gone)
+        shape.push_back(sizes[d]);
+      else if (call.bool_arg("keepdim", false))
+        shape.push_back(1);
     }
     return std::vector<std::vector<int64_t>>(call.schema.returns().size(), shape);
   };

@@ -11,8 +11,8 @@ namespace intarsia {
 inline const Placement R = Replicate();
 inline Placement S(int64_t dim) { return Shard(dim); }
 inline Placement P(ReduceOp op) { return Partial(op); }
-inline const Placement P_sum = Partial(ReduceOp::sum), P_avg = Partial(ReduceOp::avg),
-                       P_max = Partial(ReduceOp::max), P_min = Partial(ReduceOp::min);
+inline const Placement P_sum = Partial(ReduceOp::sum), P_avg = Partial(ReduceOp::avg), P_max = Partial(ReduceOp::max),
+                       P_min = Partial(ReduceOp::min);
 extern const std::vector<ReduceOp> kReduceOps;  // all of them
 
 // "mk,kn->mn": a cut of a letter that is in the output leaves a cut there; a cut of a letter that is summed away

@@ -75,12 +75,13 @@ std::string coverage_page() {
     if (entry.served == Served::derived) ++variants[entry.detail];
   }
   std::ostringstream page;
-  page << "# Ops\n\nMade by `intarsia ops --page`; a test compares it with the rules. `intarsia ops --all` lists every op, "
+  page << "# Ops\n\nMade by `intarsia ops --page`; a test compares it with the rules. `intarsia ops --all` lists every "
+          "op, "
        << "`intarsia ops --missing` those\nthat run on whole tensors.\n\n"
        << "| how an ATen op is served | overloads |\n|---|---|\n"
        << "| a rule of its own | " << counts[Served::rule] << " |\n"
-       << "| the rule of the op that it is an in-place, out=, foreach or copying variant of | " << counts[Served::derived]
-       << " |\n| made of other ops by LibTorch | " << counts[Served::composite] << " |\n"
+       << "| the rule of the op that it is an in-place, out=, foreach or copying variant of | "
+       << counts[Served::derived] << " |\n| made of other ops by LibTorch | " << counts[Served::composite] << " |\n"
        << "| random: drawn once, the same on all ranks | " << counts[Served::random] << " |\n"
        << "| on whole tensors, which the trace shows | " << counts[Served::fallback] << " |\n\n"
        << "## Rules by family\nThe number behind an op is how many variants use its rule.\n";

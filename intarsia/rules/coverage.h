@@ -10,7 +10,7 @@ namespace intarsia {
 enum class Served { rule, derived, composite, random, fallback };
 
 struct Coverage {
-  std::string op;      // aten::add_.Tensor
+  std::string op;  // aten::add_.Tensor
   Served served;
   std::string detail;  // the family of the rule, or the op that it is derived from
 };

@@ -24,7 +24,8 @@ void zeros_if_empty(LocalCall& local) {
   local.call_plain();
 }
 
-bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot) {
+bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out,
+                     const Slot& slot) {
   auto empty = [&](const Layout* layout, const TensorForm& form) {
     return layout && form.defined && c10::multiply_integers(local_shape(*layout, form.sizes, slot.coordinate)) == 0;
   };

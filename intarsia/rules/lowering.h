@@ -1,11 +1,11 @@
 #pragma once
-// Lowerings: an op in terms of other ops on distributed tensors and of collectives, where no rank can do its part alone. Dispatch
-// makes one per kind of call, keeps it, and runs it on every call of the same form.
+// Lowerings: an op in terms of other ops on distributed tensors and of collectives, where no rank can do its part
+// alone. Dispatch makes one per kind of call, keeps it, and runs it on every call of the same form.
 //
 // Note [Lowerings]
-// A planner sees what a rule sees, and the present layouts. It answers with a lowering: what to do with the arguments of such
-// a call. Or with none, and the rows serve. It never sees values, so its answer does not depend on them. A lowering keeps
-// numbers of the call that it was made for, but no tensors.
+// A planner sees what a rule sees, and the present layouts. It answers with a lowering: what to do with the arguments
+// of such a call. Or with none, and the rows serve. It never sees values, so its answer does not depend on them. A
+// lowering keeps numbers of the call that it was made for, but no tensors.
 
 #include <functional>
 #include <vector>
@@ -20,7 +20,7 @@ using Stack = std::vector<c10::IValue>;
 using Lowering = std::function<void(Stack& stack)>;
 
 struct CutCall {
-  const OpCall& call;                  // its arguments have None in place of tensors, and its outputs are not known
+  const OpCall& call;                     // its arguments have None in place of tensors, and its outputs are not known
   const std::vector<const Layout*>& now;  // per tensor; null where it is plain or undefined
 
   const TensorForm& input(size_t i) const { return call.inputs[i]; }

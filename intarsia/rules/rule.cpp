@@ -1,8 +1,8 @@
 #include "intarsia/rules/rule.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <algorithm>
 #include <numeric>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <c10/core/WrapDimMinimal.h>
 #include <c10/util/Exception.h>

@@ -41,17 +41,18 @@ struct OpCall {
   const std::vector<TensorForm>& inputs;   // all tensors among the arguments
   const std::vector<TensorForm>& outputs;  // what the plain op would return
 
-  int arg_index(const char* name) const;                        // -1 if the op has no such argument
-  const c10::IValue& arg(const char* name) const;               // an error if there is none
-  int64_t int_arg(const char* name, int64_t otherwise) const;   // also for None and missing arguments
+  int arg_index(const char* name) const;                       // -1 if the op has no such argument
+  const c10::IValue& arg(const char* name) const;              // an error if there is none
+  int64_t int_arg(const char* name, int64_t otherwise) const;  // also for None and missing arguments
   bool bool_arg(const char* name, bool otherwise) const;
-  int64_t dim_arg(const char* name, int64_t ndim, int64_t otherwise = 0) const;  // not negative; 0 of a tensor without dims
+  int64_t dim_arg(const char* name, int64_t ndim,
+                  int64_t otherwise = 0) const;                         // not negative; 0 of a tensor without dims
   std::vector<int64_t> dims_arg(const char* name, int64_t ndim) const;  // not negative; empty means all dims
 };
 
 struct Row {
-  Placements in;   // one per input tensor
-  Placements out;  // one per output tensor
+  Placements in;            // one per input tensor
+  Placements out;           // one per output tensor
   bool if_advised = false;  // only a guide takes it (propagate/guide.h): without one another choice serves better
   bool operator==(const Row&) const = default;
 };
@@ -82,11 +83,11 @@ struct JointCall {
   std::vector<int64_t> output_shape(size_t i, size_t slot) const;  // the local shape of result `i`
 };
 
-// What the plain op would return, for ops that cannot tell without data (LibTorch has no meta kernel for relu). A rule gives
-// shapes, or whole forms; shapes without dtypes leave the dtypes to the op itself, run on tensors of one element.
+// What the plain op would return, for ops that cannot tell without data (LibTorch has no meta kernel for relu). A rule
+// gives shapes, or whole forms; shapes without dtypes leave the dtypes to the op itself, run on tensors of one element.
 struct Form {
   std::function<std::vector<std::vector<int64_t>>(const OpCall&)> shapes;  // empty: the plain op speaks for itself
-  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;       // Undefined for an output that is not asked for
+  std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes;  // Undefined for an output that is not asked for
   // If they are not those of an input of the same shape (where dims line up) or contiguous.
   std::function<std::vector<std::vector<int64_t>>(const OpCall&)> strides;
   // In place of all of these. Also checks the call, in the plain op's words. Empty: as if it were not there.
@@ -102,18 +103,20 @@ struct Local {
   std::function<void(LocalCall&)> run;  // in place of the plain op
   bool only_if_strided = false;         // the plain op does as well where the first tensor is contiguous
   // Whether the plain op does as well on a rank, for given layouts. It is the shorter way.
-  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)> plain_does;
+  std::function<bool(const OpCall&, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot&)>
+      plain_does;
 
-  // Names of arguments that hold a size and must become the local shape of output 0, or its batch size if it is one number.
-  // Where output 0 is a gradient that is not asked for, input 0 is the one that comes in, of the same shape.
+  // Names of arguments that hold a size and must become the local shape of output 0, or its batch size if it is one
+  // number. Where output 0 is a gradient that is not asked for, input 0 is the one that comes in, of the same shape.
   std::vector<std::string> size_args;
 
-  // Inputs whose values the op may refuse (a place out of range, a zero to divide by): see Note [Errors that one rank sees].
+  // Inputs whose values the op may refuse (a place out of range, a zero to divide by): see Note [Errors that one rank
+  // sees].
   std::function<std::vector<size_t>(const OpCall&)> refusable;
 };
 
-// Rows that no rank can follow alone: along a cut of an image, ranks fetch the rows under their windows. An op runs along a
-// cut that is there and makes none: such a row counts on an axis that cuts an input as the row does.
+// Rows that no rank can follow alone: along a cut of an image, ranks fetch the rows under their windows. An op runs
+// along a cut that is there and makes none: such a row counts on an axis that cuts an input as the row does.
 struct Joint {
   std::function<Rows(const OpCall&)> rows;
   std::function<void(JointCall&)> run;  // also follows the ordinary rows, on other axes of the mesh
@@ -144,11 +147,12 @@ struct Rule {
   Rule&& with_dtypes(std::function<std::vector<c10::ScalarType>(const OpCall&)> dtypes) &&;
   Rule&& with_forms(std::function<std::vector<TensorForm>(const OpCall&)> forms) &&;
   Rule&& checking(std::function<void(const OpCall&)> check) &&;
-  Rule&& contiguous() &&;                                  // results are, even where the input is not; after with_shapes
-  Rule&& ordered(std::function<std::vector<int64_t>(const OpCall&)> order) &&;  // dims of result 0 in memory, slowest first; likewise
-  Rule&& column_major(size_t result = 0) &&;               // that result is, in its last two dims; likewise
-  Rule&& like_input(size_t input) &&;                      // result 0 has the shape and the dtype of that input
-  Rule&& refusing(std::vector<size_t> inputs) &&;          // values of these inputs
+  Rule&& contiguous() &&;  // results are, even where the input is not; after with_shapes
+  Rule&& ordered(std::function<std::vector<int64_t>(const OpCall&)>
+                     order) &&;                    // dims of result 0 in memory, slowest first; likewise
+  Rule&& column_major(size_t result = 0) &&;       // that result is, in its last two dims; likewise
+  Rule&& like_input(size_t input) &&;              // result 0 has the shape and the dtype of that input
+  Rule&& refusing(std::vector<size_t> inputs) &&;  // values of these inputs
   Rule&& refusing_where(std::function<std::vector<size_t>(const OpCall&)> inputs) &&;
   Rule&& with_joint(std::function<Rows(const OpCall&)> rows, std::function<void(JointCall&)> run) &&;
 };

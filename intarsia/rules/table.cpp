@@ -85,7 +85,8 @@ std::string foreach_base_of(const c10::OperatorName& op) {
                          std::string("Scalar"), std::string("self"), std::string()}) {
     auto found = c10::toString(c10::OperatorName(name, candidate));
     if (c10::Dispatcher::singleton().findSchema({name, candidate})) return found;
-    if (candidate == "Scalar" && overload == "Scalar" && c10::Dispatcher::singleton().findSchema({name, "Tensor_Scalar"})) {
+    if (candidate == "Scalar" && overload == "Scalar" &&
+        c10::Dispatcher::singleton().findSchema({name, "Tensor_Scalar"})) {
       return name + ".Tensor_Scalar";
     }
   }
@@ -96,13 +97,15 @@ std::string foreach_base_of(const c10::OperatorName& op) {
 static void check_exists(const std::string& op) {
   auto dot = op.find('.');
   auto overload = dot == std::string::npos ? "" : op.substr(dot + 1);
-  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}), "[rule_table] there is no op ", op,
+  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}),
+                    "[rule_table] there is no op ", op,
                     ". Define it before its rule, and name the overload too, as in aten::add.Tensor.");
 }
 
 void RuleTable::add(const std::string& op, Rule rule) {
   check_exists(op);
-  TORCH_CHECK_VALUE(rule.rows, "[rule_table] the rule of ", op, " has no rows. Make it with a builder: see builders.h.");
+  TORCH_CHECK_VALUE(rule.rows, "[rule_table] the rule of ", op,
+                    " has no rows. Make it with a builder: see builders.h.");
   TORCH_CHECK_VALUE(rules_.emplace(op, std::move(rule)).second, "[rule_table] ", op, " has a rule already.");
 }
 
@@ -113,7 +116,8 @@ void RuleTable::add(std::initializer_list<const char*> ops, const Rule& rule) {
 void RuleTable::replace(const std::string& op, Rule rule) {
   check_exists(op);
   rules_[op] = std::move(rule);
-  if (auto planner = planners_.find(op); planner != planners_.end()) planner->second = [](const CutCall&) { return Lowering(); };
+  if (auto planner = planners_.find(op); planner != planners_.end())
+    planner->second = [](const CutCall&) { return Lowering(); };
   if (auto always = lowerings_.find(op); always != lowerings_.end()) always->second = {};
 }
 
@@ -164,8 +168,10 @@ const Always* RuleTable::find_lowering(const c10::OperatorName& op) const {
 
 Traits& RuleTable::traits(const std::string& op) {
   auto all = c10::Dispatcher::singleton().getAllOpNames();
-  bool exists = overloads().count(op) || std::any_of(all.begin(), all.end(), [&](auto& name) { return name.name == op; });
-  TORCH_CHECK_VALUE(exists, "[rule_table] there is no op ", op, ". Traits are of all overloads: leave their names out.");
+  bool exists =
+      overloads().count(op) || std::any_of(all.begin(), all.end(), [&](auto& name) { return name.name == op; });
+  TORCH_CHECK_VALUE(exists, "[rule_table] there is no op ", op,
+                    ". Traits are of all overloads: leave their names out.");
   return traits_[op];
 }
 

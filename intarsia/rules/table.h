@@ -63,8 +63,8 @@ struct Always {
   Lowering lowering, if_advised;
 };
 
-// Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not know
-// is an error, and so is a second entry for one op.
+// Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not
+// know is an error, and so is a second entry for one op.
 class RuleTable {
  public:
   void add(const std::string& op, Rule rule);
@@ -74,20 +74,22 @@ class RuleTable {
 
   // Where rows do not suffice: see lowering.h.
   void lower(const std::string& op, Planner planner);
-  // The same for an op whose rows never serve: nothing has to be decided. The second, if there is one, serves where a guide decides
-  // about layouts (propagate/guide.h), which is not asked about what it does.
+  // The same for an op whose rows never serve: nothing has to be decided. The second, if there is one, serves where a
+  // guide decides about layouts (propagate/guide.h), which is not asked about what it does.
   void always(const std::string& op, Lowering lowering, Lowering if_advised = {});
 
-  // A kernel that stands above dispatch and brings its gradient with it: on the autograd key. The second, if there is one, serves where a
-  // guide decides about layouts.
+  // A kernel that stands above dispatch and brings its gradient with it: on the autograd key. The second, if there is
+  // one, serves where a guide decides about layouts.
   template <class Function>
   void gradient(const std::string& op, Function function, Function if_advised = {}) {
-    register_later(op, false, [=](torch::Library& library, const char* name) { add_ours(library, name, function, if_advised); });
+    register_later(op, false,
+                   [=](torch::Library& library, const char* name) { add_ours(library, name, function, if_advised); });
   }
   // A function that is made of differentiable ops on distributed tensors, in place of LibTorch's own.
   template <class Function>
   void composite(const std::string& op, Function function, Function if_advised = {}) {
-    register_later(op, true, [=](torch::Library& library, const char* name) { add_ours(library, name, function, if_advised); });
+    register_later(op, true,
+                   [=](torch::Library& library, const char* name) { add_ours(library, name, function, if_advised); });
   }
   // The same for a function that takes its arguments boxed.
   template <auto* function>
@@ -98,7 +100,8 @@ class RuleTable {
   }
   // Like `gradient`, for a kernel that is made when it is registered.
   void gradient_kernel(const std::string& op, std::function<torch::CppFunction()> make) {
-    register_later(op, false, [make = std::move(make)](torch::Library& library, const char* name) { library.impl(name, make()); });
+    register_later(op, false,
+                   [make = std::move(make)](torch::Library& library, const char* name) { library.impl(name, make()); });
   }
   // A kernel in the place of the one that dispatch would have.
   template <class Function>
@@ -112,7 +115,9 @@ class RuleTable {
   // A kernel on the autograd key of tensors that are one per simulated rank.
   template <class Function>
   void per_rank_gradient(const std::string& op, Function function) {
-    per_rank_.push_back([name = op.substr(op.find("::") + 2), function](torch::Library& autograd) { autograd.impl(name.c_str(), function); });
+    per_rank_.push_back([name = op.substr(op.find("::") + 2), function](torch::Library& autograd) {
+      autograd.impl(name.c_str(), function);
+    });
   }
   // A composite op of LibTorch that is one op here: it has a rule, and is not taken apart.
   void stays_whole(const std::string& op) { whole_.insert(op); }
@@ -123,7 +128,9 @@ class RuleTable {
   const Planner* find_planner(const c10::OperatorName& op) const;
   const Always* find_lowering(const c10::OperatorName& op) const;
   bool is_composite(const std::string& op) const { return composites_.count(op) > 0; }
-  bool brings_kernel(const std::string& op) const { return brought_.count(op) > 0; }  // by composite, gradient and their like
+  bool brings_kernel(const std::string& op) const {
+    return brought_.count(op) > 0;
+  }  // by composite, gradient and their like
   bool stays_whole(const c10::OperatorName& op) const { return whole_.count(c10::toString(op)) > 0; }
   const std::map<std::string, Rule>& rules() const { return rules_; }
   bool has_kernel(const std::string& op) const { return kernels_.count(op) > 0; }
@@ -135,13 +142,17 @@ class RuleTable {
   void traits(std::initializer_list<const char*> ops, const std::function<void(Traits&)>& set);
   const Traits& traits_of(const c10::OperatorName& op) const;  // those that nobody has set are false and empty
 
-  // Composite ops that make nothing: they check their arguments and hand them to one op, and are called in every training step.
+  // Composite ops that make nothing: they check their arguments and hand them to one op, and are called in every
+  // training step.
   void hands_on(std::initializer_list<const char*> ops) {
     traits(ops, [](Traits& traits) { traits.hands_on = true; });
   }
 
-  // A formula of autograd, by the name of its node, that makes the places which it hands to an op: they are the same on all ranks.
-  void formula_makes_places(std::initializer_list<const char*> nodes) { formulas_.insert(formulas_.end(), nodes.begin(), nodes.end()); }
+  // A formula of autograd, by the name of its node, that makes the places which it hands to an op: they are the same on
+  // all ranks.
+  void formula_makes_places(std::initializer_list<const char*> nodes) {
+    formulas_.insert(formulas_.end(), nodes.begin(), nodes.end());
+  }
   bool makes_places(const std::string& node) const;
 
   void register_kernels(torch::Library& aten, torch::Library& aten_autograd) const;
@@ -161,8 +172,8 @@ class RuleTable {
   std::vector<std::function<void(torch::Library& autograd)>> per_rank_;
 };
 
-// All of it; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen, before
-// the first distributed tensor is made.
+// All of it; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen,
+// before the first distributed tensor is made.
 RuleTable& rule_table();
 
 // The op whose rule serves one element of the lists of a foreach op: aten::add.Tensor for aten::_foreach_add.List.

@@ -35,21 +35,21 @@ struct UnannouncedWrites {
 
 struct Traits {
   // About calls in dispatch
-  std::vector<std::string> steered_by;                 // numbers on which it depends which rows there are: they enter the key
-  std::map<std::string, PlainArgument> plain;          // by argument
-  std::optional<UnannouncedWrites> writes;             // how it is called once per rank
-  bool overwrites_at_random = false;                   // in place, and its old values are not read: uniform_
-  bool keeps_value = false;                            // of its last tensor: see Note [Origins]
-  bool keeps_note = false;                             // of its first tensor: see Note [Tensors with a note]
-  bool answers_by_form = false;                        // its result is a number that follows from forms; but not from those of meta tensors
-  bool forms_empty = false;                            // an empty plain tensor may take the form of the distributed one beside it
-  std::string refused;                                 // why a distributed tensor cannot do what it does, and what to do
+  std::vector<std::string> steered_by;         // numbers on which it depends which rows there are: they enter the key
+  std::map<std::string, PlainArgument> plain;  // by argument
+  std::optional<UnannouncedWrites> writes;     // how it is called once per rank
+  bool overwrites_at_random = false;           // in place, and its old values are not read: uniform_
+  bool keeps_value = false;                    // of its last tensor: see Note [Origins]
+  bool keeps_note = false;                     // of its first tensor: see Note [Tensors with a note]
+  bool answers_by_form = false;  // its result is a number that follows from forms; but not from those of meta tensors
+  bool forms_empty = false;      // an empty plain tensor may take the form of the distributed one beside it
+  std::string refused;           // why a distributed tensor cannot do what it does, and what to do
 
   // About making tensors: see Note [Factories]
   std::optional<Factory> factory;
-  bool makes_plain = false;                            // a number, or memory that has a meaning: plain also in a FactoryScope
-  bool hands_on = false;                               // composite, but hands its arguments to one op and makes nothing: no FactoryScope
-  bool about_the_handle = false;                       // about the handle, its form or its history, not about values
+  bool makes_plain = false;       // a number, or memory that has a meaning: plain also in a FactoryScope
+  bool hands_on = false;          // composite, but hands its arguments to one op and makes nothing: no FactoryScope
+  bool about_the_handle = false;  // about the handle, its form or its history, not about values
 };
 
 }  // namespace intarsia

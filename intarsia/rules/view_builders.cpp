@@ -153,7 +153,8 @@ std::vector<Placement> cuts_of_result(const Group& group, const Cut& now, const 
 }
 
 // Goes on from axis `placements.size()`, until the layout of the result holds the same elements.
-bool follow_cuts(const OpCall& call, const Layout& in, const std::vector<Group>& groups, const Cut& now, Placements& placements) {
+bool follow_cuts(const OpCall& call, const Layout& in, const std::vector<Group>& groups, const Cut& now,
+                 Placements& placements) {
   auto axis = static_cast<int64_t>(placements.size());
   if (axis == in.mesh().ndim()) return same_elements(call, in, *Layout::get(in.mesh(), placements));
   auto& placement = in.placements()[axis];
@@ -162,7 +163,8 @@ bool follow_cuts(const OpCall& call, const Layout& in, const std::vector<Group>&
   for (auto& choice : choices) {
     auto next = now;
     if (dim >= 0) {
-      for (auto* extent : {&next.in[dim], &next.out[cut_dim(choice)]}) *extent = chunk_of(*extent, in.mesh().size(axis), 0).size();
+      for (auto* extent : {&next.in[dim], &next.out[cut_dim(choice)]})
+        *extent = chunk_of(*extent, in.mesh().size(axis), 0).size();
     }
     placements.push_back(choice);
     if (follow_cuts(call, in, groups, next, placements)) return true;

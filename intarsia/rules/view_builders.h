@@ -14,8 +14,8 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
 // A view that flattens and splits dims, keeping the order of elements.
 Rule reshape();
 
-// How the result of such a view lies if nothing moves, where axes cut several of the dims that it merges: rows know one axis,
-// and the blocks of a cut are counted in what the axes before it have left. None where no layout says it.
+// How the result of such a view lies if nothing moves, where axes cut several of the dims that it merges: rows know one
+// axis, and the blocks of a cut are counted in what the axes before it have left. None where no layout says it.
 std::optional<Placements> viewed_in_place(const OpCall& call, const Layout& in);
 
 }  // namespace intarsia

@@ -24,7 +24,8 @@ void finish(std::function<void()>& begun) {
 void finish_some() {
   auto& waiting = under_way.waiting;
   std::shuffle(waiting.begin(), waiting.end(), under_way.dice);
-  for (auto left = under_way.dice() % (waiting.size() + 1); waiting.size() > left; waiting.pop_back()) finish(*waiting.back());
+  for (auto left = under_way.dice() % (waiting.size() + 1); waiting.size() > left; waiting.pop_back())
+    finish(*waiting.back());
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ class RehearsalEngine final : public Engine {
     return {};
   }
 
-  Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result, ReduceOp op) const override {
+  Wait reduce_scatter(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                      ReduceOp op) const override {
     if (send[0].is_meta()) return {};
     auto parts = at::empty({result[0].numel() * line.size}, send[0].options());
     Counts part_counts{std::vector<int64_t>(line.size, result[0].numel())};

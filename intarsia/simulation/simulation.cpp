@@ -130,16 +130,16 @@ class SimulationEngine final : public Engine {
     for (auto slot : apart) buffers[slot].copy_(first);
   }
 
-  // `count` elements of a buffer, from `begin` on, to place `at` of another. Pairs of ranks are many, and two views and an op for
-  // each cost far more than its bytes.
+  // `count` elements of a buffer, from `begin` on, to place `at` of another. Pairs of ranks are many, and two views and
+  // an op for each cost far more than its bytes.
   static void copy_run(const at::Tensor& to, int64_t at, const at::Tensor& from, int64_t begin, int64_t count) {
     if (!count) return;
-    bool is_memory = to.is_cpu() && from.is_cpu() && to.has_storage() && from.has_storage() && to.dtype() == from.dtype() &&
-                     to.is_contiguous() && from.is_contiguous() && from.const_data_ptr();
+    bool is_memory = to.is_cpu() && from.is_cpu() && to.has_storage() && from.has_storage() &&
+                     to.dtype() == from.dtype() && to.is_contiguous() && from.is_contiguous() && from.const_data_ptr();
     if (!is_memory) return void(to.narrow(0, at, count).copy_(from.narrow(0, begin, count)));
     auto size = static_cast<int64_t>(to.element_size());
-    std::memcpy(static_cast<char*>(to.mutable_data_ptr()) + at * size, static_cast<const char*>(from.const_data_ptr()) + begin * size,
-                count * size);
+    std::memcpy(static_cast<char*>(to.mutable_data_ptr()) + at * size,
+                static_cast<const char*>(from.const_data_ptr()) + begin * size, count * size);
   }
 
   // The reduction of what the members of a line bring, in their order. Several of them.
@@ -155,7 +155,8 @@ class SimulationEngine final : public Engine {
   }
 
   // Elementwise, so that it may be cut afterwards.
-  static void reduce_and_deal(const Line& line, const Shards& send, const Counts& counts, const Shards& result, ReduceOp op) {
+  static void reduce_and_deal(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
+                              ReduceOp op) {
     for (auto& alike : alike_lines(line, send, &counts)) {
       auto& members = alike.first();
       auto sum = at::empty_like(send[members[0]]);

@@ -12,12 +12,14 @@ class Engine;
 // The engine of `n` simulated ranks. One per size, so that meshes of equal simulations are equal.
 const Engine& simulation_of(int64_t n);
 
-// When a simulated collective that is only begun (async_op, a Wait) really moves its bytes. Over a network that is any time
-// until the wait, so a program that writes to what is being sent gets other numbers: at once hides that, the others show it.
+// When a simulated collective that is only begun (async_op, a Wait) really moves its bytes. Over a network that is any
+// time until the wait, so a program that writes to what is being sent gets other numbers: at once hides that, the
+// others show it.
 enum class Arrival {
   at_once,    // when it is begun
   late,       // when it is waited for
-  at_random,  // at some collective in between or when it is waited for, in an order drawn anew, yet the same on every run
+  at_random,  // at some collective in between or when it is waited for, in an order drawn anew, yet the same on every
+              // run
 };
 
 // While it lives, the current world is one of `n` simulated ranks:

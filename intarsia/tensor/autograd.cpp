@@ -40,7 +40,8 @@ Shards own_memory(const Shards& shards, const Shards& given) {
   });
 }
 
-// Where a move begins: at the shards, or, if it reduces a pending value that has been reduced before, at what came of that.
+// Where a move begins: at the shards, or, if it reduces a pending value that has been reduced before, at what came of
+// that.
 std::pair<const Layout*, Shards> start_of_move(const at::Tensor& tensor, const Layout* to) {
   auto& from = body_of(tensor);
   bool settles = from.layout->has_partial() && !to->has_partial();
@@ -68,9 +69,7 @@ at::Tensor move(const at::Tensor& tensor, const Layout* to, bool async_op) {
   body->origin = from.origin;
   auto finish = run_async(steps, shards, sizes);
   auto result = wrap(body, sizes, strides, tensor.dtype());
-  body->arrive_later([finish] {
-    return made_once(finish(), [](auto& shard) { return shard.contiguous(); });
-  });
+  body->arrive_later([finish] { return made_once(finish(), [](auto& shard) { return shard.contiguous(); }); });
   return result;
 }
 
@@ -104,8 +103,8 @@ void check_grad(const at::Tensor& grad, const char* where) {
                    ". Pass a distributed gradient to backward.");
 }
 
-// Where the gradient of a move goes: back to where the tensor lay. What was pending there is not asked for, but a gradient
-// that comes pending alike may stay so.
+// Where the gradient of a move goes: back to where the tensor lay. What was pending there is not asked for, but a
+// gradient that comes pending alike may stay so.
 const Layout* way_back(const Layout* from, const Layout* grad) {
   auto placements = settled(from->placements());
   if (grad->mesh() != from->mesh()) return from->with(placements);
@@ -167,8 +166,8 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
 };
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, int64_t layout_value,
-                            at::IntArrayRef shape, at::IntArrayRef stride) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, int64_t layout_value, at::IntArrayRef shape,
+                            at::IntArrayRef stride) {
     auto* layout = layout_from(layout_value);
     ctx->set_materialize_grads(false);
     ctx->saved_data["layout"] = layout_value;
@@ -178,7 +177,8 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     // A plain tensor given to many simulated ranks is one copy for each.
     bool is_copied = slots > 1 && !is_per_rank(local);
     if (is_copied) shards = made_once(shards, [](auto& value) { return value.clone(); });
-    if (!is_copied) std::transform(shards.begin(), shards.end(), shards.begin(), [](auto& value) { return value.alias(); });
+    if (!is_copied)
+      std::transform(shards.begin(), shards.end(), shards.begin(), [](auto& value) { return value.alias(); });
     auto strides = stride.vec();
     fit_strides(shards, shape, strides);
     auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);

@@ -8,9 +8,9 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "intarsia/libtorch/interposition.h"
-#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/twins.h"
+#include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/libtorch/version_counter.h"
 #include "intarsia/redistribute/run.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -29,7 +29,7 @@ c10::Device device_of(DTensorBody& body) {
   return as_the_mesh ? of_mesh() : shards[0].device();
 }
 
-// Code of ours that LibTorch's may be waiting for: see Note [Tensors made from nothing].
+// Code of ours that LibTorch's may be waiting for: see Note [Factories].
 struct OutsideLibTorch {
   c10::impl::ExcludeDispatchKeyGuard outside{kFactoryKeys};
 };
@@ -65,7 +65,8 @@ const Shards& DTensorBody::hand_out() {
   }
   if (&owner != this) {
     std::lock_guard lock(mutex_);
-    for (size_t slot = 0; slot < shards_.size() && !shares_counters_; ++slot) share_counter(shards_[slot], owner.shards_[slot]);
+    for (size_t slot = 0; slot < shards_.size() && !shares_counters_; ++slot)
+      share_counter(shards_[slot], owner.shards_[slot]);
     shares_counters_ = true;
   }
   if (owner.recipe_) body_of(owner.recipe_->base).lend(owner);
@@ -85,10 +86,12 @@ std::shared_ptr<LentViews> DTensorBody::lent() {
 // Notes the copy of a view of this tensor as lent, or that what is lent of it is up to date.
 void DTensorBody::lend(DTensorBody& view) {
   auto recipe = *view.recipe_;
-  recipe.base = wrap(c10::make_intrusive<DTensorBody>(shards(), layout), recipe.base.sizes(), recipe.base.strides(), recipe.base.dtype());
+  recipe.base = wrap(c10::make_intrusive<DTensorBody>(shards(), layout), recipe.base.sizes(), recipe.base.strides(),
+                     recipe.base.dtype());
   auto& owner = memory();
   auto further = view.has_lent_.load(std::memory_order_acquire) ? view.lent_ : nullptr;
-  owner.lent()->lend({.recipe = std::move(recipe), .values = view.shards_, .layout = view.layout, .further = std::move(further)});
+  owner.lent()->lend(
+      {.recipe = std::move(recipe), .values = view.shards_, .layout = view.layout, .further = std::move(further)});
   owner.is_tied_.store(true, std::memory_order_release);
   if (owner.recipe_) body_of(owner.recipe_->base).lend(owner);
 }
@@ -119,7 +122,9 @@ void DTensorBody::finish() {
     pending_ = [error = std::current_exception()]() -> Shards { std::rethrow_exception(error); };
     throw;
   } catch (...) {
-    pending_ = []() -> Shards { TORCH_CHECK(false, "[wait] the wait for this tensor was interrupted: it has no value."); };
+    pending_ = []() -> Shards {
+      TORCH_CHECK(false, "[wait] the wait for this tensor was interrupted: it has no value.");
+    };
     throw;
   }
   pending_ = nullptr;

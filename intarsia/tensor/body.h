@@ -14,9 +14,9 @@
 #include <c10/core/TensorImpl.h>
 
 #include "intarsia/comm/call_log.h"
-#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/core/layout.h"
 #include "intarsia/core/shards.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/lent.h"
@@ -25,10 +25,10 @@
 namespace intarsia {
 
 // Note [Tensors with a note]
-// A tensor may carry a note for the ops that use it: a parallel style says on a parameter how `linear` prepares its input
-// and leaves its output (nn/). Such a tensor has one more key, above autograd, where those ops have kernels and all others
-// fall through. LibTorch keeps this key free for libraries and has no kernel on it, so tensors without a note pay nothing.
-// clone, to and detach hand the note on, and set_data of a distributed tensor keeps it.
+// A tensor may carry a note for the ops that use it: a parallel style says on a parameter how `linear` prepares its
+// input and leaves its output (nn/). Such a tensor has one more key, above autograd, where those ops have kernels and
+// all others fall through. LibTorch keeps this key free for libraries and has no kernel on it, so tensors without a
+// note pay nothing. clone, to and detach hand the note on, and set_data of a distributed tensor keeps it.
 using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 
 // Note [Writes through local memory]
@@ -44,14 +44,15 @@ using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 // Note [Reading from several threads]
 // Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
 // of a view whose base has changed, and of a pending reduction. Each takes the lock of the body it changes, on its rare
-// path alone; a view takes its own lock before that of its base. Writing needs the caller's care, as with plain tensors.
+// path alone; a view takes its own lock before that of its base. Writing needs the caller's care, as with plain
+// tensors.
 class DTensorBody final : public c10::BackendMeta {
  public:
   DTensorBody(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
 
   const Layout* layout;
   Origin origin;  // see Note [Origins]
-  NotePtr note;  // null for most; see Note [Tensors with a note]
+  NotePtr note;   // null for most; see Note [Tensors with a note]
 
   // The local tensors, finished and up to date.
   const Shards& shards() {
@@ -63,7 +64,8 @@ class DTensorBody final : public c10::BackendMeta {
   // The same for a caller who may write to them without dispatch; see Note [Writes through local memory].
   const Shards& hand_out();
 
-  // The local tensors as they were last read: a view whose base has changed since may show old values. Never communicates.
+  // The local tensors as they were last read: a view whose base has changed since may show old values. Never
+  // communicates.
   const Shards& last_known_shards() {
     if (late_.load(std::memory_order_acquire)) finish();
     return shards_;
@@ -84,8 +86,8 @@ class DTensorBody final : public c10::BackendMeta {
   void written();
   void written(const Origin& by);
 
-  // Does what is pending, in the memory itself, for all who see it: the value is the same, and from now on each rank holds
-  // it. For ops that write to a value whose reduction is pending.
+  // Does what is pending, in the memory itself, for all who see it: the value is the same, and from now on each rank
+  // holds it. For ops that write to a value whose reduction is pending.
   void settle_in_place();
 
   void view_memory_of(const c10::intrusive_ptr<DTensorBody>& base);
@@ -134,7 +136,7 @@ class DTensorBody final : public c10::BackendMeta {
   std::atomic<bool> has_lent_{false};
   std::shared_ptr<LentViews> lent_;  // made when something is lent for the first time; counts the writes from then on
   std::vector<c10::weak_intrusive_ptr<DTensorBody>> pending_views_;  // of this memory, and pending like it
-  std::atomic<bool> late_{false};  // pending_ is set
+  std::atomic<bool> late_{false};                                    // pending_ is set
   std::function<Shards()> pending_;
   std::unique_ptr<Settled> settled_;
   AskSettled ask_settled_;

@@ -33,15 +33,16 @@ const Layout* checked_layout(const DeviceMesh& mesh, const Placements& placement
   TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "[", where, "] ", placements.size(),
                     placements.size() == 1 ? " placement" : " placements", " given, but ", mesh.text(), " has ",
                     mesh.ndim(), mesh.ndim() == 1 ? " axis" : " axes", ". Give one placement per axis.");
-  TORCH_CHECK_VALUE(have_one_value(placements), "[", where, "] ", str(placements), " has no one value: it depends on which ",
+  TORCH_CHECK_VALUE(have_one_value(placements), "[", where, "] ", str(placements),
+                    " has no one value: it depends on which ",
                     "reduction is done first. Use one kind of Partial on all axes, or sums and averages.");
   return Layout::get(mesh, normalized(placements, ndim, where));
 }
 
 void check_device(const at::Tensor& tensor, const DeviceMesh& mesh, const char* where) {
-  TORCH_CHECK_VALUE(tensor.device().type() == mesh.device_type() || tensor.is_meta(), "[", where,
-                    "] the tensor is on ", tensor.device(), ", but ", mesh.text(), " is of ",
-                    c10::DeviceTypeName(mesh.device_type(), true), ". Move the tensor there first.");
+  TORCH_CHECK_VALUE(tensor.device().type() == mesh.device_type() || tensor.is_meta(), "[", where, "] the tensor is on ",
+                    tensor.device(), ", but ", mesh.text(), " is of ", c10::DeviceTypeName(mesh.device_type(), true),
+                    ". Move the tensor there first.");
 }
 
 // A form as a word, and as a number of it.
@@ -70,15 +71,17 @@ void check_same_forms(const std::vector<std::string>& forms, const DeviceMesh& m
 int64_t place_of(int64_t source, const DeviceMesh& mesh) {
   int64_t place = 0;
   for (int64_t a = 0; a < mesh.ndim(); ++a) {
-    TORCH_CHECK_VALUE(0 <= source && source < mesh.size(a), "[distribute_tensor] src_data_rank ", source, " is not on axis \"",
-                      Axis::of(mesh, a).name(), "\" of ", mesh.text(), ". It must be below ", mesh.size(a), ".");
+    TORCH_CHECK_VALUE(0 <= source && source < mesh.size(a), "[distribute_tensor] src_data_rank ", source,
+                      " is not on axis \"", Axis::of(mesh, a).name(), "\" of ", mesh.text(), ". It must be below ",
+                      mesh.size(a), ".");
     place = place * mesh.size(a) + source;
   }
   return place;
 }
 
 // Simulated ranks, whose tensors are all here.
-std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh, int64_t place) {
+std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh,
+                                      int64_t place) {
   std::vector<std::string> forms;
   for (auto& tensor : tensors) {
     bool is_first = !forms.empty() && tensor.is_same(tensors[0]);
@@ -88,8 +91,8 @@ std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad,
   return strides_like(tensors[place]);
 }
 
-// Ranks that cut tensors of different shapes would each see another whole: they compare notes before any data moves. Returns the
-// strides of the tensor whose data counts, whatever the order in which the others have theirs in memory.
+// Ranks that cut tensors of different shapes would each see another whole: they compare notes before any data moves.
+// Returns the strides of the tensor whose data counts, whatever the order in which the others have theirs in memory.
 std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh, int64_t source) {
   auto place = place_of(source, mesh);
   auto& everyone = Axis::whole(mesh);
@@ -115,8 +118,9 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
     auto& placement = layout.placements()[a];
     if (cut_dim(placement) < 0) {
       auto gives = [&](size_t slot) { return axis.position(slot) == source; };
-      auto first = first_alike(tensors.size(), [&](size_t i) { return twin_hash(tensors[i]) + gives(i); },
-                               [&](size_t i, size_t j) { return gives(i) == gives(j) && are_twins(tensors[i], tensors[j]); });
+      auto first = first_alike(
+          tensors.size(), [&](size_t i) { return twin_hash(tensors[i]) + gives(i); },
+          [&](size_t i, size_t j) { return gives(i) == gives(j) && are_twins(tensors[i], tensors[j]); });
       tensors = made_once(first, tensors, [&](size_t slot) {
         auto& t = tensors[slot];
         auto fresh = at::empty_like(t, at::MemoryFormat::Contiguous);
@@ -182,8 +186,9 @@ at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, c
   if (is_dtensor(tensor)) {
     TORCH_CHECK_VALUE(mesh_of(tensor) == mesh, "[distribute_tensor] the tensor is already distributed, on ",
                       mesh_of(tensor).text(), ", not on ", mesh.text(), ". Call full_tensor first.");
-    TORCH_CHECK_VALUE(placements_of(tensor) == layout->placements(), "[distribute_tensor] the tensor is already distributed as ",
-                      str(placements_of(tensor)), ", not as ", str(layout->placements()), ". Use redistribute.");
+    TORCH_CHECK_VALUE(placements_of(tensor) == layout->placements(),
+                      "[distribute_tensor] the tensor is already distributed as ", str(placements_of(tensor)),
+                      ", not as ", str(layout->placements()), ". Use redistribute.");
     return tensor;
   }
   check_device(tensor, mesh, "distribute_tensor");
@@ -291,7 +296,8 @@ bool is_alias_of(const at::Tensor& a, const at::Tensor& b) {
   return false;
 }
 
-at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                 at::TensorOptions options) {
   if (std::any_of(size.begin(), size.end(), [](auto n) { return n < 0; })) at::zeros(size);  // has an error of its own
   return full(size, 0, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
 }
@@ -300,7 +306,8 @@ at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& 
   return full(size, 1, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
 }
 
-at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options) {
+at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                 at::TensorOptions options) {
   return make_shards(size, mesh, placements, options, "empty",
                      [](at::IntArrayRef shape, auto options, auto&) { return at::empty(shape, options); });
 }

@@ -16,10 +16,10 @@
 namespace intarsia {
 
 // Distributes a whole tensor over the mesh. With `src_data_rank`, the data of the rank at that position (of every axis)
-// counts, and ranks with other data agree with it, while another shape or dtype on one rank is an error on all; with none,
-// every rank shards its own, and nothing is sent.
-// The result is a leaf that requires grad if `tensor` does. A Partial placement makes it a pending reduction whose
-// value is `tensor`: see Note [A value as a pending reduction]. To give the terms themselves, use from_local.
+// counts, and ranks with other data agree with it, while another shape or dtype on one rank is an error on all; with
+// none, every rank shards its own, and nothing is sent. The result is a leaf that requires grad if `tensor` does. A
+// Partial placement makes it a pending reduction whose value is `tensor`: see Note [A value as a pending reduction]. To
+// give the terms themselves, use from_local.
 at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                              std::optional<int64_t> src_data_rank = 0);
 
@@ -47,9 +47,10 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
 // happens at first use.
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op = false);
 
-// The same tensor on another mesh of the same world: larger, smaller, with other ranks or the same. All ranks of both meshes
-// call it; a rank that is not on the tensor's mesh has a handle without shards, as every op on that mesh gives it. Exactly the
-// bytes that a rank lacks travel, in one message per pair of ranks. Differentiable: the gradient goes back to the first mesh.
+// The same tensor on another mesh of the same world: larger, smaller, with other ranks or the same. All ranks of both
+// meshes call it; a rank that is not on the tensor's mesh has a handle without shards, as every op on that mesh gives
+// it. Exactly the bytes that a rank lacks travel, in one message per pair of ranks. Differentiable: the gradient goes
+// back to the first mesh.
 at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements);
 
 inline bool is_dtensor(const at::Tensor& tensor) {
@@ -62,14 +63,18 @@ const Layout& layout_of(const at::Tensor& tensor);
 const Shards& shards_of(const at::Tensor& tensor);
 Shards shards_of(at::Tensor&& tensor);  // of one that is about to go
 
-// Whether the two share memory, as Tensor::is_alias_of, which asks for a storage and so is an error on distributed tensors. A
-// view shares memory with what it views, also where its shards are copies: writes to the one are seen in the other.
+// Whether the two share memory, as Tensor::is_alias_of, which asks for a storage and so is an error on distributed
+// tensors. A view shares memory with what it views, also where its shards are copies: writes to the one are seen in the
+// other.
 bool is_alias_of(const at::Tensor& a, const at::Tensor& b);
 
 // Factories that make only the local shards.
-at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
-at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
-at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements, at::TensorOptions options = {});
+at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                 at::TensorOptions options = {});
+at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                at::TensorOptions options = {});
+at::Tensor empty(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
+                 at::TensorOptions options = {});
 at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
                 at::TensorOptions options = {});
 

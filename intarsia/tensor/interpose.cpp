@@ -14,9 +14,7 @@
 namespace intarsia {
 namespace {
 
-bool is_ours(const c10::TensorImpl& impl) {
-  return impl.key_set().has(kDTensorKey) || impl.key_set().has(kPerRankKey);
-}
+bool is_ours(const c10::TensorImpl& impl) { return impl.key_set().has(kDTensorKey) || impl.key_set().has(kPerRankKey); }
 
 // What to call instead.
 std::string advice(const c10::TensorImpl& impl) {
@@ -27,8 +25,10 @@ std::string advice(const c10::TensorImpl& impl) {
   }
   return c10::str("a distributed tensor of shape ", impl.sizes(), ", ", str(*static_cast<DTensorBody*>(body)->layout),
                   ", has no memory of its own. Use to_local(tensor) or shards_of(tensor) for the local shard, or ",
-                  "full_tensor(tensor) for the whole; is_alias_of(a, b) tells whether two tensors share memory. To save a module, use ",
-                  "checkpoint::save or full_state_dict(module), and to load one checkpoint::load or load_full_state_dict(module, dict).");
+                  "full_tensor(tensor) for the whole; is_alias_of(a, b) tells whether two tensors share memory. To "
+                  "save a module, use ",
+                  "checkpoint::save or full_state_dict(module), and to load one checkpoint::load or "
+                  "load_full_state_dict(module, dict).");
 }
 
 }  // namespace

@@ -47,8 +47,10 @@ bool LentViews::take_back() {
     auto writes = count_writes(lent->values);
     if (lent->writes == writes && !carried) continue;
     auto before = version();
-    TORCH_CHECK(lent->seen == before, "[", lent->recipe.op.schema().name(), "] the local tensor of this view was written to ",
-                "after the tensor that it views had changed. The view is a copy, brought together from other ranks, and to_local ",
+    TORCH_CHECK(lent->seen == before, "[", lent->recipe.op.schema().name(),
+                "] the local tensor of this view was written to ",
+                "after the tensor that it views had changed. The view is a copy, brought together from other ranks, "
+                "and to_local ",
                 "showed it as it was. Call to_local again after a write, or write to the view itself.");
     write_through(lent->recipe, lent->values, lent->layout);
     count_write();

@@ -21,15 +21,15 @@ struct Lent {
   Recipe recipe;  // its base is a tensor of its own over the same local tensors: what is lent does not hold who lends
   Shards values;
   const Layout* layout;
-  uint64_t writes;                    // to `values` that the base knows
-  uint64_t seen;                      // version of the base that the values show
+  uint64_t writes;                     // to `values` that the base knows
+  uint64_t seen;                       // version of the base that the values show
   std::shared_ptr<LentViews> further;  // views of the copy that are lent in turn; null for most
 
   bool is_returned() const;  // no one else holds it any more
 };
 
-// All that is lent of one memory, and how often that was written to. It outlives the tensor: a local tensor may be all that
-// the program has kept of a view of a view.
+// All that is lent of one memory, and how often that was written to. It outlives the tensor: a local tensor may be all
+// that the program has kept of a view of a view.
 class LentViews {
  public:
   LentViews(Shards memory, uint64_t writes) : memory_(std::move(memory)), writes_(writes) {}

@@ -44,22 +44,26 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
     auto actual = value_at(local, slot).sizes();
     TORCH_CHECK_VALUE(actual == at::IntArrayRef(expected), "[from_local] rank ", place.rank, " holds a shard of shape ",
                       actual, ", but ", str(layout), " of a tensor of shape ", shape, " needs ",
-                      at::IntArrayRef(expected), ". Shards are cut as torch.chunk cuts; pass the global shape, or set run_check.");
+                      at::IntArrayRef(expected),
+                      ". Shards are cut as torch.chunk cuts; pass the global shape, or set run_check.");
   }
 }
 
 // The ranks must agree on what a shard is: the number of its dims, its dtype, and whether it needs a gradient.
 void check_same_kind(const at::Tensor& local, const Layout& layout) {
   auto& everyone = Axis::whole(layout.mesh());
-  auto own = at::tensor({local.dim(), static_cast<int64_t>(local.scalar_type()), int64_t(local.requires_grad())}, at::kLong);
+  auto own =
+      at::tensor({local.dim(), static_cast<int64_t>(local.scalar_type()), int64_t(local.requires_grad())}, at::kLong);
   Shards kinds(everyone.slot_count(), at::stack({own, -own}));
   auto most = everyone.all_reduce(kinds, ReduceOp::max)[0];
   auto upper = most[0], lower = -most[1];
   auto number = [](const at::Tensor& numbers, int64_t i) { return numbers[i].item<int64_t>(); };
   TORCH_CHECK_VALUE(number(lower, 0) == number(upper, 0), "[from_local] the ranks of ", layout.mesh().text(),
-                    " hold tensors of ", number(lower, 0), " to ", number(upper, 0), " dims. All shards need the same number.");
+                    " hold tensors of ", number(lower, 0), " to ", number(upper, 0),
+                    " dims. All shards need the same number.");
   TORCH_CHECK_VALUE(number(lower, 1) == number(upper, 1), "[from_local] the ranks of ", layout.mesh().text(),
-                    " hold tensors of different dtypes; this one's is ", local.scalar_type(), ". All shards need the same.");
+                    " hold tensors of different dtypes; this one's is ", local.scalar_type(),
+                    ". All shards need the same.");
   TORCH_CHECK_VALUE(number(lower, 2) == number(upper, 2), "[from_local] some ranks of ", layout.mesh().text(),
                     " hold a tensor that requires grad and some one that does not. All or none must.");
 }
@@ -119,10 +123,13 @@ FittedLocal fit_local_shapes(const at::Tensor& local, const Layout* layout, cons
   if (on_mesh && options.run_check) check_same_kind(local, *layout);
   FittedLocal fitted{local, {}, {}};
   auto& shape = fitted.shape;
-  shape = options.shape ? *options.shape : on_mesh && options.run_check ? summed_shape(local, *layout) : even_shape(local, *layout);
+  shape = options.shape                  ? *options.shape
+          : on_mesh && options.run_check ? summed_shape(local, *layout)
+                                         : even_shape(local, *layout);
   auto check_dims = [&](const char* what, const std::vector<int64_t>& numbers) {
-    TORCH_CHECK_VALUE(static_cast<int64_t>(numbers.size()) == local.dim(), "[from_local] the ", what, " ", at::IntArrayRef(numbers),
-                      " has ", numbers.size(), " dims, but the local tensor has ", local.dim(), ". Their numbers must be equal.");
+    TORCH_CHECK_VALUE(static_cast<int64_t>(numbers.size()) == local.dim(), "[from_local] the ", what, " ",
+                      at::IntArrayRef(numbers), " has ", numbers.size(), " dims, but the local tensor has ",
+                      local.dim(), ". Their numbers must be equal.");
   };
   check_dims("shape", shape);
   fitted.stride = options.stride ? *options.stride : strides_around(value_at(local, 0), shape);

@@ -10,7 +10,7 @@
 namespace intarsia {
 
 struct FittedLocal {
-  at::Tensor local;  // another one than was given only where run_check has made replicas equal
+  at::Tensor local;                    // another one than was given only where run_check has made replicas equal
   std::vector<int64_t> shape, stride;  // of the whole
 };
 

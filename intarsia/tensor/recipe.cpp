@@ -13,13 +13,15 @@ namespace {
 
 // The copy has the elements of the base's shard, in order.
 void write_local(const Shards& targets, const Shards& values) {
-  write_once(targets, values, [&](size_t slot) { write_into(targets[slot], values[slot].reshape(targets[slot].sizes())); });
+  write_once(targets, values,
+             [&](size_t slot) { write_into(targets[slot], values[slot].reshape(targets[slot].sizes())); });
 }
 
 // What the base is as a whole, per slot, with the values of the view written into it.
 Shards rewritten(const Recipe& recipe, const Shards& wholes, const Shards& values) {
   auto same = [&](size_t i, size_t j) { return are_twins(wholes[i], wholes[j]) && are_twins(values[i], values[j]); };
-  auto first = first_alike(wholes.size(), [&](size_t i) { return twin_hash(wholes[i]) + 3 * twin_hash(values[i]); }, same);
+  auto first =
+      first_alike(wholes.size(), [&](size_t i) { return twin_hash(wholes[i]) + 3 * twin_hash(values[i]); }, same);
   return made_once(first, wholes, [&](size_t slot) {
     auto whole = at::empty_strided(recipe.base.sizes(), recipe.base.strides(), wholes[slot].options());
     write_into(whole, wholes[slot]);

@@ -3,9 +3,9 @@
 //
 // Note [Tensors without data]
 // A program may make them to fill them later; they say that they are on the meta device. explain rehearses a step with
-// them: then they say that they are on the device of their mesh, as the real ones will be, so that what a model makes for
-// itself mixes with them as it will. Many ops of LibTorch cannot run on the meta device;
-// but what an op gives follows from its decision, so most need not run at all.
+// them: then they say that they are on the device of their mesh, as the real ones will be, so that what a model makes
+// for itself mixes with them as it will. Many ops of LibTorch cannot run on the meta device; but what an op gives
+// follows from its decision, so most need not run at all.
 
 namespace intarsia {
 

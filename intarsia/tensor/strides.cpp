@@ -20,9 +20,12 @@ std::vector<int64_t> inside_out(at::IntArrayRef sizes, at::IntArrayRef strides) 
   return dims;
 }
 
-bool is_expanded(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t dim) { return strides[dim] == 0 && sizes[dim] > 1; }
+bool is_expanded(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t dim) {
+  return strides[dim] == 0 && sizes[dim] > 1;
+}
 
-// Whether a shard's dims lie in the order of the strides of a whole of `sizes`, expanded where it is expanded and dense where it is dense.
+// Whether a shard's dims lie in the order of the strides of a whole of `sizes`, expanded where it is expanded and dense
+// where it is dense.
 bool lies_as(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef strides) {
   if (shard.numel() < 2) return true;
   int64_t inner = 0, whole_end = 1, end = 1;  // where the dims so far end, in the whole and in the shard
@@ -65,7 +68,8 @@ void fit_strides(Shards& shards, at::IntArrayRef sizes, std::vector<int64_t>& st
 }
 
 std::vector<int64_t> strides_around(const at::Tensor& shard, at::IntArrayRef sizes) {
-  if (shard.numel() == 0 || shard.is_non_overlapping_and_dense()) return at::infer_dense_strides(sizes, shard.strides());
+  if (shard.numel() == 0 || shard.is_non_overlapping_and_dense())
+    return at::infer_dense_strides(sizes, shard.strides());
   int64_t end = 1, whole_end = 1;  // where the dims so far end, in the shard and in the whole
   std::vector<int64_t> result(sizes.size());
   for (auto d : inside_out(shard.sizes(), shard.strides())) {
@@ -100,7 +104,8 @@ void follow_strides(at::Tensor& shard, at::IntArrayRef strides) {
 
 void follow_strides(Shards& shards, at::IntArrayRef strides, bool contiguous) {
   if (shards.size() == 1) return follow_strides(shards[0], strides, contiguous);
-  bool follow = contiguous && std::all_of(shards.begin(), shards.end(), [](auto& s) { return !s.defined() || s.is_contiguous(); });
+  bool follow = contiguous &&
+                std::all_of(shards.begin(), shards.end(), [](auto& s) { return !s.defined() || s.is_contiguous(); });
   if (follow) return;
   shards = made_once(shards, [&](auto shard) {
     follow_strides(shard, strides);

@@ -25,12 +25,13 @@ inline void follow_strides(at::Tensor& shard, at::IntArrayRef strides, bool cont
 // The same for the local tensors of all hosted ranks; those that are twins stay twins.
 void follow_strides(Shards& shards, at::IntArrayRef strides, bool contiguous = false);
 
-// Makes given shards and given strides of a whole of `sizes` fit: a shard stays where it is if its dims lie in the order of the strides, dense
-// where the whole is dense; else it is copied. Dims that the strides expand and a shard does not are not expanded afterwards.
+// Makes given shards and given strides of a whole of `sizes` fit: a shard stays where it is if its dims lie in the
+// order of the strides, dense where the whole is dense; else it is copied. Dims that the strides expand and a shard
+// does not are not expanded afterwards.
 void fit_strides(Shards& shards, at::IntArrayRef sizes, std::vector<int64_t>& strides);
 
-// Strides of a whole of `sizes` whose shards lie as this one: dims in its order, expanded and with gaps where it has them. Contiguous
-// where the shard's elements overlap otherwise: it must be copied then.
+// Strides of a whole of `sizes` whose shards lie as this one: dims in its order, expanded and with gaps where it has
+// them. Contiguous where the shard's elements overlap otherwise: it must be copied then.
 std::vector<int64_t> strides_around(const at::Tensor& shard, at::IntArrayRef sizes);
 
 }  // namespace intarsia

@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// Where a pending reduction is settled before the tensor leaves its mesh: each rank of the axis reduces a part, which is what
-// it gives away then. A scalar is reduced on all of them.
+// Where a pending reduction is settled before the tensor leaves its mesh: each rank of the axis reduces a part, which
+// is what it gives away then. A scalar is reduced on all of them.
 const Layout* before_leaving(const Layout* layout, c10::ArrayRef<int64_t> shape) {
   if (!layout->has_partial()) return layout;
   auto placements = layout->placements();
@@ -34,9 +34,10 @@ std::vector<int64_t> givers(const DeviceMesh& from, const DeviceMesh& to) {
   for (int64_t group = 0; group < to.group_count(); ++group) {
     auto& giver = result[group];
     while (giver < from.group_count() && !is_within(to.ranks(group), from.ranks(giver))) ++giver;
-    TORCH_CHECK_VALUE(giver < from.group_count(), "[redistribute] ", from.text(), " is a slice of another mesh and stands for ",
-                      from.group_count(), " groups of ranks, which hold different tensors. The ranks ", to.ranks(group), " of ",
-                      to.text(), " are not all in one of them, so it is ambiguous whose tensor they get. Use meshes whose ranks ",
+    TORCH_CHECK_VALUE(giver < from.group_count(), "[redistribute] ", from.text(),
+                      " is a slice of another mesh and stands for ", from.group_count(),
+                      " groups of ranks, which hold different tensors. The ranks ", to.ranks(group), " of ", to.text(),
+                      " are not all in one of them, so it is ambiguous whose tensor they get. Use meshes whose ranks ",
                       "are, or gather the tensors first.");
   }
   return result;
@@ -44,10 +45,11 @@ std::vector<int64_t> givers(const DeviceMesh& from, const DeviceMesh& to) {
 
 Passage passage_of(const at::Tensor& tensor, const Layout* to) {
   auto* now = body_of(tensor).layout;
-  TORCH_CHECK_VALUE(&now->mesh().world() == &to->mesh().world(), "[redistribute] ", now->mesh().text(), " and ", to->mesh().text(),
-                    " belong to different worlds. Use meshes of one world.");
-  TORCH_CHECK_VALUE(now->mesh().device_type() == to->mesh().device_type(), "[redistribute] ", now->mesh().text(), " and ",
-                    to->mesh().text(), " are of different devices. Move the tensor to the other device first.");
+  TORCH_CHECK_VALUE(&now->mesh().world() == &to->mesh().world(), "[redistribute] ", now->mesh().text(), " and ",
+                    to->mesh().text(), " belong to different worlds. Use meshes of one world.");
+  TORCH_CHECK_VALUE(now->mesh().device_type() == to->mesh().device_type(), "[redistribute] ", now->mesh().text(),
+                    " and ", to->mesh().text(),
+                    " are of different devices. Move the tensor to the other device first.");
   auto* from = before_leaving(now, tensor.sizes());
   auto shards = from == now ? body_of(tensor).shards() : shards_in(tensor, from);
   for (auto& shard : shards) shard = shard.contiguous();
@@ -65,7 +67,8 @@ at::Tensor arrived(Shards shards, const at::Tensor& tensor, const Layout* to) {
 std::vector<at::Tensor> moved_to_meshes(const std::vector<at::Tensor>& tensors, const std::vector<const Layout*>& to) {
   at::NoGradGuard no_grad;
   std::vector<std::vector<int64_t>> from_groups;  // all that can be wrong is told before anything is settled
-  for (size_t i = 0; i < tensors.size(); ++i) from_groups.push_back(givers(body_of(tensors[i]).layout->mesh(), to[i]->mesh()));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    from_groups.push_back(givers(body_of(tensors[i]).layout->mesh(), to[i]->mesh()));
   std::vector<Passage> passages;
   for (size_t i = 0; i < tensors.size(); ++i) {
     passages.push_back(passage_of(tensors[i], to[i]));
@@ -80,8 +83,8 @@ std::vector<at::Tensor> moved_to_meshes(const std::vector<at::Tensor>& tensors, 
 
 at::Tensor gradient_to_mesh(const at::Tensor& grad, const Layout* to) {
   at::NoGradGuard no_grad;
-  // Forward, group `group` of the gradient's mesh got its tensor from group givers[group]. One passage carries at most one gradient
-  // to each.
+  // Forward, group `group` of the gradient's mesh got its tensor from group givers[group]. One passage carries at most
+  // one gradient to each.
   auto from_groups = givers(to->mesh(), body_of(grad).layout->mesh());
   auto way = passage_of(grad, to);
   std::vector<Passage> passages(1, way);

@@ -24,10 +24,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kLook{50};             // between two looks at the other ranks
-constexpr milliseconds kExplanation{2000};    // for a rank to write down what it does
-constexpr milliseconds kTimeToTell{500};      // for a rank that left to say why
-constexpr size_t kCompared = 64;              // collectives
+constexpr milliseconds kLook{50};           // between two looks at the other ranks
+constexpr milliseconds kExplanation{2000};  // for a rank to write down what it does
+constexpr milliseconds kTimeToTell{500};    // for a rank that left to say why
+constexpr size_t kCompared = 64;            // collectives
 
 // A message to or from a member: a header and bytes behind it.
 struct Piece {
@@ -57,8 +57,12 @@ struct Exchange {
 class MessageLine {
  public:
   MessageLine(const LineRequest& line, std::unique_ptr<ByteLinks> links)
-      : links_(std::move(links)), ranks_(line.ranks), position_(line.position), timeout_(line.timeout),
-        failures_(line.failure_board(line.instance)), board_(line.collective_board(std::string(links_->carrier()) + "/" + line.instance)),
+      : links_(std::move(links)),
+        ranks_(line.ranks),
+        position_(line.position),
+        timeout_(line.timeout),
+        failures_(line.failure_board(line.instance)),
+        board_(line.collective_board(std::string(links_->carrier()) + "/" + line.instance)),
         recorded_(recorded_line(line.rank(), line.ranks, links_->carrier())) {}
 
   const char* carrier() const { return links_->carrier(); }
@@ -206,7 +210,8 @@ class MessageLine {
   // The header says what the other rank did, its entry on the board also why.
   [[noreturn]] void explain_header(const Collective& call, const UnexpectedHeader& unexpected) {
     auto text = ask_patiently(kExplanation, [&] { return board_->compare(history(), call); });
-    fail(call, text.empty() ? mismatch_text(call, ranks_[position_], ranks_[unexpected.member], unexpected.found.text()) : text);
+    fail(call, text.empty() ? mismatch_text(call, ranks_[position_], ranks_[unexpected.member], unexpected.found.text())
+                            : text);
   }
 
   [[noreturn]] void fail(const Collective& call, const std::string& text) {
@@ -253,7 +258,8 @@ class MessageGroup final : public Group {
     return {};
   }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
     MemberCounts sent(line_->size(), mine.numel()), from(line_->size(), 0);  // each member gets the same
     return run(std::move(call), mine, sent, from, all, counts);
   }
@@ -265,7 +271,8 @@ class MessageGroup final : public Group {
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     auto me = line_->position();
-    MemberCounts sent(line_->size(), me == source ? buffer.numel() : 0), received(line_->size(), 0), from(line_->size(), 0);
+    MemberCounts sent(line_->size(), me == source ? buffer.numel() : 0), received(line_->size(), 0),
+        from(line_->size(), 0);
     if (me != source) received[source] = buffer.numel();
     return run(std::move(call), buffer, sent, from, buffer, received);
   }
@@ -277,10 +284,10 @@ class MessageGroup final : public Group {
     return offsets;
   }
 
-  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one behind the other. Counts of zero are no
-  // message.
-  Wait run(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const MemberCounts& from, const at::Tensor& receive,
-           const MemberCounts& receive_counts) const {
+  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one behind the other. Counts
+  // of zero are no message.
+  Wait run(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const MemberCounts& from,
+           const at::Tensor& receive, const MemberCounts& receive_counts) const {
     TORCH_CHECK_VALUE(send.is_cpu(), line_->carrier(), " carries tensors in CPU memory, not on ", send.device(), ".");
     line_->check();
     auto exchange = std::make_shared<Exchange>();

@@ -1,6 +1,7 @@
 #pragma once
-// A group over connections that move bytes between pairs of ranks: the collectives, their order, and what a wait finds out when
-// nothing comes. The shortest way to a transport; one that has a faster way to reduce or to copy implements Group itself.
+// A group over connections that move bytes between pairs of ranks: the collectives, their order, and what a wait finds
+// out when nothing comes. The shortest way to a transport; one that has a faster way to reduce or to copy implements
+// Group itself.
 
 #include <chrono>
 #include <cstddef>
@@ -12,7 +13,8 @@
 
 namespace intarsia {
 
-// The connections of one member to all others. Bytes of a pair arrive in the order in which they were sent. For one thread at a time.
+// The connections of one member to all others. Bytes of a pair arrive in the order in which they were sent. For one
+// thread at a time.
 class ByteLinks {
  public:
   virtual ~ByteLinks() = default;
@@ -32,9 +34,9 @@ struct LostMember {
   std::string how;  // "it closed the connection"
 };
 
-// One thread of the group runs its collectives, one after the other. Every message has a header, so ranks in different collectives get an
-// error that shows both; a rank that is gone, late or interrupted is named on all others. Reduces in the order of the line: the same bits as
-// every other transport.
+// One thread of the group runs its collectives, one after the other. Every message has a header, so ranks in different
+// collectives get an error that shows both; a rank that is gone, late or interrupted is named on all others. Reduces in
+// the order of the line: the same bits as every other transport.
 std::shared_ptr<const Group> make_message_group(const LineRequest& line, std::unique_ptr<ByteLinks> links);
 
 }  // namespace intarsia

@@ -19,15 +19,16 @@ namespace intarsia {
 
 // A line of ranks that needs a connection, as one of its members sees it.
 struct LineRequest {
-  std::vector<int64_t> ranks;             // of the world, in the order of the line
-  int64_t position;                       // our own
-  std::chrono::milliseconds timeout;      // of every wait
-  std::string name;                       // of the line, unique in the job
-  c10::intrusive_ptr<c10d::Store> store;  // for this line alone; null where the job has none
+  std::vector<int64_t> ranks;                             // of the world, in the order of the line
+  int64_t position;                                       // our own
+  std::chrono::milliseconds timeout;                      // of every wait
+  std::string name;                                       // of the line, unique in the job
+  c10::intrusive_ptr<c10d::Store> store;                  // for this line alone; null where the job has none
   c10::intrusive_ptr<c10d::Store> board_store = nullptr;  // that of the job, for boards; nobody waits in it; null: none
-  c10::intrusive_ptr<c10d::Backend> group = nullptr;      // an existing process group that connects the ranks; null: none
-  std::vector<int> peers = {};                            // the ranks as that group numbers them
-  std::string instance = {};  // keeps lines of the same ranks apart: the uid of the group in whose place the line is made
+  c10::intrusive_ptr<c10d::Backend> group = nullptr;  // an existing process group that connects the ranks; null: none
+  std::vector<int> peers = {};                        // the ranks as that group numbers them
+  std::string instance =
+      {};  // keeps lines of the same ranks apart: the uid of the group in whose place the line is made
 
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
   int64_t rank() const { return ranks[position]; }

@@ -53,7 +53,8 @@ Note read_note(const std::string& text) {
   for (auto& count : note.receives) in >> count;
   size_t log = 0;
   in >> log;
-  for (CallLog::Line line; log > 0 && in >> line.number >> line.hash && in.get() && std::getline(in, line.text); --log) note.log.push_back(line);
+  for (CallLog::Line line; log > 0 && in >> line.number >> line.hash && in.get() && std::getline(in, line.text); --log)
+    note.log.push_back(line);
   uint64_t number = 0;
   Note::Entry entry;
   while (in >> number >> entry.fingerprint && in.get() && std::getline(in, entry.text)) note.calls[number] = entry;
@@ -93,7 +94,8 @@ std::string uneven_parts(const Collective& call, const Note& note, int64_t me, i
 
 }  // namespace
 
-CollectiveBoard::CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks, int64_t position)
+CollectiveBoard::CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks,
+                                 int64_t position)
     : store_(std::move(store)), line_(std::move(line)), ranks_(std::move(ranks)), position_(position) {}
 
 CollectiveBoard::~CollectiveBoard() = default;
@@ -118,7 +120,8 @@ std::string CollectiveBoard::read(int64_t member, const History& history, const 
 }
 
 // A store that does not answer is no news: its server may have ended well before us.
-std::string CollectiveBoard::compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited) const {
+std::string CollectiveBoard::compare(const History& history, const Collective& call,
+                                     const std::vector<int64_t>& awaited) const {
   if (!store_) return "";
   try {
     if (!awaited.empty()) {
@@ -126,7 +129,8 @@ std::string CollectiveBoard::compare(const History& history, const Collective& c
       store_->set(awaited_key(ranks_[position_]), write_awaited(call.number, awaited));
     }
     store_->set(key(ranks_[position_]), write_note(history, call));
-    store_->set(last_key(ranks_[position_]), c10::str(call.text(), " on axis \"", call.axis, "\" (ranks ", c10::ArrayRef<int64_t>(ranks_), ")"));
+    store_->set(last_key(ranks_[position_]),
+                c10::str(call.text(), " on axis \"", call.axis, "\" (ranks ", c10::ArrayRef<int64_t>(ranks_), ")"));
     for (size_t j = 0; j < ranks_.size(); ++j) {
       auto text = static_cast<int64_t>(j) == position_ ? "" : read(j, history, call);
       if (!text.empty()) return text;
@@ -209,7 +213,8 @@ std::string mismatch_text(const Collective& ours, int64_t rank, int64_t other_ra
   auto mine = ours.text();
   auto* alike = mine == other ? ", of another tensor or after other calls" : "";
   return c10::str("collective ", ours.number, " on axis \"", ours.axis, "\": rank ", rank, " is in ", mine, ", rank ",
-                  other_rank, " in ", other, alike, ". All ranks of a line must run the same collectives in the same order.");
+                  other_rank, " in ", other, alike,
+                  ". All ranks of a line must run the same collectives in the same order.");
 }
 
 }  // namespace intarsia

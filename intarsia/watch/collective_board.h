@@ -32,18 +32,20 @@ class LargerLine {
 class CollectiveBoard {
  public:
   // Without a store nothing is ever found.
-  CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks, int64_t position);
+  CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks,
+                  int64_t position);
   ~CollectiveBoard();
 
-  // Posts that we wait in `call`, and reads what the others wait in. Two that differ at the same number are a mistake of the
-  // program: the text shows both sides, and is empty otherwise. `awaited`: the ranks for whom we wait, where others may wait for us because
-  // of them.
+  // Posts that we wait in `call`, and reads what the others wait in. Two that differ at the same number are a mistake
+  // of the program: the text shows both sides, and is empty otherwise. `awaited`: the ranks for whom we wait, where
+  // others may wait for us because of them.
   std::string compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited = {}) const;
 
   // We wait no longer: takes back for whom we waited.
   void settle() const;
 
-  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have posted it.
+  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have
+  // posted it.
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, uint64_t number) const;
 
   // Where those members wait, as far as they have posted it, on whatever line: "; rank 1 was last seen waiting in ...".

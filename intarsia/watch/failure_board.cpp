@@ -4,7 +4,8 @@
 
 namespace intarsia {
 
-FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, std::string key) : store_(std::move(store)), key_(std::move(key)) {}
+FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, std::string key)
+    : store_(std::move(store)), key_(std::move(key)) {}
 
 FailureBoard::~FailureBoard() = default;
 
@@ -40,7 +41,9 @@ std::optional<int64_t> FailureBoard::gone() {
 }
 
 int64_t FailureBoard::first_gone(int64_t rank) {
-  return ask(rank, [&](c10d::Store& store) -> int64_t { return std::stoll(store.compareSet("gone", std::string(), std::to_string(rank))); });
+  return ask(rank, [&](c10d::Store& store) -> int64_t {
+    return std::stoll(store.compareSet("gone", std::string(), std::to_string(rank)));
+  });
 }
 
 void FailureBoard::tell_why(int64_t rank, const std::string& text) {
@@ -48,7 +51,9 @@ void FailureBoard::tell_why(int64_t rank, const std::string& text) {
 }
 
 std::string FailureBoard::why(int64_t rank) {
-  return ask(std::string(), [&](c10d::Store& store) { return store.check({why_key(rank)}) ? store.get_to_str(why_key(rank)) : std::string(); });
+  return ask(std::string(), [&](c10d::Store& store) {
+    return store.check({why_key(rank)}) ? store.get_to_str(why_key(rank)) : std::string();
+  });
 }
 
 bool FailureBoard::answers() const {

@@ -1,5 +1,6 @@
 #pragma once
-// Where ranks post that one of them was interrupted or is gone, so that all hear of it, also those who do not wait for that one.
+// Where ranks post that one of them was interrupted or is gone, so that all hear of it, also those who do not wait for
+// that one.
 
 #include <cstdint>
 #include <mutex>
@@ -23,8 +24,8 @@ class FailureBoard {
   void raise(int64_t rank);
   std::optional<int64_t> raised();  // the rank that did
 
-  // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that was
-  // reported.
+  // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that
+  // was reported.
   int64_t first_gone(int64_t rank);
   std::optional<int64_t> gone();  // that one, if there is
   // Why this rank gives up, for those to whom it looks gone then; empty: it did not say.

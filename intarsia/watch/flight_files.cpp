@@ -33,7 +33,8 @@ Value list(const std::vector<Value>& values) {
 // What Python's pickle.load reads: without the tags by which TorchScript knows the types of lists and dicts.
 std::string pickled(const Value& value) {
   std::string bytes;
-  torch::jit::Pickler pickler([&](const char* data, size_t size) { bytes.append(data, size); }, nullptr, nullptr, nullptr, nullptr, false);
+  torch::jit::Pickler pickler([&](const char* data, size_t size) { bytes.append(data, size); }, nullptr, nullptr,
+                              nullptr, nullptr, false);
   pickler.protocol();
   pickler.pushIValue(value);
   pickler.stop();
@@ -54,8 +55,8 @@ std::string group_name(const FlightEntry& flight) {
   return plain_letters(c10::str(flight.axis, " ", c10::ArrayRef<int64_t>(flight.line->ranks), world));
 }
 
-// What fr_trace compares. It takes sizes of all_gather and reduce_scatter that differ between ranks for a mistake, so where they may,
-// every rank tells the sum of all.
+// What fr_trace compares. It takes sizes of all_gather and reduce_scatter that differ between ranks for a mistake, so
+// where they may, every rank tells the sum of all.
 struct Sizes {
   const char* name;
   int64_t in, out;
@@ -79,8 +80,7 @@ Value entry_of(const FlightEntry& flight, const TickScale& scale) {
   auto sizes = sizes_of(flight);
   auto type = list({c10::toString(static_cast<c10::ScalarType>(flight.type))});
   auto begun = scale.ns(flight.begun), ended = flight.ended ? scale.ns(flight.ended) : 0;
-  auto frame = dict({{"name", plain_letters(flight.text())}, {"filename", ""},
-                             {"line", int64_t{0}}});
+  auto frame = dict({{"name", plain_letters(flight.text())}, {"filename", ""}, {"line", int64_t{0}}});
   return dict({
       {"record_id", static_cast<int64_t>(flight.id) - 1},
       {"pg_id", int64_t{0}},
@@ -110,7 +110,9 @@ Value groups_of(const std::vector<FlightEntry>& flights) {
   for (auto& flight : flights) groups.emplace(group_name(flight), &flight);
   c10::impl::GenericDict made(c10::AnyType::get(), c10::AnyType::get());
   for (auto& [name, flight] : groups) {
-    made.insert(name, dict({{"name", name}, {"desc", plain_letters(flight->axis)}, {"ranks", c10::str(c10::ArrayRef<int64_t>(flight->line->ranks))}}));
+    made.insert(name, dict({{"name", name},
+                            {"desc", plain_letters(flight->axis)},
+                            {"ranks", c10::str(c10::ArrayRef<int64_t>(flight->line->ranks))}}));
   }
   return made;
 }
@@ -139,17 +141,22 @@ std::string events_of(const FlightEntry& flight, const TickScale& scale, int64_t
   auto rank = flight.line->rank;
   auto begun = scale.ns(flight.begun), ended = flight.ended ? scale.ns(flight.ended) : last;
   auto name = quoted(Collective::name(flight.kind));
-  auto id = c10::str("\"cat\":\"collective\",\"name\":", name, ",\"id\":", flight.id, ",\"tid\":", flight.thread, ",\"ts\":");
-  auto* state = flight.state == FlightEntry::completed ? "done" : flight.state == FlightEntry::failed ? "failed" : "under way";
-  auto args = c10::str(",\"args\":{\"what\":", quoted(flight.text()), ",\"axis\":", quoted(flight.axis), ",\"ranks\":",
-                       quoted(c10::str(c10::ArrayRef<int64_t>(flight.line->ranks))), ",\"number\":", flight.number,
-                       ",\"engine\":", quoted(flight.line->carrier), ",\"state\":", quoted(state), "}");
+  auto id =
+      c10::str("\"cat\":\"collective\",\"name\":", name, ",\"id\":", flight.id, ",\"tid\":", flight.thread, ",\"ts\":");
+  auto* state = flight.state == FlightEntry::completed ? "done"
+                : flight.state == FlightEntry::failed  ? "failed"
+                                                       : "under way";
+  auto args = c10::str(",\"args\":{\"what\":", quoted(flight.text()), ",\"axis\":", quoted(flight.axis),
+                       ",\"ranks\":", quoted(c10::str(c10::ArrayRef<int64_t>(flight.line->ranks))),
+                       ",\"number\":", flight.number, ",\"engine\":", quoted(flight.line->carrier),
+                       ",\"state\":", quoted(state), "}");
   auto text = event("b", rank, id + microseconds(begun) + args) + event("e", rank, id + microseconds(ended));
   if (!flight.waited) return text;
   auto waited = scale.ns(flight.waited);
-  return text + event("X", rank, c10::str("\"cat\":\"wait\",\"name\":\"wait for ", Collective::name(flight.kind), "\",\"tid\":",
-                                          flight.thread, ",\"ts\":", microseconds(waited), ",\"dur\":",
-                                          microseconds(std::max<int64_t>(ended - waited, 0)), args));
+  return text + event("X", rank,
+                      c10::str("\"cat\":\"wait\",\"name\":\"wait for ", Collective::name(flight.kind),
+                               "\",\"tid\":", flight.thread, ",\"ts\":", microseconds(waited),
+                               ",\"dur\":", microseconds(std::max<int64_t>(ended - waited, 0)), args));
 }
 
 }  // namespace
@@ -166,7 +173,8 @@ std::string flights_as_timeline(const std::vector<FlightEntry>& flights, const T
   auto last = scale.ns(ticks_now());
   for (auto& flight : flights) text += events_of(flight, scale, last);
   // A list may not end in a comma, and a process has a name.
-  return text + c10::str("{\"ph\":\"M\",\"pid\":", rank, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank ", rank, "\"}}\n]}\n");
+  return text + c10::str("{\"ph\":\"M\",\"pid\":", rank, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank ", rank,
+                         "\"}}\n]}\n");
 }
 
 }  // namespace intarsia

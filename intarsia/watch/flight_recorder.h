@@ -13,9 +13,9 @@
 namespace intarsia {
 
 // Note [Flight recorder]
-// Every collective has an entry: it begins when its group numbers it, someone may wait for it, and it completes or fails. Entries of
-// all lines share one ring of fixed size, written without locks and without allocating, so that it can always be on; whoever reads it
-// (an error, a signal, a test) skips what is being overwritten.
+// Every collective has an entry: it begins when its group numbers it, someone may wait for it, and it completes or
+// fails. Entries of all lines share one ring of fixed size, written without locks and without allocating, so that it
+// can always be on; whoever reads it (an error, a signal, a test) skips what is being overwritten.
 
 // A line of ranks as entries name it. Never freed: entries may outlive their group.
 struct RecordedLine {
@@ -42,12 +42,12 @@ struct FlightEntry {
   int32_t source = -1;                        // of a broadcast
   int32_t thread = 0;
   Collective::Kind kind = Collective::all_reduce;
-  uint8_t op = 0;       // 0: none, else ReduceOp + 1
-  int8_t type = 0;      // c10::ScalarType
-  uint8_t dims = 0;     // of the shape
-  bool even = true;     // all members bring, or get, as much
-  bool moves = false;   // from one placement to another
-  Placement from, to;   // of the axis, if so
+  uint8_t op = 0;      // 0: none, else ReduceOp + 1
+  int8_t type = 0;     // c10::ScalarType
+  uint8_t dims = 0;    // of the shape
+  bool even = true;    // all members bring, or get, as much
+  bool moves = false;  // from one placement to another
+  Placement from, to;  // of the axis, if so
   State state = under_way;
 
   std::string text() const;  // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
@@ -55,7 +55,8 @@ struct FlightEntry {
 
 constexpr size_t kEntriesKept = 1000;
 
-// The group has numbered the call, which keeps the entry's id. `waits`: the caller does nothing else until it has ended.
+// The group has numbered the call, which keeps the entry's id. `waits`: the caller does nothing else until it has
+// ended.
 void begin_entry(const RecordedLine* line, Collective& call, bool waits = false);
 void wait_for_entry(const Collective& call);  // someone begins to wait
 void end_entry(const Collective& call, bool well = true);

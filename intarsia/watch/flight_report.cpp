@@ -39,17 +39,21 @@ std::string folder_wanted() {
 
 std::string seconds_text(int64_t ns) {
   char text[32];
-  if (ns < 10'000'000) std::snprintf(text, sizeof text, "%.1f us", static_cast<double>(ns) * 1e-3);
-  else std::snprintf(text, sizeof text, "%.3f s", static_cast<double>(ns) * 1e-9);
+  if (ns < 10'000'000)
+    std::snprintf(text, sizeof text, "%.1f us", static_cast<double>(ns) * 1e-3);
+  else
+    std::snprintf(text, sizeof text, "%.3f s", static_cast<double>(ns) * 1e-9);
   return text;
 }
 
 std::string line_of(const FlightEntry& flight, const TickScale& scale, uint64_t now) {
   auto begun = scale.ns(flight.begun), end = scale.ns(flight.ended ? flight.ended : now);
-  auto* state = flight.state == FlightEntry::completed ? "done in " : flight.state == FlightEntry::failed ? "failed after " : "under way for ";
-  return c10::str("  ", flight.id, ": collective ", flight.number, " on axis \"", flight.axis, "\" ", c10::ArrayRef<int64_t>(flight.line->ranks), " over ",
-                  flight.line->carrier, ": ", flight.text(), ": ", state, seconds_text(end - begun), ", begun ",
-                  seconds_text(scale.ns(now) - begun), " ago\n");
+  auto* state = flight.state == FlightEntry::completed ? "done in "
+                : flight.state == FlightEntry::failed  ? "failed after "
+                                                       : "under way for ";
+  return c10::str("  ", flight.id, ": collective ", flight.number, " on axis \"", flight.axis, "\" ",
+                  c10::ArrayRef<int64_t>(flight.line->ranks), " over ", flight.line->carrier, ": ", flight.text(), ": ",
+                  state, seconds_text(end - begun), ", begun ", seconds_text(scale.ns(now) - begun), " ago\n");
 }
 
 // In one piece, so that the lines of ranks do not mix.
@@ -102,8 +106,8 @@ std::string flight_report(size_t most) {
   if (flights.empty()) return "[flight recorder] no collective was begun.\n";
   TickScale scale;
   auto now = ticks_now();
-  auto text = c10::str("[flight recorder] rank ", flights.back().line->rank, ", the last ", flights.size(), " of ", entries_begun(),
-                       " collectives:\n");
+  auto text = c10::str("[flight recorder] rank ", flights.back().line->rank, ", the last ", flights.size(), " of ",
+                       entries_begun(), " collectives:\n");
   for (auto& flight : flights) text += line_of(flight, scale, now);
   return text;
 }
@@ -118,7 +122,8 @@ void write_flights(const std::string& folder) {
     auto path = folder + "/" + name, unfinished = folder + "/." + name + ".new";
     std::ofstream(unfinished, std::ios::binary) << bytes;
     std::filesystem::rename(unfinished, path, failed);  // nobody reads half a file
-    TORCH_CHECK(!failed, "[write_flights] cannot write ", path, ": ", failed.message(), ". See INTARSIA_FLIGHT_FOLDER.");
+    TORCH_CHECK(!failed, "[write_flights] cannot write ", path, ": ", failed.message(),
+                ". See INTARSIA_FLIGHT_FOLDER.");
   };
   put("flight_" + rank, flights_as_pickle(flights, scale));
   put("timeline." + rank + ".json", flights_as_timeline(flights, scale));
@@ -139,7 +144,7 @@ void report_on_signal() {
   if (text && std::string(text) == "0") return;
   static std::once_flag once;
   std::call_once(once, [] {
-    struct sigaction now {};
+    struct sigaction now{};
     if (sigaction(SIGUSR1, nullptr, &now) != 0 || now.sa_handler != SIG_DFL || (now.sa_flags & SA_SIGINFO)) return;
     sem_init(&asked_, 0, 0);
     quiet_thread(serve_signals).detach();

@@ -12,10 +12,12 @@ std::string flight_report(size_t most);
 // `folder`/timeline.R.json, which chrome://tracing and Perfetto read. Makes the folder; errors name the file.
 void write_flights(const std::string& folder);
 
-// A collective has failed: reports once per world, and writes the files where INTARSIA_FLIGHT_FOLDER says so. Never throws.
+// A collective has failed: reports once per world, and writes the files where INTARSIA_FLIGHT_FOLDER says so. Never
+// throws.
 void report_failure() noexcept;
 
-// From now on SIGUSR1 makes the process report, unless the program has a handler of its own or INTARSIA_FLIGHT_SIGNAL is 0.
+// From now on SIGUSR1 makes the process report, unless the program has a handler of its own or INTARSIA_FLIGHT_SIGNAL
+// is 0.
 void report_on_signal();
 
 // Where INTARSIA_FLIGHT_FOLDER says so, writes the files: the process leaves its world. Never throws.

@@ -30,7 +30,8 @@ class ForwardingStore : public c10d::Store {
   bool hasExtendedApi() const override;
 
  protected:
-  // Runs the call on the other store, maybe on another thread. The call holds what it needs, also when nobody waits for it any more.
+  // Runs the call on the other store, maybe on another thread. The call holds what it needs, also when nobody waits for
+  // it any more.
   using Call = std::function<void(c10d::Store&)>;
   virtual void forward(const Call& call) const = 0;
 

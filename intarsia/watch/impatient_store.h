@@ -8,8 +8,8 @@
 
 namespace intarsia {
 
-// Where the link to the server of a store is cut, c10d waits for its answer for a quarter of an hour or for ever. Here a call that is
-// not answered in time is an error, and from then on every call is, at once.
+// Where the link to the server of a store is cut, c10d waits for its answer for a quarter of an hour or for ever. Here
+// a call that is not answered in time is an error, and from then on every call is, at once.
 class ImpatientStore final : public ForwardingStore {
  public:
   // A thread of ours waits in `store`; nobody else may.

@@ -26,7 +26,8 @@ void SharedStore::wait(const std::vector<std::string>& keys) { wait(keys, timeou
 
 void SharedStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   bool there = poll_until(std::chrono::steady_clock::now() + timeout, [&] { return store_->check(keys); });
-  TORCH_CHECK_WITH(DistStoreError, there, "waited ", std::chrono::duration<double>(timeout).count(), " s in the store for ", c10::Join(", ", keys));
+  TORCH_CHECK_WITH(DistStoreError, there, "waited ", std::chrono::duration<double>(timeout).count(),
+                   " s in the store for ", c10::Join(", ", keys));
 }
 
 std::vector<std::vector<uint8_t>> SharedStore::multiGet(const std::vector<std::string>& keys) {

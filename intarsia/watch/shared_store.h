@@ -9,8 +9,8 @@
 
 namespace intarsia {
 
-// Who waits in a store of c10d's holds its connection until the answer comes. Here one who waits asks again and again, so a connection can be
-// shared: to make one for every group would take time, and a lookup of the server's name each.
+// Who waits in a store of c10d's holds its connection until the answer comes. Here one who waits asks again and again,
+// so a connection can be shared: to make one for every group would take time, and a lookup of the server's name each.
 class SharedStore final : public ForwardingStore {
  public:
   explicit SharedStore(c10::intrusive_ptr<c10d::Store> store);  // nobody else waits in it

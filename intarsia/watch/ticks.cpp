@@ -8,7 +8,8 @@ namespace {
 
 struct Reading {
   uint64_t ticks = ticks_now();
-  int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  int64_t ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::chrono::steady_clock::time_point steady = std::chrono::steady_clock::now();
 };
 
@@ -18,7 +19,8 @@ const Reading kFirst;  // when the library was loaded
 
 TickScale::TickScale() {
   using std::chrono::milliseconds;
-  if (std::chrono::steady_clock::now() - kFirst.steady < milliseconds(20)) std::this_thread::sleep_for(milliseconds(20));
+  if (std::chrono::steady_clock::now() - kFirst.steady < milliseconds(20))
+    std::this_thread::sleep_for(milliseconds(20));
   Reading now;
   ticks_ = now.ticks;
   ns_ = now.ns;

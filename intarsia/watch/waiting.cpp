@@ -13,7 +13,8 @@ int64_t cores_for_us() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done, const std::function<void()>& between) {
+bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
+                const std::function<void()>& between) {
   constexpr std::chrono::microseconds kFirst{100}, kLongest{50000};
   for (auto pause = kFirst;; pause = std::min(2 * pause, kLongest)) {
     if (done()) return true;
@@ -34,16 +35,20 @@ std::string names_of_ranks(std::vector<int64_t> ranks) {
   return c10::str(ranks.size() == 1 ? "rank " : "ranks ", c10::Join(", ", ranks));
 }
 
-std::string interrupted_text(int64_t rank) { return c10::str("rank ", rank, " was interrupted while it waited. Start the job again."); }
+std::string interrupted_text(int64_t rank) {
+  return c10::str("rank ", rank, " was interrupted while it waited. Start the job again.");
+}
 
 std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout, const std::string& seen) {
-  return c10::str(names_of_ranks(ranks), " did not take part within ", std::chrono::duration<double>(timeout).count(), " s", seen,
-                  ". Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds.");
+  return c10::str(
+      names_of_ranks(ranks), " did not take part within ", std::chrono::duration<double>(timeout).count(), " s", seen,
+      ". Stuck, gone, or running other code: look at the output. INTARSIA_TIMEOUT sets the wait in seconds.");
 }
 
 std::string gone_text(const std::vector<int64_t>& ranks, const std::string& how) {
   bool one = ranks.size() == 1;
-  return c10::str(names_of_ranks(ranks), one ? " is" : " are", " gone (", how, "). See why ", one ? "it" : "they", " ended.");
+  return c10::str(names_of_ranks(ranks), one ? " is" : " are", " gone (", how, "). See why ", one ? "it" : "they",
+                  " ended.");
 }
 
 }  // namespace intarsia

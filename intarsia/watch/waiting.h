@@ -1,5 +1,6 @@
 #pragma once
-// What waits have in common, whatever carries the bytes: how they look, how they leave a lock, and the words of their errors.
+// What waits have in common, whatever carries the bytes: how they look, how they leave a lock, and the words of their
+// errors.
 
 #include <chrono>
 #include <cstdint>
@@ -50,8 +51,9 @@ class Mover {
 };
 
 // Calls `done` ever more slowly until it is true or the deadline has passed. `between` is called before each pause.
-bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
-                const std::function<void()>& between = [] {});
+bool poll_until(
+    std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
+    const std::function<void()>& between = [] {});
 
 // Asks until there is a text, for `patience` at most, but once at least.
 template <class Ask>
@@ -69,10 +71,11 @@ std::string ask_patiently(std::chrono::milliseconds patience, Ask ask) {
 constexpr auto kWasInterrupted = "this rank was interrupted while it waited";
 
 std::vector<int64_t> each_once(std::vector<int64_t> ranks);  // in ascending order
-std::string names_of_ranks(std::vector<int64_t> ranks);  // rank 1; ranks 1, 2
+std::string names_of_ranks(std::vector<int64_t> ranks);      // rank 1; ranks 1, 2
 std::string interrupted_text(int64_t rank);
 // `seen`: what they were last seen doing.
-std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout, const std::string& seen = {});
+std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout,
+                      const std::string& seen = {});
 // `how`: why they are known to be gone.
 std::string gone_text(const std::vector<int64_t>& ranks, const std::string& how);
 

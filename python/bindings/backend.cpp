@@ -9,8 +9,9 @@
 namespace intarsia::python {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> make(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& group,
-                                       const std::vector<int64_t>& ranks, int64_t world_size, int64_t milliseconds) {
+c10::intrusive_ptr<c10d::Backend> make(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                       const std::string& group, const std::vector<int64_t>& ranks, int64_t world_size,
+                                       int64_t milliseconds) {
   BackendOptions options;
   options.group = group;
   options.ranks = ranks;
@@ -24,8 +25,8 @@ c10::intrusive_ptr<c10d::Backend> make(const c10::intrusive_ptr<c10d::Store>& st
 }  // namespace
 
 void bind_backends(py::module_& module) {
-  module.def("make_backend", &make, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("ranks"),
-             py::arg("world_size"), py::arg("milliseconds"), py::call_guard<py::gil_scoped_release>(),
+  module.def("make_backend", &make, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("group"),
+             py::arg("ranks"), py::arg("world_size"), py::arg("milliseconds"), py::call_guard<py::gil_scoped_release>(),
              "The backend of a process group whose ranks meet in a store of its own.");
 }
 

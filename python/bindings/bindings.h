@@ -11,8 +11,8 @@ namespace intarsia::python {
 
 namespace py = pybind11;
 
-// A tensor as Python gives it. An object that says of itself that it is a tensor, such as a mock, is none: what LibTorch would
-// read there is not a tensor's.
+// A tensor as Python gives it. An object that says of itself that it is a tensor, such as a mock, is none: what
+// LibTorch would read there is not a tensor's.
 struct GivenTensor {
   at::Tensor value;
   operator const at::Tensor&() const { return value; }

@@ -30,8 +30,8 @@ py::dict forms_in(const checkpoint::CheckpointIndex& index) {
 
 // An object whose method `want` makes the state of an optimizer as the checkpoint has it.
 checkpoint::StateMaker maker_from(py::handle target) {
-  return {[object = held(target)](const std::string&, const checkpoint::CheckpointIndex& index, const checkpoint::Rename& rename,
-                   checkpoint::Wanted& wanted) {
+  return {[object = held(target)](const std::string&, const checkpoint::CheckpointIndex& index,
+                                  const checkpoint::Rename& rename, checkpoint::Wanted& wanted) {
     py::gil_scoped_acquire locked;
     try {
       py::tuple answer = object->attr("want")(forms_in(index), index.values, py::cpp_function(rename));
@@ -48,8 +48,8 @@ checkpoint::StateMaker maker_from(py::handle target) {
 at::Tensor checked(py::handle value) {
   auto tensor = value.cast<GivenTensor>().value;
   check_no_wrapper(tensor, "checkpoint");
-  TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !tensor._is_zerotensor(), "[checkpoint] the tensor is one of zeros without memory. ",
-                              "Give its clone().");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !tensor._is_zerotensor(),
+                              "[checkpoint] the tensor is one of zeros without memory. ", "Give its clone().");
   return tensor;
 }
 
@@ -88,7 +88,8 @@ checkpoint::SaveOptions save_options(int64_t keep, const py::object& progress, b
           .timeout = std::chrono::duration_cast<seconds>(duration<double>(timeout))};
 }
 
-void save(const World& world, const std::string& path, const py::dict& given, int64_t keep, const py::object& progress, bool quiet) {
+void save(const World& world, const std::string& path, const py::dict& given, int64_t keep, const py::object& progress,
+          bool quiet) {
   auto items = items_from(given);
   auto options = save_options(keep, progress, quiet, 0);
   py::gil_scoped_release unlocked;
@@ -113,8 +114,8 @@ checkpoint::Rename rename_from(const py::object& given) {
   };
 }
 
-py::tuple load(const World& world, const std::string& path, const py::dict& given, bool strict, const py::object& rename,
-               const py::object& progress, bool quiet) {
+py::tuple load(const World& world, const std::string& path, const py::dict& given, bool strict,
+               const py::object& rename, const py::object& progress, bool quiet) {
   auto items = items_from(given);
   checkpoint::LoadOptions options{
       .strict = strict, .rename = rename_from(rename), .progress = progress_from(progress), .quiet = quiet};
@@ -127,7 +128,8 @@ py::tuple load(const World& world, const std::string& path, const py::dict& give
   return py::make_tuple(loaded->values(), loaded->missing(), loaded->unexpected(), loaded->mismatched());
 }
 
-void export_full(const World& world, const std::string& path, const py::dict& given, int64_t file_bytes, const py::object& rename) {
+void export_full(const World& world, const std::string& path, const py::dict& given, int64_t file_bytes,
+                 const py::object& rename) {
   auto items = items_from(given);
   checkpoint::ExportOptions options{.file_bytes = file_bytes, .rename = rename_from(rename)};
   py::gil_scoped_release unlocked;
@@ -146,18 +148,18 @@ void bind_checkpoints(py::module_& module) {
   py::class_<checkpoint::PendingSave>(module, "PendingSave", "A save that is under way.")
       .def_property_readonly("done", &checkpoint::PendingSave::done)
       .def("wait", &checkpoint::PendingSave::wait, Unlocked(), "Returns when it is complete; raises its error.");
-  module.def("checkpoint_save", &save, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("keep"), py::arg("progress"),
-             py::arg("quiet"));
+  module.def("checkpoint_save", &save, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("keep"),
+             py::arg("progress"), py::arg("quiet"));
   module.def("checkpoint_save_async", &save_async, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("keep"),
              py::arg("progress"), py::arg("quiet"), py::arg("timeout"));
   module.def("checkpoint_wait", &checkpoint::wait_for_saves, Unlocked(), "Waits for a save that is under way.");
-  module.def("checkpoint_load", &load, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("strict"), py::arg("rename"),
-             py::arg("progress"), py::arg("quiet"));
+  module.def("checkpoint_load", &load, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("strict"),
+             py::arg("rename"), py::arg("progress"), py::arg("quiet"));
   module.def("checkpoint_keep", &checkpoint::keep, py::arg("folder"), py::arg("count"), Unlocked());
-  module.def("checkpoint_convert", &checkpoint::convert, py::arg("source"), py::arg("target"), py::arg("files"), py::arg("replace"),
-             Unlocked());
-  module.def("checkpoint_export", &export_full, py::arg("world"), py::arg("path"), py::arg("items"), py::arg("file_bytes"),
-             py::arg("rename"));
+  module.def("checkpoint_convert", &checkpoint::convert, py::arg("source"), py::arg("target"), py::arg("files"),
+             py::arg("replace"), Unlocked());
+  module.def("checkpoint_export", &export_full, py::arg("world"), py::arg("path"), py::arg("items"),
+             py::arg("file_bytes"), py::arg("rename"));
   module.def("checkpoint_latest", &checkpoint::latest, py::arg("folder"), Unlocked());
   module.def("checkpoint_newest_for_all", &newest_for_all, py::arg("world"), py::arg("folder"), Unlocked());
   module.def("checkpoint_complete", &checkpoint::complete, py::arg("folder"), Unlocked());

@@ -76,8 +76,8 @@ ReducedHook reduced_hook_of(py::object function) {
   };
 }
 
-// An object with allocate(elements, dtype), which gives one tensor per hosted rank, and run(result, given), which returns None or a
-// function that is called when the result is needed.
+// An object with allocate(elements, dtype), which gives one tensor per hosted rank, and run(result, given), which
+// returns None or a function that is called when the result is needed.
 std::optional<CustomCollective> custom_collective_of(py::object object) {
   if (object.is_none()) return {};
   auto shared = held(std::move(object));
@@ -101,31 +101,35 @@ std::optional<CustomCollective> custom_collective_of(py::object object) {
 void bind_reducers(py::module_& m) {
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer", "Averages the gradients of a module in buckets.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const GivenNamed& parameters,
-                       const GivenNamed& buffers,
-                       double first_bucket_mb, double bucket_cap_mb, bool as_view, bool find_unused, bool static_graph,
-                       bool broadcast_buffers, bool init_sync, py::object find_unaveraged) {
+                       const GivenNamed& buffers, double first_bucket_mb, double bucket_cap_mb, bool as_view,
+                       bool find_unused, bool static_graph, bool broadcast_buffers, bool init_sync,
+                       py::object find_unaveraged) {
              ReplicateOptions options;
              options.first_bucket_mb = first_bucket_mb, options.bucket_cap_mb = bucket_cap_mb;
              options.gradient_as_bucket_view = as_view, options.find_unused_parameters = find_unused;
-             options.static_graph = static_graph, options.broadcast_buffers = broadcast_buffers, options.init_sync = init_sync;
+             options.static_graph = static_graph, options.broadcast_buffers = broadcast_buffers,
+             options.init_sync = init_sync;
              return make_reducer(reinterpret_cast<const void*>(module), name, mesh, checked(parameters, "replicate"),
-                                 checked(buffers, "replicate"), options, find_unaveraged_of(std::move(find_unaveraged)));
+                                 checked(buffers, "replicate"), options,
+                                 find_unaveraged_of(std::move(find_unaveraged)));
            }),
            Unlocked())
       .def("set_syncs", &Reducer::set_syncs)
       .def("set_comm_hook", [](Reducer& self, py::object hook) { self.set_comm_hook(comm_hook_of(std::move(hook))); })
       .def("bucket_names", &Reducer::bucket_names)
-      .def("join", [](Reducer& self, const std::function<void()>& body, bool divide) { self.join(body, divide); }, Unlocked());
+      .def(
+          "join", [](Reducer& self, const std::function<void()>& body, bool divide) { self.join(body, divide); },
+          Unlocked());
 }
 
 void bind_param_groups(py::module_& m) {
-  py::class_<ParamGroup, std::shared_ptr<ParamGroup>>(m, "ParamGroup", "Parameters that are gathered and reduced together.")
+  py::class_<ParamGroup, std::shared_ptr<ParamGroup>>(m, "ParamGroup",
+                                                      "Parameters that are gathered and reduced together.")
       .def(py::init([](uintptr_t module, const std::string& name, const DeviceMesh& mesh, const GivenNamed& given,
-                       const GivenNamed& buffers,
-                       const std::vector<std::optional<int64_t>>& dims, std::optional<bool> reshard_after_forward,
-                       std::optional<int64_t> reshard_to, std::optional<at::ScalarType> param_dtype,
-                       std::optional<at::ScalarType> reduce_dtype, bool init_sync, bool replicated, bool on_full_mesh,
-                       bool broadcast_buffers) {
+                       const GivenNamed& buffers, const std::vector<std::optional<int64_t>>& dims,
+                       std::optional<bool> reshard_after_forward, std::optional<int64_t> reshard_to,
+                       std::optional<at::ScalarType> param_dtype, std::optional<at::ScalarType> reduce_dtype,
+                       bool init_sync, bool replicated, bool on_full_mesh, bool broadcast_buffers) {
              FullyShardOptions options;
              options.reshard_after_forward = reshard_after_forward, options.reshard_to = reshard_to;
              options.mp_policy.param_dtype = param_dtype, options.mp_policy.reduce_dtype = reduce_dtype;
@@ -133,8 +137,8 @@ void bind_param_groups(py::module_& m) {
              auto axes = replicated ? ShardingAxes::replicated(mesh) : ShardingAxes::of(mesh);
              axes.on_full_mesh = on_full_mesh;
              auto named_buffers = checked(buffers, "fully_shard");
-             auto group = make_param_group(reinterpret_cast<const void*>(module), name, axes, checked(given, "fully_shard"), dims,
-                                           named_buffers, options);
+             auto group = make_param_group(reinterpret_cast<const void*>(module), name, axes,
+                                           checked(given, "fully_shard"), dims, named_buffers, options);
              if (broadcast_buffers) group->share_buffers(buffer_list(named_buffers));
              return group;
            }),
@@ -148,11 +152,20 @@ void bind_param_groups(py::module_& m) {
       .def("set_pinned", &ParamGroup::set_pinned)
       .def("set_syncs", &ParamGroup::set_syncs)
       .def("set_syncs_copies", &ParamGroup::set_syncs_copies)
-      .def("set_reduced_hook", [](ParamGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
+      .def("set_reduced_hook",
+           [](ParamGroup& self, py::object hook) { self.set_reduced_hook(reduced_hook_of(std::move(hook))); })
       .def("set_find_late",
-           [](ParamGroup& self, py::object find) { FullyShardState::of(self).modules().add(find_late_of(std::move(find))); })
-      .def("set_custom_all_gather", [](ParamGroup& self, py::object own) { self.set_custom_all_gather(custom_collective_of(std::move(own))); })
-      .def("set_custom_reduce_scatter", [](ParamGroup& self, py::object own) { self.set_custom_reduce_scatter(custom_collective_of(std::move(own))); })
+           [](ParamGroup& self, py::object find) {
+             FullyShardState::of(self).modules().add(find_late_of(std::move(find)));
+           })
+      .def("set_custom_all_gather",
+           [](ParamGroup& self, py::object custom) {
+             self.set_custom_all_gather(custom_collective_of(std::move(custom)));
+           })
+      .def("set_custom_reduce_scatter",
+           [](ParamGroup& self, py::object custom) {
+             self.set_custom_reduce_scatter(custom_collective_of(std::move(custom)));
+           })
       .def("set_reshard_after_forward", &ParamGroup::set_reshard_after_forward)
       .def("set_reshard_after_backward", &ParamGroup::set_reshard_after_backward)
       .def("set_divide_factor", &ParamGroup::set_divide_factor)
@@ -161,9 +174,13 @@ void bind_param_groups(py::module_& m) {
            [](ParamGroup& self, bool in_backward, const std::vector<std::shared_ptr<ParamGroup>>& groups) {
              self.set_prefetched(in_backward, {groups.begin(), groups.end()});
            })
-      .def("begin_unshard", [](ParamGroup& self) { FullyShardState::of(self).begin_unshard(self); }, Unlocked())
-      .def("unshard", [](ParamGroup& self) { FullyShardState::of(self).unshard(self); }, Unlocked())
-      .def("need_whole", [](const std::shared_ptr<ParamGroup>& self) { FullyShardState::of(*self).need_whole(self); }, Unlocked())
+      .def(
+          "begin_unshard", [](ParamGroup& self) { FullyShardState::of(self).begin_unshard(self); }, Unlocked())
+      .def(
+          "unshard", [](ParamGroup& self) { FullyShardState::of(self).unshard(self); }, Unlocked())
+      .def(
+          "need_whole", [](const std::shared_ptr<ParamGroup>& self) { FullyShardState::of(*self).need_whole(self); },
+          Unlocked())
       .def("reshard", &ParamGroup::need_shards, Unlocked())
       .def("reshard_after_forward", &ParamGroup::reshard_after_forward, Unlocked());
 }
@@ -175,14 +192,16 @@ void bind_data_parallel(py::module_& module) {
   bind_param_groups(module);
   module.def("data_mesh", &data_mesh, py::arg("full"), py::arg("replicate"), py::arg("shard"),
              "The mesh of data parallelism along named axes: copies, then shards; several names are one axis.");
-  module.def("laid_out_as_shards",
-             [](const std::string& name, const DeviceMesh& mesh, const GivenTensor& parameter, std::optional<int64_t> dim) {
-               return laid_out_as_shards(name, mesh, parameter, dim);
-             },
-             py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
-             "A distributed parameter on meta as it will lie once it has values.");
-  module.def("is_watched", [](const GivenTensor& leaf) { return watcher_of(leaf) != nullptr; },
-             "Whether the parameter is replicated or sharded already.");
+  module.def(
+      "laid_out_as_shards",
+      [](const std::string& name, const DeviceMesh& mesh, const GivenTensor& parameter, std::optional<int64_t> dim) {
+        return laid_out_as_shards(name, mesh, parameter, dim);
+      },
+      py::arg("name"), py::arg("mesh"), py::arg("parameter"), py::arg("dim"),
+      "A distributed parameter on meta as it will lie once it has values.");
+  module.def(
+      "is_watched", [](const GivenTensor& leaf) { return watcher_of(leaf) != nullptr; },
+      "Whether the parameter is replicated or sharded already.");
 }
 
 }  // namespace intarsia::python

@@ -13,8 +13,8 @@ Given given_from(const py::handle& list, const DeviceMesh& mesh) {
   Given given;
   for (auto item : list.cast<py::sequence>()) {
     given.push_back(item.is_none() ? std::nullopt : std::optional(placements_from(item)));
-    TORCH_CHECK(!given.back() || static_cast<int64_t>(given.back()->size()) == mesh.ndim(), "[set_guide] ", str(*given.back()),
-                " is advised on ", mesh.text(), ". Advise one placement per axis.");
+    TORCH_CHECK(!given.back() || static_cast<int64_t>(given.back()->size()) == mesh.ndim(), "[set_guide] ",
+                str(*given.back()), " is advised on ", mesh.text(), ". Advise one placement per axis.");
   }
   return given;
 }
@@ -52,11 +52,14 @@ auto advice_of(py::function function) {
 }
 
 // As those of PyTorch's DTensor, whose errors about sizes and dims are all of one kind.
-std::string word(const std::string& op, const std::string& error) { return error + "\n\nSharding propagation failed for " + op; }
+std::string word(const std::string& op, const std::string& error) {
+  return error + "\n\nSharding propagation failed for " + op;
+}
 
 // As PyTorch's DTensor does.
 void warn_of_number(const std::string& op) {
-  TORCH_WARN("[", op, "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",
+  TORCH_WARN("[", op,
+             "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",
              "all ranks. Make it one of no dims, or distribute it.");
 }
 
@@ -65,10 +68,10 @@ Guide guide_from(py::function function) { return {advice_of(std::move(function))
 }  // namespace
 
 void bind_guide(py::module_& module) {
-  module.def("set_guide",
-             [](std::optional<py::function> function) { set_guide(function ? guide_from(*function) : Guide()); },
-             py::arg("function"),
-             "function(name, overload, arguments, placements, results, mesh) -> (placements of inputs, of results) or None.");
+  module.def(
+      "set_guide", [](std::optional<py::function> function) { set_guide(function ? guide_from(*function) : Guide()); },
+      py::arg("function"),
+      "function(name, overload, arguments, placements, results, mesh) -> (placements of inputs, of results) or None.");
 }
 
 }  // namespace intarsia::python

@@ -38,22 +38,26 @@ py::list numbers(py::handle number) {
 }  // namespace
 
 void bind_per_rank(py::module_& m) {
-  m.def("is_per_rank", [](const GivenTensor& tensor) { return is_per_rank(tensor); },
-        "Whether a tensor stands for one per simulated rank.");
-  m.def("values_of",
-        [](const GivenTensor& tensor) {
-          auto& values = values_of(tensor);
-          return std::vector<at::Tensor>(values.begin(), values.end());
-        },
-        "The values of a tensor that stands for one per rank.");
-  m.def("per_rank", [](const GivenTensors& values) { return per_rank(as_shards(values)); },
-        "One tensor that stands for these, one per hosted rank.");
-  m.def("become_per_rank", [](const GivenTensor& tensor, size_t slots) { become_per_rank(tensor, slots); },
-        py::arg("tensor"), py::arg("slots"),
-        "Lets a plain tensor stand for one per rank, each with its value.");
-  m.def("become_number",
-        [](const GivenTensor& tensor, const GivenTensors& values) { become_number(tensor, as_shards(values)); },
-        "Lets the tensor behind a Python number stand for one per rank.");
+  m.def(
+      "is_per_rank", [](const GivenTensor& tensor) { return is_per_rank(tensor); },
+      "Whether a tensor stands for one per simulated rank.");
+  m.def(
+      "values_of",
+      [](const GivenTensor& tensor) {
+        auto& values = values_of(tensor);
+        return std::vector<at::Tensor>(values.begin(), values.end());
+      },
+      "The values of a tensor that stands for one per rank.");
+  m.def(
+      "per_rank", [](const GivenTensors& values) { return per_rank(as_shards(values)); },
+      "One tensor that stands for these, one per hosted rank.");
+  m.def(
+      "become_per_rank", [](const GivenTensor& tensor, size_t slots) { become_per_rank(tensor, slots); },
+      py::arg("tensor"), py::arg("slots"), "Lets a plain tensor stand for one per rank, each with its value.");
+  m.def(
+      "become_number",
+      [](const GivenTensor& tensor, const GivenTensors& values) { become_number(tensor, as_shards(values)); },
+      "Lets the tensor behind a Python number stand for one per rank.");
   m.def("per_rank_int", &per_rank_int, "A number that is one per hosted rank.");
   m.def("numbers_of", &numbers, "The values of a number that is one per rank; none for any other.");
 }

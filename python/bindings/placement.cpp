@@ -13,7 +13,9 @@ py::handle base_class(const char* name) {
   return py::object(py::module_::import("torch._C._distributed").attr(name)).release();
 }
 
-py::object class_named(const char* name) { return py::module_::import("torch.distributed.tensor.placement_types").attr(name); }
+py::object class_named(const char* name) {
+  return py::module_::import("torch.distributed.tensor.placement_types").attr(name);
+}
 
 template <class... Args>
 py::object make(const char* name, Args&&... args) {
@@ -42,20 +44,22 @@ Partial masked_from(py::handle object) {
 }
 
 py::object masked_to(const MaskedSum& sum) {
-  auto table = sum.table.empty() ? py::object(py::none()) : py::module_::import("torch").attr("Size")(py::cast(sum.table));
+  auto table =
+      sum.table.empty() ? py::object(py::none()) : py::module_::import("torch").attr("Size")(py::cast(sum.table));
   return make("_MaskPartial", py::arg("offset_shape") = table, py::arg("offset_dim") = sum.dim);
 }
 
-// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are sums here
-// in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
+// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are
+// sums here in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
 Partial partial_from(py::handle object) {
   static auto plain = class_named("Partial").release(), masked = class_named("_MaskPartial").release();
   auto kind = py::type::of(object);
   if (kind.is(plain)) return Partial(object.attr("reduce_op").cast<std::string>());
   if (kind.is(masked)) return masked_from(object);
-  TORCH_CHECK_NOT_IMPLEMENTED(kind.is(norm_class()), "[placements] ", py::repr(object).cast<std::string>(), " is a ",
-                              kind.attr("__name__").cast<std::string>(),
-                              ", which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      kind.is(norm_class()), "[placements] ", py::repr(object).cast<std::string>(), " is a ",
+      kind.attr("__name__").cast<std::string>(),
+      ", which reduces in a way of its own. Redistribute to Replicate or Shard, or use Partial.");
   return norm_from(object.attr("norm_type").cast<double>());
 }
 
@@ -75,19 +79,18 @@ Placement placement_from(py::handle object) {
 }
 
 py::object placement_to(const Placement& placement) {
-  return std::visit(overloaded{
-                        [](const Replicate&) { return make("Replicate"); },
-                        [](const Shard& s) { return make("Shard", s.dim); },
-                        [](const StridedShard& s) {
-                          return make("_StridedShard", s.dim, py::arg("split_factor") = s.split);
-                        },
-                        [](const Partial& p) {
-                          if (auto order = norm_order(p.op)) return norm_to(*order);
-                          if (auto* sum = masked_sum_of(p.op)) return masked_to(*sum);
-                          return make("Partial", str(p.op));
-                        },
-                    },
-                    placement);
+  return std::visit(
+      overloaded{
+          [](const Replicate&) { return make("Replicate"); },
+          [](const Shard& s) { return make("Shard", s.dim); },
+          [](const StridedShard& s) { return make("_StridedShard", s.dim, py::arg("split_factor") = s.split); },
+          [](const Partial& p) {
+            if (auto order = norm_order(p.op)) return norm_to(*order);
+            if (auto* sum = masked_sum_of(p.op)) return masked_to(*sum);
+            return make("Partial", str(p.op));
+          },
+      },
+      placement);
 }
 
 py::tuple placements_of_layout(const Layout& layout) {

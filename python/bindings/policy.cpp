@@ -1,8 +1,8 @@
+#include "intarsia/tensor/policy.h"
 #include "bindings.h"
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/dispatch/factory_scope.h"
 #include "intarsia/propagate/guide.h"
-#include "intarsia/tensor/policy.h"
 #include "managed_scope.h"
 
 namespace intarsia::python {
@@ -40,9 +40,11 @@ void bind_policies(py::module_& module) {
       .value("error", PendingWrites::error);
   module.def("set_pending_writes", &set_pending_writes);
   bind_scope<InsideFunction, GivenTensors>(
-      module, "FactoryScope", "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
+      module, "FactoryScope",
+      "What a function that is called with these tensors makes from nothing is replicated on their mesh.");
   bind_scope<UnguidedScope>(module, "UnguidedScope", "The guide is not asked inside.");
-  bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope", "A wrong value is an error on the rank that holds it only.");
+  bind_scope<LocalErrorScope, bool>(module, "LocalErrorScope",
+                                    "A wrong value is an error on the rank that holds it only.");
 }
 
 }  // namespace intarsia::python

@@ -14,7 +14,8 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 namespace {
 
 struct GivenLocalRandomScope : LocalRandomScope {
-  GivenLocalRandomScope(const DeviceMesh& mesh, const GivenPlacements& placements) : LocalRandomScope(mesh, placements.value) {}
+  GivenLocalRandomScope(const DeviceMesh& mesh, const GivenPlacements& placements)
+      : LocalRandomScope(mesh, placements.value) {}
 };
 
 }  // namespace
@@ -22,10 +23,12 @@ struct GivenLocalRandomScope : LocalRandomScope {
 void bind_random(py::module_& module) {
   py::enum_<Generators>(module, "Generators").value("compare", Generators::compare).value("follow", Generators::follow);
   module.def("set_generators", &set_generators, "What ranks do before a draw outside of a RandomScope.");
-  module.def("draws_apart", &draws_apart, "How often simulated ranks would have drawn different amounts, on this thread.");
+  module.def("draws_apart", &draws_apart,
+             "How often simulated ranks would have drawn different amounts, on this thread.");
   module.def("agree_on_generator", &agree_on_generator, py::arg("mesh"), py::arg("generator"), Unlocked(),
              "All ranks of the mesh go on from the state of the first one's generator.");
-  bind_scope<RandomScope, DeviceMesh>(module, "RandomScope", "Ranks agree on the random generator once, not before every draw.")
+  bind_scope<RandomScope, DeviceMesh>(module, "RandomScope",
+                                      "Ranks agree on the random generator once, not before every draw.")
       .def("agree", [](ManagedScope<RandomScope, DeviceMesh>& self) { self.get("RandomScope").agree(); }, Unlocked());
   bind_scope<GivenLocalRandomScope, DeviceMesh, GivenPlacements>(
       module, "LocalRandomScope", "Random ops on plain tensors draw this rank's part of the numbers of one device.");

@@ -19,9 +19,10 @@ Rule rule_from(py::function function) {
     for (auto pair : (*function)(arguments_of(call)).cast<py::sequence>()) {
       auto both = pair.cast<py::sequence>();
       Row row{placements_from(both[1]), placements_from(both[0])};
-      TORCH_CHECK_VALUE(row.in.size() == call.inputs.size() && row.out.size() == call.outputs.size(), "[register_sharding] ",
-                        call.schema.operator_name(), ": ", str(row), " is a row for ", row.in.size(), " inputs and ", row.out.size(),
-                        " results, but the call has ", call.inputs.size(), " and ", call.outputs.size(), ".");
+      TORCH_CHECK_VALUE(row.in.size() == call.inputs.size() && row.out.size() == call.outputs.size(),
+                        "[register_sharding] ", call.schema.operator_name(), ": ", str(row), " is a row for ",
+                        row.in.size(), " inputs and ", row.out.size(), " results, but the call has ",
+                        call.inputs.size(), " and ", call.outputs.size(), ".");
       rows.push_back(std::move(row));
     }
     return rows;
@@ -45,14 +46,22 @@ void see_calls(const std::string& name, const std::string& overload) {
 
 void bind_rules(py::module_& module) {
   py::class_<TensorForm>(module, "TensorForm", "A tensor as a rule sees it.")
-      .def_property_readonly("shape", [](const TensorForm& form) { return py::tuple(py::cast(std::vector<int64_t>(form.sizes.begin(), form.sizes.end()))); })
-      .def_property_readonly("stride", [](const TensorForm& form) { return py::tuple(py::cast(std::vector<int64_t>(form.strides.begin(), form.strides.end()))); })
+      .def_property_readonly("shape",
+                             [](const TensorForm& form) {
+                               return py::tuple(py::cast(std::vector<int64_t>(form.sizes.begin(), form.sizes.end())));
+                             })
+      .def_property_readonly(
+          "stride",
+          [](const TensorForm& form) {
+            return py::tuple(py::cast(std::vector<int64_t>(form.strides.begin(), form.strides.end())));
+          })
       .def_property_readonly("ndim", &TensorForm::dim)
       .def_property_readonly("dtype", [](const TensorForm& form) { return form.dtype; })
       .def_property_readonly("tensor_meta", [](const TensorForm& form) { return form; });
   module.def("add_rule", &add_rule, py::arg("name"), py::arg("overload"), py::arg("rows"),
              "Says how an op may be split: rows(arguments) -> [(outputs, inputs)].");
-  module.def("see_calls", &see_calls, py::arg("name"), py::arg("overload"), "Distributed tensors are not handed to the op's own function, which may ask for memory.");
+  module.def("see_calls", &see_calls, py::arg("name"), py::arg("overload"),
+             "Distributed tensors are not handed to the op's own function, which may ask for memory.");
   module.def("forget_decisions", &forget_decisions, "Calls are decided anew: the guide has changed its mind.");
 }
 

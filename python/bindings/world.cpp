@@ -117,11 +117,12 @@ void bind_worlds(py::module_& module) {
       .def("barrier", &barrier, Unlocked())
       .def("__repr__", &World::text);
   auto reference = py::return_value_policy::reference;
-  module.def("simulated_world", &simulated_world, py::arg("n"), reference, "A world of n ranks played by this process.");
+  module.def("simulated_world", &simulated_world, py::arg("n"), reference,
+             "A world of n ranks played by this process.");
   module.def("launched_among_several", &launched_among_several,
              "The launcher, rank and number of ranks, if a launcher has started this process as one of several.");
-  module.def("joined_world", &joined_world, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("milliseconds"), reference, Unlocked(), "The world of rank `rank` of `size` that meet in a store.");
+  module.def("joined_world", &joined_world, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("milliseconds"),
+             reference, Unlocked(), "The world of rank `rank` of `size` that meet in a store.");
 }
 
 }  // namespace intarsia::python

@@ -8,7 +8,7 @@ import torch.distributed.checkpoint.state_dict_loader as _loader
 import torch.distributed.checkpoint.state_dict_saver as _saver
 from torch.distributed.checkpoint.stateful import Stateful
 
-from ._interop import tree_from_torch, tree_to_torch
+from ._interop import to_torch, tree_from_torch
 from ._tensor import DTensor
 
 __all__ = ["async_save", "load", "save"]
@@ -23,7 +23,7 @@ class _HandedOver:
         self._inner = inner
 
     def state_dict(self) -> dict[str, Any]:
-        return tree_to_torch(self._inner.state_dict())
+        return _shown(self._inner.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._inner.load_state_dict(tree_from_torch(state_dict))
@@ -31,9 +31,16 @@ class _HandedOver:
 
 def _handed_over(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: _HandedOver(value) if isinstance(value, Stateful) and not isinstance(value, DTensor) else tree_to_torch(value)
+        key: _HandedOver(value) if isinstance(value, Stateful) and not isinstance(value, DTensor) else _shown(value)
         for key, value in state_dict.items()
     }
+
+
+def _shown(value: Any) -> Any:
+    """Tensors in dicts and lists as PyTorch's own. Other objects, such as tuples, are pickled there, with ours in them."""
+    if isinstance(value, dict):
+        return {key: _shown(one) for key, one in value.items()}
+    return [_shown(one) for one in value] if isinstance(value, list) else to_torch(value) if isinstance(value, DTensor) else value
 
 
 def _saving(function: Callable) -> Callable:

@@ -60,7 +60,8 @@ class CheckpointDamage : public testing::Test {
     EXPECT_TRUE(a.equal(a_));
   }
   std::vector<std::string> files() {
-    return {folder_ / "two/index.json", folder_ / "two/rank-0-of-2.safetensors", folder_ / "two/rank-1-of-2.safetensors"};
+    return {folder_ / "two/index.json", folder_ / "two/rank-0-of-2.safetensors",
+            folder_ / "two/rank-1-of-2.safetensors"};
   }
 
   TestFolder folder_{"damage"};
@@ -109,12 +110,13 @@ TEST_F(CheckpointDamage, TheErrorNamesRankFileAndTensor) {
   write_file(path, damaged);
   auto a = at::zeros_like(a_), b = at::zeros_like(b_);
   auto text = error_text<c10::Error>([&] { checkpoint::load(folder_ / "two", {{"a", a}, {"b", b}}); });
-  EXPECT_EQ(text, "[checkpoint::load] tensor \"a\": the checksum of bytes " + std::to_string(bytes.size() - 8) + " to " +
-                      std::to_string(bytes.size()) + " of " + path + " does not fit: the file is damaged");
+  EXPECT_EQ(text, "[checkpoint::load] tensor \"a\": the checksum of bytes " + std::to_string(bytes.size() - 8) +
+                      " to " + std::to_string(bytes.size()) + " of " + path + " does not fit: the file is damaged");
   write_file(path, bytes.substr(0, bytes.size() - 1));
   text = error_text<c10::Error>([&] { checkpoint::load(folder_ / "two", {{"a", a}}); });
-  EXPECT_EQ(text, "[checkpoint::load] the file " + path + ", which rank 1 wrote, has " + std::to_string(bytes.size() - 1) +
-                      " bytes, but had " + std::to_string(bytes.size()) + " when it was written");
+  EXPECT_EQ(text, "[checkpoint::load] the file " + path + ", which rank 1 wrote, has " +
+                      std::to_string(bytes.size() - 1) + " bytes, but had " + std::to_string(bytes.size()) +
+                      " when it was written");
 }
 
 // A disk that is full: files of this process may not grow beyond a limit.
@@ -145,9 +147,9 @@ TEST_F(CheckpointDamage, AFullDiskIsAnErrorAndLeavesNothing) {
       else
         checkpoint::save(folder_ / "three", {{"large", large}});
     });
-    EXPECT_EQ(text.substr(0, text.find(".saving-")), "[checkpoint::save] " + (folder_ / "three") +
-                                                         " was not written. rank 0: tensor \"large\": could not write " +
-                                                         (folder_ / "three"));
+    EXPECT_EQ(text.substr(0, text.find(".saving-")),
+              "[checkpoint::save] " + (folder_ / "three") +
+                  " was not written. rank 0: tensor \"large\": could not write " + (folder_ / "three"));
     EXPECT_NE(text.find("File too large"), std::string::npos) << text;
     EXPECT_EQ(checkpoint::latest(folder_.path()), folder_ / "two");
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 2);
@@ -167,10 +169,9 @@ TEST_F(CheckpointDamage, AFailedAsynchronousSaveIsToldByTheNextIfNobodyWaits) {
     auto pending = checkpoint::save_async(folder_ / "three", {{"large", at::ones({1000})}});
     while (!pending.done()) std::this_thread::yield();
   }
-  EXPECT_NE(error_text<c10::Error>([&] {
-              checkpoint::save(folder_ / "four", {{"x", a_}});
-            }).find("three was not written"),
-            std::string::npos);
+  EXPECT_NE(
+      error_text<c10::Error>([&] { checkpoint::save(folder_ / "four", {{"x", a_}}); }).find("three was not written"),
+      std::string::npos);
   checkpoint::save(folder_ / "four", {{"x", a_}});
 }
 
@@ -197,7 +198,8 @@ class MemoryLimit {
     std::ifstream("/proc/self/statm") >> pages;
     rlimit now{pages * 4096 + more, before_.rlim_max};
     setrlimit(RLIMIT_AS, &now);
-    EXPECT_EQ(mmap(nullptr, 2 * more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), MAP_FAILED);  // it holds
+    EXPECT_EQ(mmap(nullptr, 2 * more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+              MAP_FAILED);  // it holds
   }
   ~MemoryLimit() { setrlimit(RLIMIT_AS, &before_); }
 
@@ -265,7 +267,8 @@ TEST_F(CheckpointDamage, FuzzedIndicesAreErrorsAndNeverAllocateBeyondTheFile) {
   MemoryLimit limit(16 << 20);  // the file has a few hundred bytes
   for (int64_t round = 0; round < rounds_of_fuzz(); ++round) {
     auto changed = mutated(rest, draw);  // with a checksum that fits, so that all of it is read
-    auto line = "{\"checksum\":\"" + checkpoint::checksum_text(checkpoint::checksum_of(changed.data(), changed.size())) + "\",\n";
+    auto line = "{\"checksum\":\"" +
+                checkpoint::checksum_text(checkpoint::checksum_of(changed.data(), changed.size())) + "\",\n";
     expect_ours([&] { checkpoint::parse_index(line + changed); });
   }
 }

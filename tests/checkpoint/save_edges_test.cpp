@@ -25,8 +25,8 @@ TEST(CheckpointEdges, AnyNameComesBack) {
     auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
     checkpoint::Items saved, loaded;
     std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
-    for (std::string name : {"a", "a[0:2, 0:3]", "a[0:2, 0:3] (2)", "a/b", "../a", ".", "__metadata__", "sn\xC3\xB6w \xE2\x9D\x84", "\"'\\",
-                             "a b\nc", "checksum", "a.b.c", ""}) {
+    for (std::string name : {"a", "a[0:2, 0:3]", "a[0:2, 0:3] (2)", "a/b", "../a", ".", "__metadata__",
+                             "sn\xC3\xB6w \xE2\x9D\x84", "\"'\\", "a b\nc", "checksum", "a.b.c", ""}) {
       auto whole = waves({5, 3}, 0.1 * pairs.size());
       pairs.emplace_back(whole, at::zeros({5, 3}, at::kDouble));
       saved.emplace_back(name, distribute_tensor(whole, mesh, {Shard(0)}, std::nullopt));
@@ -43,14 +43,16 @@ TEST(CheckpointEdges, NamesThatNobodyCanReadAreRefused) {
   in_every_world([] {
     TestFolder folder("bad-names");
     auto text = error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"\xFF\xFE", at::ones({2})}}); });
-    auto expected = "[checkpoint::save] " + (folder / "c") + " was not written. rank 0: a name is not UTF-8";  // it has the tensor
-    for (int64_t r = 1; r < current_world().size(); ++r) expected += c10::str("; rank ", r, ": a name or a text is not UTF-8");
+    auto expected =
+        "[checkpoint::save] " + (folder / "c") + " was not written. rank 0: a name is not UTF-8";  // it has the tensor
+    for (int64_t r = 1; r < current_world().size(); ++r)
+      expected += c10::str("; rank ", r, ": a name or a text is not UTF-8");
     EXPECT_EQ(text, expected);
-    EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::export_full(folder / "hf", {{"__metadata__", at::ones({2})}}); }),
-              "[checkpoint::export_full] a file cannot hold a tensor called \"__metadata__\": the format safetensors keeps this name");
-    EXPECT_EQ(error_text<c10::ValueError>([&] {
-                checkpoint::save(folder / "c", {{"x", 1}, {"x", 2}});
-              }),
+    EXPECT_EQ(
+        error_text<c10::Error>([&] { checkpoint::export_full(folder / "hf", {{"__metadata__", at::ones({2})}}); }),
+        "[checkpoint::export_full] a file cannot hold a tensor called \"__metadata__\": the format safetensors keeps "
+        "this name");
+    EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::save(folder / "c", {{"x", 1}, {"x", 2}}); }),
               "[checkpoint::save] \"x\" is given twice. Give each item a unique name.");
     EXPECT_FALSE(fs::exists(folder / "c"));
   });
@@ -62,9 +64,17 @@ TEST(CheckpointEdges, AnyTensorComesBack) {
     auto mesh = init_device_mesh(c10::kCPU, {current_world().size()});
     auto cut = [&](const at::Tensor& x) { return distribute_tensor(x, mesh, {Shard(0)}, std::nullopt); };
     auto wide = waves({6, 4});
-    std::vector<at::Tensor> all = {at::zeros({0}), at::zeros({3, 0, 2}), at::scalar_tensor(3), wide.t(), wide.slice(1, 0, 4, 2),
-                                   at::ones({1}).expand({7}), at::complex(wide, wide).to(at::kComplexFloat).conj(),
-                                   cut(wide).t(), cut(wide).slice(1, 1, 3), cut(at::zeros({0, 4})), at::ones({}, at::kBool)};
+    std::vector<at::Tensor> all = {at::zeros({0}),
+                                   at::zeros({3, 0, 2}),
+                                   at::scalar_tensor(3),
+                                   wide.t(),
+                                   wide.slice(1, 0, 4, 2),
+                                   at::ones({1}).expand({7}),
+                                   at::complex(wide, wide).to(at::kComplexFloat).conj(),
+                                   cut(wide).t(),
+                                   cut(wide).slice(1, 1, 3),
+                                   cut(at::zeros({0, 4})),
+                                   at::ones({}, at::kBool)};
     for (size_t i = 0; i < all.size(); ++i) {
       checkpoint::save(folder / "c", {{"x", all[i]}});
       auto plain = at::zeros(all[i].sizes(), all[i].scalar_type());
@@ -87,7 +97,8 @@ TEST(CheckpointEdges, TensorsThatEndWithinTheLargePagesOfAFileComeBack) {
       loaded.tensors.emplace_back(std::to_string(bytes), at::zeros({bytes}, at::kByte));
     }
     for (bool asynchronous : {false, true}) {
-      asynchronous ? checkpoint::save_async(folder / "c", {{"x", saved}}).wait() : checkpoint::save(folder / "c", {{"x", saved}});
+      asynchronous ? checkpoint::save_async(folder / "c", {{"x", saved}}).wait()
+                   : checkpoint::save(folder / "c", {{"x", saved}});
       for (auto& [name, tensor] : loaded.tensors) tensor.zero_();
       checkpoint::load(folder / "c", {{"x", loaded}});
       for (size_t i = 0; i < saved.tensors.size(); ++i)
@@ -99,23 +110,33 @@ TEST(CheckpointEdges, TensorsThatEndWithinTheLargePagesOfAFileComeBack) {
 TEST(CheckpointEdges, WhatCannotBeStoredOrReadIntoIsAnErrorOnAllRanks) {
   in_every_world([] {
     TestFolder folder("kinds");
-    auto plain = [](const at::Tensor& odd) { return process_world() && rank() ? at::ones({2}) : odd; };  // odd on the first rank
+    auto plain = [](const at::Tensor& odd) {
+      return process_world() && rank() ? at::ones({2}) : odd;
+    };  // odd on the first rank
     std::string first = process_world() && rank() ? "rank 0: " : "";
-    auto save = [&](const at::Tensor& x) { return error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"x", x}}); }); };
-    EXPECT_EQ(save(plain(at::ones({2}).to_sparse())), "[checkpoint::save] " + first + "\"x\" is of the layout Sparse, and files hold "
-                                                      "strided tensors. Save to_dense() of it, or its parts.");
+    auto save = [&](const at::Tensor& x) {
+      return error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"x", x}}); });
+    };
+    EXPECT_EQ(save(plain(at::ones({2}).to_sparse())), "[checkpoint::save] " + first +
+                                                          "\"x\" is of the layout Sparse, and files hold "
+                                                          "strided tensors. Save to_dense() of it, or its parts.");
     EXPECT_EQ(save(plain(at::ones({2}, at::kMeta))),
               "[checkpoint::save] " + first + "\"x\" is on the meta device and has no values. Leave it out.");
     EXPECT_EQ(save(plain(at::ones({2}, at::kComplexDouble))),
               "[checkpoint::save] " + first + "\"x\": the format safetensors has no name for ComplexDouble");
     checkpoint::save(folder / "c", {{"x", at::ones({2})}, {"step", 1}});
-    auto load = [&](const at::Tensor& x) { return error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}, {"stpe", 0}}); }); };
-    EXPECT_EQ(load(at::ones({2}, at::kMeta)), "[checkpoint::load] \"x\" is on the meta device and has no memory to read into. Give it "
-                                              "some first, as to_empty() does in Python.");
+    auto load = [&](const at::Tensor& x) {
+      return error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}, {"stpe", 0}}); });
+    };
+    EXPECT_EQ(load(at::ones({2}, at::kMeta)),
+              "[checkpoint::load] \"x\" is on the meta device and has no memory to read into. Give it "
+              "some first, as to_empty() does in Python.");
     EXPECT_EQ(load(at::ones({2}, at::kLong)),
-              "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  missing in the checkpoint (1):\n    "
-              "stpe (the checkpoint has \"step\")\n  of another shape or kind (1):\n    x: Float in the checkpoint, Long here, which "
-              "cannot hold its values\nRename with LoadOptions::rename, or load what fits with strict = false.");
+              "[checkpoint::load] " + (folder / "c") +
+                  " does not fit what is loaded:\n  missing in the checkpoint (1):\n    "
+                  "stpe (the checkpoint has \"step\")\n  of another shape or kind (1):\n    x: Float in the "
+                  "checkpoint, Long here, which "
+                  "cannot hold its values\nRename with LoadOptions::rename, or load what fits with strict = false.");
   });
 }
 
@@ -172,8 +193,9 @@ TEST(CheckpointEdges, AStateIsMadeAsTheCheckpointHasIt) {
       if (asks_for_all) wanted.used_values.insert("o.odd");
     }};
     auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"o", maker}}); });
-    EXPECT_EQ(text, "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  unexpected in the checkpoint (1):\n    "
-                    "o.odd\nRename with LoadOptions::rename, or load what fits with strict = false.");
+    EXPECT_EQ(text, "[checkpoint::load] " + (folder / "c") +
+                        " does not fit what is loaded:\n  unexpected in the checkpoint (1):\n    "
+                        "o.odd\nRename with LoadOptions::rename, or load what fits with strict = false.");
     asks_for_all = true;
     EXPECT_EQ(checkpoint::load(folder / "c", {{"o", maker}}).integer("o.step"), 4);
     EXPECT_TRUE(made[".a"].equal(at::arange(3)) && made[".b"].equal(at::ones({2, 2})));
@@ -187,8 +209,9 @@ TEST(CheckpointEdges, APlaceIsAFolderThatCanBeNamed) {
     TestFolder folder("places");
     auto x = at::ones({3});
     for (std::string place : {"", "/", ".", "a/..", "a.saving-b"}) {
-      EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::save(place, {{"x", x}}); }),
-                "[checkpoint::save] \"" + place + "\" is no name for a checkpoint. Name a folder, such as runs/7/step-100.");
+      EXPECT_EQ(
+          error_text<c10::ValueError>([&] { checkpoint::save(place, {{"x", x}}); }),
+          "[checkpoint::save] \"" + place + "\" is no name for a checkpoint. Name a folder, such as runs/7/step-100.");
       error_text<c10::ValueError>([&] { checkpoint::export_full(place, {{"x", x}}); });
     }
     checkpoint::save(folder / "a.saving-b/with slash///", {{"x", x}});
@@ -202,7 +225,8 @@ TEST(CheckpointEdges, APlaceIsAFolderThatCanBeNamed) {
 TEST(CheckpointEdges, ALinkToAFolderIsAsGoodAsTheFolder) {
   in_every_world([] {
     TestFolder folder("links");
-    if (TestFolder::leads()) fs::create_directories(folder / "far"), fs::create_directory_symlink("far", folder / "near");
+    if (TestFolder::leads())
+      fs::create_directories(folder / "far"), fs::create_directory_symlink("far", folder / "near");
     TestFolder::meet();
     for (double value : {1, 2}) checkpoint::save(folder / "near/c", {{"x", at::full({3}, value)}});
     auto x = at::zeros({3});
@@ -225,7 +249,8 @@ TEST(CheckpointEdges, FoldersThatAreNoCheckpointsAreLeftAlone) {
     TestFolder::meet();
     for (auto* name : {"a", "b", "c"}) checkpoint::save(folder / name, {{"x", at::ones({2})}}, {.keep = 1});
     EXPECT_EQ(checkpoint::complete(folder.path()), std::vector<std::string>{folder / "c"});
-    for (auto* name : {"empty", "other/index.json", "hf/model.safetensors", "file"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
+    for (auto* name : {"empty", "other/index.json", "hf/model.safetensors", "file"})
+      EXPECT_TRUE(fs::exists(folder / name)) << name;
     TestFolder::meet();
   });
 }
@@ -284,7 +309,8 @@ TEST(CheckpointEdges, RanksThatLoadDifferentThingsTogetherAreToldSo) {
   checkpoint::save(folder / "c", {{"x", distribute_tensor(waves({64, 64}), mesh, {Shard(0)}, std::nullopt)}});
   auto x = zeros({64, 64}, mesh, {rank() == 1 ? Placement(Replicate()) : Shard(1)}, at::kDouble);
   auto text = error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"x", x}}); });
-  EXPECT_NE(text.find("rank 0 and rank 1 load different things onto DeviceMesh(cpu, " + std::to_string(n) + ")"), std::string::npos)
+  EXPECT_NE(text.find("rank 0 and rank 1 load different things onto DeviceMesh(cpu, " + std::to_string(n) + ")"),
+            std::string::npos)
       << text;
 }
 
@@ -295,7 +321,8 @@ TEST(CheckpointEdges, AnErrorOnOneRankIsOneOnAll) {
   for (auto& name : {std::string("x"), std::string(1000, 'y')}) {  // ranks tell each other short and long texts
     for (bool asynchronous : {false, true}) {
       auto text = error_text<c10::Error>([&] {
-        asynchronous ? checkpoint::save_async(folder / "c", {{name, odd}}).wait() : checkpoint::save(folder / "c", {{name, odd}});
+        asynchronous ? checkpoint::save_async(folder / "c", {{name, odd}}).wait()
+                     : checkpoint::save(folder / "c", {{name, odd}});
       });
       auto expected = (rank() == 1 ? "[checkpoint::save] \"" : "rank 1: \"") + name + "\" is an undefined tensor";
       EXPECT_NE(text.find(expected), std::string::npos) << text;

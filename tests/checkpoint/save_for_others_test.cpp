@@ -29,7 +29,8 @@ TEST(CheckpointForOthers, AShardedModelIsExportedAndLoadedInEveryLayout) {
       EXPECT_EQ(std::filesystem::exists(folder / "hf/model.safetensors.index.json"), most == 100);
       EXPECT_EQ(std::filesystem::exists(folder / "hf/model.safetensors"), most != 100);
       for (auto* to : {"[R]", "[S(0)]", "[S(1)]", "[SS(1, 2)]"}) {
-        auto x = zeros({7, 5}, mesh, parse_placements(to), at::kDouble), z = zeros({3, 4}, mesh, parse_placements(to), at::kHalf);
+        auto x = zeros({7, 5}, mesh, parse_placements(to), at::kDouble),
+             z = zeros({3, 4}, mesh, parse_placements(to), at::kHalf);
         checkpoint::load(folder / "hf", {{"a", x}, {"c", z}});
         EXPECT_TRUE(full_tensor(x).equal(a)) << to;
         EXPECT_TRUE(full_tensor(z).equal(c.to(at::kHalf))) << to;
@@ -53,9 +54,7 @@ TEST(CheckpointForOthers, AModuleIsLoadedFromOneFileByOtherNames) {
     checkpoint::load(folder / "hf", {{"", plain}}, {.rename = rename});
     EXPECT_TRUE(full_tensor(other->weight.detach()).equal(plain->weight));
     EXPECT_TRUE(other->bias.equal(plain->bias));
-    EXPECT_EQ(error_text<c10::ValueError>([&] {
-                checkpoint::export_full(folder / "x", {{"step", 1}});
-              }),
+    EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::export_full(folder / "x", {{"step", 1}}); }),
               "[checkpoint::export_full] \"step\" is no tensor, and files for others hold tensors only. Leave it out.");
   });
 }
@@ -78,19 +77,22 @@ TEST(CheckpointForOthers, IsConvertedToAnotherNumberOfFiles) {
     TestFolder folder("convert");
     auto mesh = init_device_mesh(c10::kCPU, {2});
     auto whole = waves({7, 3});
-    checkpoint::save(folder / "two",
-                     {{"x", distribute_tensor(whole, mesh, {Shard(1)}, std::nullopt)}, {"s", at::scalar_tensor(3)}, {"step", 4}});
+    checkpoint::save(
+        folder / "two",
+        {{"x", distribute_tensor(whole, mesh, {Shard(1)}, std::nullopt)}, {"s", at::scalar_tensor(3)}, {"step", 4}});
     checkpoint::export_full(folder / "hf", {{"x", whole}});
     TestFolder::meet();
     if (TestFolder::leads())
-      checkpoint::convert(folder / "two", folder / "three", 3), checkpoint::convert(folder / "hf", folder / "from_hf", 2);
+      checkpoint::convert(folder / "two", folder / "three", 3),
+          checkpoint::convert(folder / "hf", folder / "from_hf", 2);
     TestFolder::meet();
     EXPECT_EQ(checkpoint::read_index(folder / "three").files.size(), 3u);
     auto x = at::zeros({7, 3}, at::kDouble), y = at::zeros({7, 3}, at::kDouble), s = at::zeros({});
     EXPECT_EQ(checkpoint::load(folder / "three", {{"x", x}, {"s", s}}).integer("step"), 4);
     checkpoint::load(folder / "from_hf", {{"x", y}});
     EXPECT_TRUE(x.equal(whole) && y.equal(whole) && s.item<float>() == 3);
-    for (auto* name : {"two", "three", "from_hf", "hf"}) EXPECT_TRUE(checkpoint::problems_of(folder / name).empty()) << name;
+    for (auto* name : {"two", "three", "from_hf", "hf"})
+      EXPECT_TRUE(checkpoint::problems_of(folder / name).empty()) << name;
   });
 }
 
@@ -105,7 +107,8 @@ TEST(CheckpointForOthers, IsDescribedInWords) {
     EXPECT_EQ(text.substr(0, text.find("\nA  rank-0-of-2.safetensors")),
               (folder / "c") + ": a checkpoint of 2 ranks, " +
                   text.substr(text.find("ranks, ") + 7, text.find('\n') - text.find("ranks, ") - 7) +
-                  "\n\nplain  I64 [2]  plain\n    |AA| A[0:2]\nx      F32 [4, 2]  [S(0)] on DeviceMesh(cpu, tp=2)\n    |AABB| "
+                  "\n\nplain  I64 [2]  plain\n    |AA| A[0:2]\nx      F32 [4, 2]  [S(0)] on DeviceMesh(cpu, tp=2)\n    "
+                  "|AABB| "
                   "A[0:2, 0:2] B[2:4, 0:2]\n\nstep = 4\n");
     EXPECT_NE(checkpoint::listing(folder.path()).find("2 tensors, 2 files, 2 ranks"), std::string::npos);
     TestFolder::meet();

@@ -88,8 +88,8 @@ TEST(CheckpointStates, GeneratorsInDifferentStatesAreEachRanksOwn) {
   auto n = std::to_string(process_world()->size());
   EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::load(folder / "c", {{"generator", again}}); }),
             "[checkpoint::load] \"generator.state\" has a state for each of " + n +
-                " ranks, which differ, and there are " +
-                std::to_string(current_world().size()) + " ranks now. Load it on " + n + " ranks, or leave it out.");
+                " ranks, which differ, and there are " + std::to_string(current_world().size()) +
+                " ranks now. Load it on " + n + " ranks, or leave it out.");
 }
 
 TEST(CheckpointStates, ASamplerGoesOnInTheMiddleOfAnEpoch) {
@@ -129,9 +129,11 @@ TEST(CheckpointStates, WhatIsMissingIsListed) {
     checkpoint::save(folder / "c", {{"step", 1}});
     checkpoint::Items items = {{"scaler", scaler}, {"generator", generator}};
     EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::load(folder / "c", items); }),
-              "[checkpoint::load] " + (folder / "c") + " does not fit what is loaded:\n  missing in the checkpoint (3):\n    "
-              "generator.state\n    scaler.scale\n    scaler.growth_tracker\nRename with LoadOptions::rename, or load what fits with "
-              "strict = false.");
+              "[checkpoint::load] " + (folder / "c") +
+                  " does not fit what is loaded:\n  missing in the checkpoint (3):\n    "
+                  "generator.state\n    scaler.scale\n    scaler.growth_tracker\nRename with LoadOptions::rename, or "
+                  "load what fits with "
+                  "strict = false.");
   });
 }
 

@@ -88,7 +88,8 @@ TEST(Checkpoint, ReplicasShareTheWriting) {
   for_each_world({4}, [](int64_t) {
     TestFolder folder("replicas");
     auto mesh = init_device_mesh(c10::kCPU, {2, 2});
-    checkpoint::save(folder / "x", {{"x", distribute_tensor(at::zeros({8, 4}), mesh, {Replicate(), Shard(1)}, std::nullopt)}});
+    checkpoint::save(folder / "x",
+                     {{"x", distribute_tensor(at::zeros({8, 4}), mesh, {Replicate(), Shard(1)}, std::nullopt)}});
     auto index = checkpoint::read_index(folder / "x");
     ASSERT_EQ(index.files.size(), 4u);
     std::string boxes;
@@ -101,8 +102,8 @@ TEST(Checkpoint, OfEveryDtypeAndOfScalars) {
   for_each_world({2}, [](int64_t) {
     TestFolder folder("dtypes");
     auto mesh = init_device_mesh(c10::kCPU, {2});
-    for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
-                       at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn}) {
+    for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+                       at::kFloat, at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn}) {
       auto whole = at::arange(5).to(dtype), scalar = at::scalar_tensor(1).to(dtype);
       checkpoint::save(folder / "x", {{"x", distribute_tensor(whole, mesh, {Shard(0)}, std::nullopt)},
                                       {"s", scalar},
@@ -112,9 +113,8 @@ TEST(Checkpoint, OfEveryDtypeAndOfScalars) {
       for (auto& [found, goal] : {std::pair{x, whole}, {s, scalar}, {d, scalar}})
         EXPECT_TRUE(found.reshape({-1}).view(at::kByte).equal(goal.reshape({-1}).view(at::kByte))) << dtype;
     }
-    EXPECT_EQ(error_text<c10::TypeError>([&] {
-                checkpoint::save(folder / "y", {{"x", at::zeros({2}, at::kComplexDouble)}});
-              }),
+    EXPECT_EQ(error_text<c10::TypeError>(
+                  [&] { checkpoint::save(folder / "y", {{"x", at::zeros({2}, at::kComplexDouble)}}); }),
               "[checkpoint::save] \"x\": the format safetensors has no name for ComplexDouble");
   });
 }
@@ -187,7 +187,8 @@ void expect_same_after_loading(Options options) {
     train(first, one, mesh, 2);
     train(second, two, mesh, 2);
     for (auto& item : first->named_parameters()) {
-      EXPECT_TRUE(full_tensor(item.value().detach()).equal(full_tensor(second->named_parameters()[item.key()].detach())))
+      EXPECT_TRUE(
+          full_tensor(item.value().detach()).equal(full_tensor(second->named_parameters()[item.key()].detach())))
           << item.key() << " of " << c10::demangle_type<Optimizer>();
     }
     for (auto& item : first->named_buffers())
@@ -229,13 +230,12 @@ TEST(Checkpoint, OfAFullyShardedModelLoadsIntoAPlainOne) {
 TEST(Checkpoint, NamesThatDoNotFitAreListedAtOnce) {
   in_every_world([] {
     TestFolder folder("names");
-    checkpoint::save(folder / "c", {{"m.weight", at::zeros({2})}, {"m.bias", at::zeros({3})}, {"m.more", at::zeros({1})}});
+    checkpoint::save(folder / "c",
+                     {{"m.weight", at::zeros({2})}, {"m.bias", at::zeros({3})}, {"m.more", at::zeros({1})}});
     struct Model : torch::nn::Module {
       Model() { register_parameter("wieght", at::zeros({2})), register_parameter("bias", at::zeros({4})); }
     } model;
-    EXPECT_EQ(error_text<c10::Error>([&] {
-                checkpoint::load(folder / "c", {{"m", model}});
-              }),
+    EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::load(folder / "c", {{"m", model}}); }),
               "[checkpoint::load] " + (folder / "c") +
                   " does not fit what is loaded:\n"
                   "  missing in the checkpoint (1):\n    m.wieght (the checkpoint has \"m.weight\")\n"
@@ -266,10 +266,9 @@ TEST(Checkpoint, OfAnotherOptimizerIsRefused) {
     torch::optim::Adam adam(model->parameters());
     checkpoint::save(folder / "c", {{"model", model}, {"o", adam}});
     torch::optim::SGD sgd(model->parameters(), 0.1);
-    EXPECT_EQ(error_text<c10::ValueError>([&] {
-                checkpoint::load(folder / "c", {{"model", model}, {"o", sgd}});
-              }),
-              "[checkpoint::load] the optimizer \"o\" is of the kind SGD, but \"Adam\" in the checkpoint. Make it of that kind.");
+    EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::load(folder / "c", {{"model", model}, {"o", sgd}}); }),
+              "[checkpoint::load] the optimizer \"o\" is of the kind SGD, but \"Adam\" in the checkpoint. Make it of "
+              "that kind.");
   });
 }
 
@@ -284,7 +283,8 @@ TEST(Checkpoint, TorchSaveSaysWhatToCall) {
     if (TestFolder::leads()) torch::save(plain, folder / "plain.pt");
     TestFolder::meet();
     text = error_text<c10::Error>([&] { torch::load(model, folder / "plain.pt"); });
-    EXPECT_NE(text.find("To load a module, as torch::load does by this op, use checkpoint::load"), std::string::npos) << text;
+    EXPECT_NE(text.find("To load a module, as torch::load does by this op, use checkpoint::load"), std::string::npos)
+        << text;
   });
 }
 
@@ -293,7 +293,8 @@ TEST(Checkpoint, LatestIsTheNewestCompleteOneAndKeepRemovesTheOldest) {
     TestFolder folder("latest");
     EXPECT_EQ(error_text<c10::Error>([&] { checkpoint::latest(folder / "runs"); }),
               "[checkpoint::latest] there is no complete checkpoint in " + (folder / "runs") + ".");
-    for (auto* name : {"b", "c", "a", "d"}) checkpoint::save(folder / "runs/" + name, {{"x", at::ones({2})}}, {.keep = 3});
+    for (auto* name : {"b", "c", "a", "d"})
+      checkpoint::save(folder / "runs/" + name, {{"x", at::ones({2})}}, {.keep = 3});
     EXPECT_EQ(checkpoint::complete(folder / "runs"),
               (std::vector<std::string>{folder / "runs/c", folder / "runs/a", folder / "runs/d"}));
     EXPECT_EQ(checkpoint::latest(folder / "runs"), folder / "runs/d");
@@ -323,9 +324,10 @@ TEST(Checkpoint, OfRanksThatSaveDifferentThingsIsRefused) {
   if (!process_world() || process_world()->size() == 1) GTEST_SKIP() << "simulated ranks save the same things";
   TestFolder folder("differ");
   auto text = error_text<c10::Error>([&] { checkpoint::save(folder / "c", {{"step", rank() == 1 ? 2 : 1}}); });
-  EXPECT_EQ(text, "[checkpoint::save] " + (folder / "c") +
-                      " was not written. rank 0 and rank 1 save different things: \"step\" is 1 on rank 0 and 2 on rank 1. "
-                      "All ranks have to give the same names, and equal numbers and texts");
+  EXPECT_EQ(text,
+            "[checkpoint::save] " + (folder / "c") +
+                " was not written. rank 0 and rank 1 save different things: \"step\" is 1 on rank 0 and 2 on rank 1. "
+                "All ranks have to give the same names, and equal numbers and texts");
   EXPECT_FALSE(std::filesystem::exists(folder / "c"));
 }
 

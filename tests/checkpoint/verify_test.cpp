@@ -53,16 +53,18 @@ TEST_F(VerifyForeign, CannotSeeDamagedValuesAndSaysSo) {
 
 TEST_F(VerifyForeign, NamesAHeaderThatDoesNotFit) {
   change(file(2), "\"shape\":[5]", "\"shape\":[6]");
-  EXPECT_EQ(problems_of(path_)[0], file(2) + " is no safetensors file: the tensor \"c\" has 20 bytes, but its dtype "
-                                             "and shape ask for 24");
+  EXPECT_EQ(problems_of(path_)[0], file(2) +
+                                       " is no safetensors file: the tensor \"c\" has 20 bytes, but its dtype "
+                                       "and shape ask for 24");
   change(file(2), "\"shape\":[6]", "\"shape\":[5]");
   change(file(2), "\"F32\"", "\"F99\"");
   EXPECT_EQ(problems_of(path_)[0], file(2) + " is no safetensors file: there is no dtype \"F99\"");
   change(file(2), "\"F99\"", "\"F32\"");
   change(file(2), "[0,20]", "[4,24]");
   EXPECT_EQ(problems_of(path_)[0],
-            file(2) + " is no safetensors file: the tensor \"c\" is at bytes 4 to 24, but only 20 follow the "
-                      "header");
+            file(2) +
+                " is no safetensors file: the tensor \"c\" is at bytes 4 to 24, but only 20 follow the "
+                "header");
 }
 
 TEST_F(VerifyForeign, NamesAFileThatIsCutOffOrLonger) {
@@ -70,32 +72,33 @@ TEST_F(VerifyForeign, NamesAFileThatIsCutOffOrLonger) {
   write_file(file(2), bytes.substr(0, bytes.size() - 3));
   ASSERT_EQ(problems_of(path_).size(), 1u);
   EXPECT_EQ(problems_of(path_)[0],
-            file(2) + " is no safetensors file: the tensor \"c\" is at bytes 0 to 20, but only 17 follow the "
-                      "header");
+            file(2) +
+                " is no safetensors file: the tensor \"c\" is at bytes 0 to 20, but only 17 follow the "
+                "header");
   write_file(file(2), bytes + "abc");
   ASSERT_EQ(problems_of(path_).size(), 1u);
-  EXPECT_EQ(problems_of(path_)[0],
-            file(2) + " is no safetensors file: the file has " + std::to_string(bytes.size() + 3) +
-                                       " bytes, but its tensors end at " + std::to_string(bytes.size()));
+  EXPECT_EQ(problems_of(path_)[0], file(2) + " is no safetensors file: the file has " +
+                                       std::to_string(bytes.size() + 3) + " bytes, but its tensors end at " +
+                                       std::to_string(bytes.size()));
 }
 
 TEST_F(VerifyForeign, NamesEveryFileThatIsMissing) {
   for (int number : {1, 2}) std::filesystem::remove(file(number));
-  EXPECT_EQ(problems_of(path_), (std::vector<std::string>{"could not open " + file(1) + ": No such file or directory",
-                                                          "could not open " + file(2) +
-                                                              ": No such file or directory"}));
+  EXPECT_EQ(problems_of(path_),
+            (std::vector<std::string>{"could not open " + file(1) + ": No such file or directory",
+                                      "could not open " + file(2) + ": No such file or directory"}));
 }
 
 TEST_F(VerifyForeign, NamesWhereTheIndexAndTheFilesDiffer) {
   change(index(), "\"c\"", "\"d\"");
-  EXPECT_EQ(problems_of(path_), (std::vector<std::string>{
-                                    index() + " says that model-00002-of-00002.safetensors has the tensor \"d\", "
-                                              "which it has not",
-                                    index() + " does not name the tensor \"c\", which "
-                                              "model-00002-of-00002.safetensors has"}));
+  EXPECT_EQ(problems_of(path_),
+            (std::vector<std::string>{index() + " says that model-00002-of-00002.safetensors has the tensor \"d\", "
+                                                "which it has not",
+                                      index() + " does not name the tensor \"c\", which "
+                                                "model-00002-of-00002.safetensors has"}));
   write_file(index(), "{}");
-  EXPECT_EQ(problems_of(path_), (std::vector<std::string>{index() +
-                                                          " is damaged: it is no JSON with a \"weight_map\""}));
+  EXPECT_EQ(problems_of(path_),
+            (std::vector<std::string>{index() + " is damaged: it is no JSON with a \"weight_map\""}));
 }
 
 TEST(Verify, OfACheckpointComparesChecksums) {
@@ -143,9 +146,9 @@ TEST(ReplacedFolders, AConversionReplacesACheckpointOnlyIfTold) {
   checkpoint::convert(folder / "1", folder / "2", 1, /*replace=*/true);
   checkpoint::load(folder / "2", {{"x", x}});
   EXPECT_EQ(x[0].item<float>(), 1);
-  EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::convert(folder / "1", folder.path(), 1, true); }).substr(0,
-                                                                                                                   22),
-            "[checkpoint::convert] ");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { checkpoint::convert(folder / "1", folder.path(), 1, true); }).substr(0, 22),
+      "[checkpoint::convert] ");
 }
 
 TEST(ReplacedFolders, AnExportKeepsFilesOfOthers) {
@@ -154,8 +157,9 @@ TEST(ReplacedFolders, AnExportKeepsFilesOfOthers) {
   for (int i = 0; i < 2; ++i) checkpoint::export_full(path, {{"x", at::ones({2})}});  // its own files may be replaced
   write_file(path + "/config.json", "{}");
   EXPECT_EQ(error_text<c10::ValueError>([&] { checkpoint::export_full(path, {{"x", at::ones({2})}}); }),
-            "[checkpoint::export_full] " + path + " has config.json, which would be lost. Name a new folder, or set "
-                                                  "replace.");
+            "[checkpoint::export_full] " + path +
+                " has config.json, which would be lost. Name a new folder, or set "
+                "replace.");
   checkpoint::export_full(path, {{"x", at::ones({2})}}, {.replace = true});
   EXPECT_FALSE(std::filesystem::exists(path + "/config.json"));
 }

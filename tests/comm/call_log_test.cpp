@@ -42,10 +42,12 @@ TEST(Calls, TheFirstDifferenceIsNamedWithBothSides) {
   a.add("full_tensor", layout, 8, x);
   b.add("full_tensor", layout, 8, y);
   EXPECT_EQ(first_difference(a.lines(3), 0, b.lines(2), 1),
-            " The first call in which they differ is 2 on the mesh: rank 0 called aten::mul of what call 1 made, [S(0)]; rank 1 called "
+            " The first call in which they differ is 2 on the mesh: rank 0 called aten::mul of what call 1 made, "
+            "[S(0)]; rank 1 called "
             "full_tensor of what call 1 made, [S(0)].");
   EXPECT_EQ(first_difference(a.lines(2), 0, b.lines(1), 1),
-            " The first call in which they differ is 2 on the mesh: rank 0 called aten::mul of what call 1 made, [S(0)]; rank 1 called "
+            " The first call in which they differ is 2 on the mesh: rank 0 called aten::mul of what call 1 made, "
+            "[S(0)]; rank 1 called "
             "nothing yet.");
 }
 
@@ -60,7 +62,8 @@ TEST(Calls, OnlyTheLastOnesAreRemembered) {
   }
   EXPECT_EQ(a.lines(a.count()).size(), CallLog::kKept);
   EXPECT_EQ(first_difference(a.lines(a.count()), 0, b.lines(a.count()), 1),
-            " They differ since before the calls that they remember, of which the oldest is 7 on the mesh: rank 0 called from_local, [S(0)]; "
+            " They differ since before the calls that they remember, of which the oldest is 7 on the mesh: rank 0 "
+            "called from_local, [S(0)]; "
             "rank 1 called from_local, [S(0)].");
 }
 

@@ -144,9 +144,8 @@ TEST(Engine, DealsUnevenAndEmptyPartsOfEveryDtypeToAll) {
       };
       auto send = per_slot(axis, [&](int64_t me) { return joined([&](int64_t j) { return part(me, j, type); }); });
       auto expected = per_slot(axis, [&](int64_t me) { return joined([&](int64_t j) { return part(j, me, type); }); });
-      auto receive = per_slot(axis, [&](int64_t me) {
-        return at::empty_like(joined([&](int64_t j) { return part(j, me, type); }));
-      });
+      auto receive = per_slot(
+          axis, [&](int64_t me) { return at::empty_like(joined([&](int64_t j) { return part(j, me, type); })); });
       finish(engine().all_to_all(axis.line(), send, counts_per_slot(axis, count), receive,
                                  counts_per_slot(axis, [&](int64_t me, int64_t j) { return count(j, me); })));
       for (size_t slot = 0; slot < send.size(); ++slot) {
@@ -232,7 +231,9 @@ TEST(Engine, CollectivesUnderWayMayBeFinishedInAnyOrder) {
     auto counts = counts_per_slot(axis, [](int64_t, int64_t) { return 4; });
     auto first = engine().all_reduce(axis.line(), mine, sum, ReduceOp::sum, true);
     auto second = engine().all_gather(axis.line(), mine, all, counts);
-    { auto dropped = engine().all_gather(axis.line(), mine, unseen, counts); }  // nobody waits for it
+    {
+      auto dropped = engine().all_gather(axis.line(), mine, unseen, counts);
+    }  // nobody waits for it
     bool early = axis.position(0) % 2 == 0;
     finish(early ? first : second);
     finish(early ? second : first);
@@ -246,11 +247,13 @@ TEST(Engine, LinesOfAGridTalkAmongThemselves) {
   in_every_world([] {
     auto n = current_world().size();
     if (n % 2) return;
-    DeviceMesh mesh(at::kCPU, {2, n / 2}, [&] {
-      std::vector<int64_t> ranks(n);
-      std::iota(ranks.rbegin(), ranks.rend(), 0);
-      return ranks;
-    }(), {"dp", "tp"});
+    DeviceMesh mesh(at::kCPU, {2, n / 2},
+                    [&] {
+                      std::vector<int64_t> ranks(n);
+                      std::iota(ranks.rbegin(), ranks.rend(), 0);
+                      return ranks;
+                    }(),
+                    {"dp", "tp"});
     for (int64_t which = 0; which < 2; ++which) {
       auto& axis = Axis::of(mesh, which);
       Shards mine;

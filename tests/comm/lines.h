@@ -16,10 +16,10 @@
 namespace intarsia {
 
 inline const std::vector<at::ScalarType> kDtypes = {
-    at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32, at::kUInt64,
-    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
-inline const std::vector<ReduceOp> kOps = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
-                                           ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
+    at::kBool,   at::kByte, at::kChar,     at::kShort, at::kInt,    at::kLong,         at::kUInt16,       at::kUInt32,
+    at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
+inline const std::vector<ReduceOp> kOps = {ReduceOp::sum,  ReduceOp::product, ReduceOp::min, ReduceOp::max,
+                                           ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
 
 inline bool has_meaning(at::ScalarType type, ReduceOp op) {
   bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
@@ -61,19 +61,19 @@ inline void expect_each(const Axis& axis, const Shards& shards, const at::Tensor
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
     ASSERT_EQ(shards[slot].scalar_type(), expected.scalar_type());
     ASSERT_EQ(shards[slot].sizes(), expected.sizes());
-    EXPECT_TRUE(at::equal(bytes_of(shards[slot]), bytes_of(expected)))
-        << "at position " << axis.position(slot) << ":\n" << beginning(shards[slot]) << "\ninstead of\n"
-        << beginning(expected);
+    EXPECT_TRUE(at::equal(bytes_of(shards[slot]), bytes_of(expected))) << "at position " << axis.position(slot) << ":\n"
+                                                                       << beginning(shards[slot]) << "\ninstead of\n"
+                                                                       << beginning(expected);
   }
 }
 
 // What the line's values reduce to, computed in the widest type of the kind.
 inline at::Tensor expected_reduction(const Axis& axis, at::ScalarType type, ReduceOp op,
                                      const std::function<at::Tensor(int64_t)>& value) {
-  auto wide = type == at::kBool            ? at::kBool
-              : at::isComplexType(type)    ? at::kComplexDouble
-              : at::isFloatingType(type)   ? at::kDouble
-                                           : at::kLong;
+  auto wide = type == at::kBool          ? at::kBool
+              : at::isComplexType(type)  ? at::kComplexDouble
+              : at::isFloatingType(type) ? at::kDouble
+                                         : at::kLong;
   auto result = value(0).to(wide).clone();
   for (int64_t j = 1; j < axis.size(); ++j) reduce(result, result, value(j).to(wide), op);
   return result.to(type);

@@ -24,8 +24,9 @@ void expect_same(const Shards& packed, const Shards& single) {
   for (size_t slot = 0; slot < packed.size(); ++slot) {
     ASSERT_EQ(packed[slot].scalar_type(), single[slot].scalar_type());
     ASSERT_EQ(packed[slot].sizes(), single[slot].sizes());
-    EXPECT_TRUE(at::equal(bytes_of(packed[slot]), bytes_of(single[slot])))
-        << "slot " << slot << ":\n" << packed[slot] << "\ninstead of\n" << single[slot];
+    EXPECT_TRUE(at::equal(bytes_of(packed[slot]), bytes_of(single[slot]))) << "slot " << slot << ":\n"
+                                                                           << packed[slot] << "\ninstead of\n"
+                                                                           << single[slot];
   }
 }
 

@@ -115,9 +115,9 @@ TEST(IntervalsOf, AStridedShardTakesItsPartOfEachBlock) {
 TEST(IntervalsOf, UnevenBlocksAndPartsAreBothChunks) {
   auto world = simulate(2);
   auto mesh = init_device_mesh(kCPU, {2});
-  EXPECT_EQ(held(mesh, "[SS(0, 2)]", 5), (Held{"0 1 3", "2 4"}));  // blocks 0 1 2 | 3 4
+  EXPECT_EQ(held(mesh, "[SS(0, 2)]", 5), (Held{"0 1 3", "2 4"}));      // blocks 0 1 2 | 3 4
   EXPECT_EQ(held(mesh, "[SS(0, 3)]", 7), (Held{"0 1 3 4 6", "2 5"}));  // blocks 0 1 2 | 3 4 5 | 6
-  EXPECT_EQ(held(mesh, "[SS(0, 4)]", 2), (Held{"0 1", ""}));  // more blocks than positions
+  EXPECT_EQ(held(mesh, "[SS(0, 4)]", 2), (Held{"0 1", ""}));           // more blocks than positions
   EXPECT_EQ(held(mesh, "[SS(0, 2)]", 0), (Held{"", ""}));
 }
 
@@ -142,8 +142,8 @@ TEST(IntervalsOf, AdjacentPiecesAreOneInterval) {
 TEST(IntervalsOf, ShardsDealOutEveryPositionOnce) {
   auto world = simulate(12);
   auto mesh = init_device_mesh(kCPU, {2, 3, 2});
-  for (auto* placements : {"[S(0), S(0), S(0)]", "[SS(0, 3), S(0), S(0)]", "[S(0), SS(0, 2), S(0)]",
-                           "[SS(0, 2), SS(0, 3), SS(0, 5)]"}) {
+  for (auto* placements :
+       {"[S(0), S(0), S(0)]", "[SS(0, 3), S(0), S(0)]", "[S(0), SS(0, 2), S(0)]", "[SS(0, 2), SS(0, 3), SS(0, 5)]"}) {
     for (int64_t size : {0, 1, 5, 8, 12, 13, 31}) {
       std::vector<int> times(size, 0);
       auto* layout = Layout::get(mesh, parse_placements(placements));
@@ -166,7 +166,8 @@ TEST(IntervalsOf, MoreBlocksThanPositionsAreAsManyAsPositions) {
       auto expected = held(line, "[SS(0, 9)]", size);
       EXPECT_EQ(held(line, ("[" + text + "]").c_str(), size), expected) << split << " blocks of " << size;
       EXPECT_EQ(held(square, ("[S(0), " + text + "]").c_str(), size), held(square, "[S(0), SS(0, 9)]", size));
-      EXPECT_EQ(held(square, ("[" + text + ", " + text + "]").c_str(), size), expected) << split << " blocks of " << size;
+      EXPECT_EQ(held(square, ("[" + text + ", " + text + "]").c_str(), size), expected)
+          << split << " blocks of " << size;
     }
   }
 }

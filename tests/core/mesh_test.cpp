@@ -252,11 +252,14 @@ TEST(MeshErrors, SizesThatDoNotFitTheWorld) {
 }
 
 TEST(MeshErrors, AWorldThatNobodyHasMadeIsNamedAsTheCause) {
-  EXPECT_EQ(error_text<c10::ValueError>([] { init_device_mesh(kCPU, {2, 3}); }),
-            "[init_device_mesh] a mesh of shape [2, 3] has 6 ranks, but neither init() nor simulate() has been called, so the world is "
-            "one rank. Call init() first and start the program by a launcher (intarsia run -n 6), or open simulate(6).");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([] { init_device_mesh(kCPU, {2, 3}); }),
+      "[init_device_mesh] a mesh of shape [2, 3] has 6 ranks, but neither init() nor simulate() has been called, so "
+      "the world is "
+      "one rank. Call init() first and start the program by a launcher (intarsia run -n 6), or open simulate(6).");
   EXPECT_EQ(error_text<c10::ValueError>([] { DeviceMesh(kCPU, {2}, {0, 1}); }),
-            "[DeviceMesh] the ranks [0, 1] do not all exist: neither init() nor simulate() has been called, so the world is one rank. "
+            "[DeviceMesh] the ranks [0, 1] do not all exist: neither init() nor simulate() has been called, so the "
+            "world is one rank. "
             "Call one of them first.");
 }
 

@@ -60,8 +60,11 @@ TEST(PlacementText, SpacesDoNotMatter) {
 }
 
 TEST(PlacementText, WhatIsNotAPlacementIsAnError) {
-  for (auto* text : {"", " ", "r", "R()", "S", "S(", "S)", "S()", "S(x)", "S(0", "S0)", "S(0) R", "S(1.5)", "S(0, 2)",
-                     "S(99999999999999999999)", "SS(0)", "SS(0, )", "SS(, 2)", "SS(0, 2, 3)", "()", "Shard(0)"}) {
+  for (auto* text : {"",        " ",       "r",       "R()",         "S",
+                     "S(",      "S)",      "S()",     "S(x)",        "S(0",
+                     "S0)",     "S(0) R",  "S(1.5)",  "S(0, 2)",     "S(99999999999999999999)",
+                     "SS(0)",   "SS(0, )", "SS(, 2)", "SS(0, 2, 3)", "()",
+                     "Shard(0)"}) {
     EXPECT_EQ(refusal(text), std::string("[parse_placement] \"") + text +
                                  "\" is not a placement. Write R, S(dim), SS(dim, split) or P(op).");
   }
@@ -89,8 +92,9 @@ TEST(ReduceOp, ProductHasThreeNames) {
 }
 
 TEST(ReduceOp, AnUnknownNameIsAnError) {
-  auto text = "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, "
-              "such as \"norm 2\".";
+  auto text =
+      "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, "
+      "such as \"norm 2\".";
   EXPECT_EQ(error_text<c10::ValueError>([] { Partial("mean"); }), text);
   EXPECT_EQ(refusal("P(mean)"), text);
 }
@@ -137,9 +141,7 @@ TEST(Normalized, NegativeDimsCountFromTheEnd) {
             "[S(2), SS(0, 2), R, P(sum), S(1)]");
 }
 
-TEST(Normalized, OneBlockIsAPlainShard) {
-  EXPECT_EQ(str(normalized({StridedShard(-1, 1)}, 2, "test")), "[S(1)]");
-}
+TEST(Normalized, OneBlockIsAPlainShard) { EXPECT_EQ(str(normalized({StridedShard(-1, 1)}, 2, "test")), "[S(1)]"); }
 
 TEST(Normalized, ADimThatTheTensorLacksIsAnError) {
   auto text = [](const char* placements, int64_t ndim) {
@@ -151,8 +153,7 @@ TEST(Normalized, ADimThatTheTensorLacksIsAnError) {
             "[redistribute] [S(-3)] cuts dim -3, but the tensor has 2 dims. Shard one of its dims.");
   EXPECT_EQ(text("[SS(5, 2)]", 1),
             "[redistribute] [SS(5, 2)] cuts dim 5, but the tensor has 1 dims. Shard one of its dims.");
-  EXPECT_EQ(text("[S(0)]", 0),
-            "[redistribute] [S(0)] cuts dim 0, but the tensor has 0 dims. Shard one of its dims.");
+  EXPECT_EQ(text("[S(0)]", 0), "[redistribute] [S(0)] cuts dim 0, but the tensor has 0 dims. Shard one of its dims.");
 }
 
 TEST(Normalized, ASplitBelowOneIsAnError) {

@@ -26,10 +26,16 @@ TEST(Twins, ShareMemoryUntilOneIsWrittenTo) {
 
 TEST(Twins, PartByEveryWayToWrite) {
   const std::vector<std::function<void(at::Tensor&)>> writes = {
-      [](auto& t) { t.fill_(7); }, [](auto& t) { t[1].zero_(); }, [](auto& t) { t.t().mul_(2); }, [](auto& t) { t.detach().neg_(); },
-      [](auto& t) { at::add_out(t, t, t); }, [](auto& t) { t.template mutable_data_ptr<double>()[3] = -1; },
-      [](auto& t) { t.template data_ptr<double>()[3] = -1; }, [](auto& t) { t.template accessor<double, 2>()[1][1] = -1; },
-      [](auto& t) { t.resize_({5, 4}).fill_(1); }, [](auto& t) { t.view({-1}).index_fill_(0, at::arange(3), 9); }};
+      [](auto& t) { t.fill_(7); },
+      [](auto& t) { t[1].zero_(); },
+      [](auto& t) { t.t().mul_(2); },
+      [](auto& t) { t.detach().neg_(); },
+      [](auto& t) { at::add_out(t, t, t); },
+      [](auto& t) { t.template mutable_data_ptr<double>()[3] = -1; },
+      [](auto& t) { t.template data_ptr<double>()[3] = -1; },
+      [](auto& t) { t.template accessor<double, 2>()[1][1] = -1; },
+      [](auto& t) { t.resize_({5, 4}).fill_(1); },
+      [](auto& t) { t.view({-1}).index_fill_(0, at::arange(3), 9); }};
   for (auto& write : writes) {
     auto a = ramp(), b = twin_of(a), expected = ramp();
     write(b), write(expected);
@@ -111,7 +117,8 @@ TEST(Twins, RoomTakesMemoryWhenItIsWrittenTo) {
   Shards rooms;
   for (int i = 0; i < 3; ++i) add_room(rooms, {2, 3}, at::kFloat, 4);
   add_room(rooms, {0, 3}, at::kFloat, 4);
-  EXPECT_TRUE(share(rooms[0], rooms[1]) && may_become_twins(rooms[0], rooms[1]) && !may_become_twins(rooms[0], rooms[3]));
+  EXPECT_TRUE(share(rooms[0], rooms[1]) && may_become_twins(rooms[0], rooms[1]) &&
+              !may_become_twins(rooms[0], rooms[3]));
   {
     WriteForTwins twins;
     twins.add(rooms[0], rooms[1]);
@@ -135,7 +142,9 @@ TEST(Twins, MayBeWrittenToFromSeveralThreads) {
 
 TEST(Twins, FirstOnesThatAreAlikeAreFound) {
   std::vector<int> numbers = {4, 7, 4, 4, 7, 1};
-  auto first = first_alike(numbers.size(), [&](size_t i) { return numbers[i]; }, [&](size_t i, size_t j) { return numbers[i] == numbers[j]; });
+  auto first = first_alike(
+      numbers.size(), [&](size_t i) { return numbers[i]; },
+      [&](size_t i, size_t j) { return numbers[i] == numbers[j]; });
   EXPECT_EQ(first, (std::vector<size_t>{0, 1, 0, 0, 1, 5}));
 }
 

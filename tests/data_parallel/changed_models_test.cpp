@@ -42,7 +42,8 @@ TEST(ChangedModels, SetDataTakesWholesAndShards) {
     auto weight = model->parameters()[2], goal = plain->parameters()[2];
     auto loss = mean_squared(model, mine(some(0), mesh));
     weight.set_data(at::full({7, 7}, 0.5, at::kDouble)), goal.set_data(at::full({7, 7}, 0.5, at::kDouble));
-    EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("modified by an inplace operation"), std::string::npos);
+    EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("modified by an inplace operation"),
+              std::string::npos);
     model->zero_grad();
     EXPECT_EQ(str(placements_of(weight)), "[S(0)]");
     mean_squared(model, mine(some(1), mesh)).backward(), mean_squared(plain, some(1)).backward();
@@ -51,8 +52,10 @@ TEST(ChangedModels, SetDataTakesWholesAndShards) {
     EXPECT_EQ(str(placements_of(weight)), "[S(0)]");
     EXPECT_EQ(full_tensor(weight.detach()).sum().item<double>(), 49);
     auto text = error_text<c10::ValueError>([&] { weight.set_data(at::ones({7, 4}, at::kDouble)); });
-    EXPECT_EQ(text.find("[fully_shard] \"weight\" of shape [7, 7] is given data of shape [7, 4]. Give a whole value, or one laid out as"),
-              0) << text;
+    EXPECT_EQ(text.find("[fully_shard] \"weight\" of shape [7, 7] is given data of shape [7, 4]. Give a whole value, "
+                        "or one laid out as"),
+              0)
+        << text;
   });
 }
 
@@ -63,7 +66,8 @@ TEST(ChangedModels, OneOpMayUseParametersOfSeveralGroups) {
     FullyShardOptions options;
     options.reshard_after_forward = true;
     for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, options);
-    auto mixed = [](auto net, const at::Tensor& x) {  // a weight of one layer with the bias of another, and two weights in one op
+    auto mixed = [](auto net,
+                    const at::Tensor& x) {  // a weight of one layer with the bias of another, and two weights in one op
       auto p = net->parameters();
       auto hidden = torch::linear(x, p[0], p[3]);
       return torch::linear(hidden, torch::mm(p[4], p[2]), p[5]).square().mean();
@@ -71,7 +75,9 @@ TEST(ChangedModels, OneOpMayUseParametersOfSeveralGroups) {
     for (int64_t step = 0; step < 3; ++step) {
       mixed(model, mine(some(step), mesh)).backward(), mixed(plain, some(step)).backward();
       for (size_t i : {0, 2, 3, 4, 5}) {
-        EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+        EXPECT_TRUE(
+            torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+            << i;
       }
     }
     for (auto& group : groups_in(*model)) EXPECT_FALSE(group.is_whole());
@@ -124,7 +130,8 @@ TEST(ChangedModels, AnErrorInAForwardWithHooksLeavesThemUsable) {
     auto options = torch::optim::SGDOptions(0.1).weight_decay(0.1);
     torch::optim::SGD own(model->parameters(), options), goal(plain->parameters(), options);
     model->forward(mine(tokens, mesh)).square().mean().backward(), plain->forward(tokens).square().mean().backward();
-    auto handle = model->layers[0]->as<llama::Block>()->mlp->register_forward_hook([](auto&, auto&, auto&) { TORCH_CHECK(false, "oh"); });
+    auto handle = model->layers[0]->as<llama::Block>()->mlp->register_forward_hook(
+        [](auto&, auto&, auto&) { TORCH_CHECK(false, "oh"); });
     EXPECT_THROW(model->forward(mine(tokens, mesh)), c10::Error);
     handle.remove();
     own.step(), goal.step();  // reads parameters beside their gradients: shards, not what the forward left
@@ -148,7 +155,9 @@ TEST(ChangedModels, CopiesMayWaitForTheirAverage) {
         EXPECT_EQ(str(placements_of(model->parameters()[0].grad())), pass < 2 ? "[P(avg), S(0)]" : "[R, S(0)]");
       }
       for (size_t i = 0; i < 6; ++i) {
-        EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+        EXPECT_TRUE(
+            torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+            << i;
       }
       if (round == 0) model->zero_grad(), plain->zero_grad();
     }

@@ -19,7 +19,11 @@ const Case kCases[] = {
     {{2, 2}, {"dp", "tp"}, {"dp"}, 7, "[SS(0, 2), S(0)] on DeviceMesh(cpu, dp=2, tp=2)"},
     {{2, 4}, {"tp", "dp"}, {"dp"}, 7, "[S(0), S(0)] on DeviceMesh(cpu, tp=2, dp=4)"},
     {{4, 2}, {"dp", "tp"}, {"dp"}, 9, "[S(0), S(0)] on DeviceMesh(cpu, tp=2, dp=4; ranks [0 2 4 6 1 3 5 7])"},
-    {{2, 2, 2}, {"copies", "dp", "tp"}, {"copies", "dp"}, 7, "[R, SS(0, 2), S(0)] on DeviceMesh(cpu, copies=2, dp=2, tp=2)"},
+    {{2, 2, 2},
+     {"copies", "dp", "tp"},
+     {"copies", "dp"},
+     7,
+     "[R, SS(0, 2), S(0)] on DeviceMesh(cpu, copies=2, dp=2, tp=2)"},
     {{2, 2, 2}, {"dp", "more", "tp"}, {"dp"}, 9, "[SS(0, 2), R, S(0)] on DeviceMesh(cpu, dp=2, more=2, tp=2)"},
 };
 
@@ -86,7 +90,8 @@ TEST(FullMesh, ParametersOverTwoOtherAxesTrainAsOneProcessDoes) {
   auto world = simulate(8);
   auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"dp", "ep", "tp"});
   auto model = mlp(8), plain = mlp(8);
-  for (auto& p : model->parameters()) p.set_data(distribute_tensor(p.detach(), mesh.slice({"ep", "tp"}), {Replicate(), Shard(0)}));
+  for (auto& p : model->parameters())
+    p.set_data(distribute_tensor(p.detach(), mesh.slice({"ep", "tp"}), {Replicate(), Shard(0)}));
   fully_shard(*model, mesh["dp"]);
   EXPECT_EQ(str(layout_of(model->parameters()[0])), "[SS(0, 2), R, S(0)] on DeviceMesh(cpu, dp=2, ep=2, tp=2)");
   torch::optim::SGD own(model->parameters(), 0.1), goal(plain->parameters(), 0.1);
@@ -108,7 +113,8 @@ TEST(FullMesh, EachPlaceAlongAnotherAxisHasAGridOfItsOwn) {
   auto model = mlp(8), plain = mlp(8);
   for (auto& p : model->parameters()) p.set_data(distribute_tensor(p.detach(), mesh["tp"], {Shard(0)}));
   fully_shard(*model, mesh["dp"]);
-  EXPECT_EQ(str(layout_of(model->parameters()[0])), "[SS(0, 2), S(0)] on DeviceMesh(cpu, dp=2, tp=2; ranks [0 1 2 3] [4 5 6 7])");
+  EXPECT_EQ(str(layout_of(model->parameters()[0])),
+            "[SS(0, 2), S(0)] on DeviceMesh(cpu, dp=2, tp=2; ranks [0 1 2 3] [4 5 6 7])");
   expect_same_tensors(*model, *plain, 0);
 }
 
@@ -116,7 +122,8 @@ TEST(FullMesh, AMeshThatMakesNoGridIsAnErrorBeforeAnythingIsSent) {
   auto world = simulate(8);
   auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});
   auto model = mlp(8), plain = mlp(8);
-  for (auto& p : model->parameters()) p.set_data(distribute_tensor(p.detach(), mesh.slice({"pp", "dp"}), {Shard(0), Shard(0)}));
+  for (auto& p : model->parameters())
+    p.set_data(distribute_tensor(p.detach(), mesh.slice({"pp", "dp"}), {Shard(0), Shard(0)}));
   EXPECT_THROW(fully_shard(*model, mesh.slice({"dp", "tp"})), c10::ValueError);
   expect_same_tensors(*model, *plain, 0);
 }

@@ -39,7 +39,9 @@ Row recurrent(std::string name, Options options) {
     module->to(at::kDouble);
     return module;
   };
-  result.call = [](nn::Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<Impl&>(module).forward(x)); };
+  result.call = [](nn::Module& module, const at::Tensor& x) {
+    return std::get<0>(dynamic_cast<Impl&>(module).forward(x));
+  };
   return result;
 }
 
@@ -55,8 +57,9 @@ std::vector<Row> all_rows() {
       row<nn::PReLUImpl>("PReLU", nn::PReLUOptions().num_parameters(3), {24, 3, 2}),
       recurrent<nn::LSTMImpl>("LSTM", nn::LSTMOptions(5, 4).num_layers(2).batch_first(true)),
       recurrent<nn::GRUImpl>("GRU", nn::GRUOptions(5, 4).batch_first(true).bidirectional(true)),
-      row<nn::TransformerEncoderLayerImpl>(
-          "TransformerEncoderLayer", nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(7).dropout(0), {24, 4, 6}),
+      row<nn::TransformerEncoderLayerImpl>("TransformerEncoderLayer",
+                                           nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(7).dropout(0),
+                                           {24, 4, 6}),
   };
   // Attention takes the sequence first: the batch is the second dim.
   rows.back().call = [](nn::Module& module, const at::Tensor& x) {
@@ -82,11 +85,13 @@ void compare_module_of(const Row& row) {
     for (auto& item : plain->named_parameters()) {
       auto grad = model->named_parameters()[item.key()].grad();
       ASSERT_TRUE(is_dtensor(grad)) << row.name << " " << item.key();
-      EXPECT_TRUE(torch::allclose(full_tensor(grad), item.value().grad(), 1e-10, 1e-10)) << row.name << " " << item.key();
+      EXPECT_TRUE(torch::allclose(full_tensor(grad), item.value().grad(), 1e-10, 1e-10))
+          << row.name << " " << item.key();
     }
     torch::NoGradGuard no_grad;  // and without gradients
     auto out = row.call(*model, mine(x, mesh));
-    EXPECT_TRUE(torch::allclose(full_tensor(from_local(out.contiguous(), mesh, {Shard(0)})), expected, 1e-11, 1e-11)) << row.name;
+    EXPECT_TRUE(torch::allclose(full_tensor(from_local(out.contiguous(), mesh, {Shard(0)})), expected, 1e-11, 1e-11))
+        << row.name;
   }
 }
 
@@ -152,7 +157,8 @@ TEST(FullyShardModules, FreesEveryWholeAfterAStep) {
   });
 }
 
-// Above what is there at rest, a step takes the gradients (shards) and a few layers: in whole, packed, and as gradients.
+// Above what is there at rest, a step takes the gradients (shards) and a few layers: in whole, packed, and as
+// gradients.
 TEST(FullyShardModules, HoldsFewLayersAtATime) {
   in_every_world([] {
     if (current_world().hosted().size() > 1) return;  // simulated ranks share one process

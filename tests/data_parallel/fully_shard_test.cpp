@@ -9,7 +9,9 @@ namespace {
 
 constexpr int64_t kRows = 24;
 
-at::Tensor mean_of_squares(torch::nn::Sequential model, const at::Tensor& x) { return model->forward(x).square().mean(); }
+at::Tensor mean_of_squares(torch::nn::Sequential model, const at::Tensor& x) {
+  return model->forward(x).square().mean();
+}
 
 at::Tensor next_token_loss(llama::Model model, const at::Tensor& tokens) {
   auto logits = model->forward(tokens.narrow(1, 0, 6)).flatten(0, 1);
@@ -49,11 +51,13 @@ TEST(FullyShard, TrainsAnUnmodifiedMlpAsOneProcessDoes) {
 }
 
 TEST(FullyShard, TrainsALlamaAsOneProcessDoes) {
-  in_every_world([] { compare_sharded(small_llama(false), small_llama(false), next_token_loss, some_tokens, wrap_llama); });
+  in_every_world(
+      [] { compare_sharded(small_llama(false), small_llama(false), next_token_loss, some_tokens, wrap_llama); });
 }
 
 TEST(FullyShard, TrainsTiedWeightsAsOneProcessDoes) {
-  in_every_world([] { compare_sharded(small_llama(true), small_llama(true), next_token_loss, some_tokens, wrap_llama); });
+  in_every_world(
+      [] { compare_sharded(small_llama(true), small_llama(true), next_token_loss, some_tokens, wrap_llama); });
 }
 
 TEST(FullyShard, TrainsAlikeWithEveryOption) {
@@ -64,7 +68,8 @@ TEST(FullyShard, TrainsAlikeWithEveryOption) {
   zeros.unused_as_zeros = true;
   for (auto& options : {keep, free, columns, zeros}) {
     in_every_world([&] {
-      compare_sharded(mlp(), mlp(), mean_of_squares, some_rows, [&](auto model, auto& mesh) { wrap_mlp(model, mesh, options); });
+      compare_sharded(mlp(), mlp(), mean_of_squares, some_rows,
+                      [&](auto model, auto& mesh) { wrap_mlp(model, mesh, options); });
     });
   }
 }
@@ -75,7 +80,8 @@ TEST(FullyShard, TrainsAlikeIfFewerRanksKeepTheWholeForBackward) {
     pairs.reshard_to = 2;
     pairs.reshard_after_forward = true;
     if (current_world().size() <= 2 || current_world().size() % 2) return;
-    compare_sharded(mlp(), mlp(), mean_of_squares, some_rows, [&](auto model, auto& mesh) { wrap_mlp(model, mesh, pairs); });
+    compare_sharded(mlp(), mlp(), mean_of_squares, some_rows,
+                    [&](auto model, auto& mesh) { wrap_mlp(model, mesh, pairs); });
   });
 }
 
@@ -172,12 +178,15 @@ TEST(FullyShard, SeveralForwardsAndBackwardsOverOneGraph) {
     auto mesh = all_ranks();
     auto model = mlp(), plain = mlp();
     wrap_mlp(model, mesh);
-    auto first = mean_of_squares(model, mine(some_rows(0), mesh)), second = mean_of_squares(model, mine(some_rows(1), mesh));
+    auto first = mean_of_squares(model, mine(some_rows(0), mesh)),
+         second = mean_of_squares(model, mine(some_rows(1), mesh));
     auto a = mean_of_squares(plain, some_rows(0)), b = mean_of_squares(plain, some_rows(1));
     (first + second).backward({}, /*retain_graph=*/true), (a + b).backward({}, true);
     second.backward(), b.backward();
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+      EXPECT_TRUE(
+          torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+          << i;
     }
   });
 }
@@ -218,14 +227,17 @@ void expect_usable_after_errors(const std::function<void(torch::nn::Sequential, 
     mean_of_squares(model, x).backward();
     mean_of_squares(plain, some_rows(0)).backward();
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+      EXPECT_TRUE(
+          torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+          << i;
     }
   });
 }
 
 TEST(FullyShard, AnErrorLeavesTheModelUsable) {
   expect_usable_after_errors([](auto model, auto& mesh) { wrap_mlp(model, mesh); });
-  expect_usable_after_errors([](auto model, auto& mesh) { fully_shard(*model, mesh); });  // half of a group's gradients came
+  expect_usable_after_errors(
+      [](auto model, auto& mesh) { fully_shard(*model, mesh); });  // half of a group's gradients came
 }
 
 TEST(FullyShard, CopiesAlongOneAxisAndShardsAlongTheOther) {
@@ -238,7 +250,9 @@ TEST(FullyShard, CopiesAlongOneAxisAndShardsAlongTheOther) {
     mean_of_squares(model, mine(some_rows(0), all_ranks())).backward();
     mean_of_squares(plain, some_rows(0)).backward();
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+      EXPECT_TRUE(
+          torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+          << i;
     }
   });
 }
@@ -288,7 +302,9 @@ TEST(FullyShard, ClipsGradientsAndMovesStatesAsPlainModulesDo) {
     auto norm = torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01);
     EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.01), 1e-12);
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+      EXPECT_TRUE(
+          torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+          << i;
     }
     for (auto& p : other->parameters()) p.detach().fill_(0.5);
     model->forward(mine(some_rows(0), mesh));  // leaves a group whole
@@ -296,8 +312,9 @@ TEST(FullyShard, ClipsGradientsAndMovesStatesAsPlainModulesDo) {
     expect_same_tensors(*model, *other, 0);
     load_full_state_dict(*plain, full_state_dict(*model));
     expect_same_tensors(*plain, *other, 0);
-    EXPECT_TRUE(torch::allclose(full_tensor(from_local(model->forward(mine(some_rows(1), mesh)).detach(), mesh, {Shard(0)})),
-                                plain->forward(some_rows(1)), 1e-12, 1e-12));
+    EXPECT_TRUE(
+        torch::allclose(full_tensor(from_local(model->forward(mine(some_rows(1), mesh)).detach(), mesh, {Shard(0)})),
+                        plain->forward(some_rows(1)), 1e-12, 1e-12));
   });
 }
 
@@ -333,7 +350,8 @@ TEST(FullyShard, RefusesWhatItCannotDo) {
   auto model = mlp();
   auto cube = init_device_mesh(at::kCPU, {2, 2, 2}, {"a", "b", "c"});
   EXPECT_EQ(error_text<c10::ValueError>([&] { fully_shard(*model, cube); }),
-            "[fully_shard] expects a mesh of one axis, or of two (copies, shards), not DeviceMesh(cpu, a=2, b=2, c=2). Take a slice "
+            "[fully_shard] expects a mesh of one axis, or of two (copies, shards), not DeviceMesh(cpu, a=2, b=2, c=2). "
+            "Take a slice "
             "of it by name.");
   FullyShardOptions options;
   options.shard_dim = [](auto&, auto&) { return 2; };
@@ -342,7 +360,8 @@ TEST(FullyShard, RefusesWhatItCannotDo) {
   EXPECT_EQ(error_text<c10::ValueError>([&] { sharded_by(*model); }),
             "[sharded_by] SequentialImpl is not sharded. Call fully_shard on it first.");
   fully_shard(*model, all_ranks());
-  EXPECT_EQ(error_text<c10::Error>([&] { fully_shard(*model, all_ranks()); }), "[fully_shard] SequentialImpl is sharded already.");
+  EXPECT_EQ(error_text<c10::Error>([&] { fully_shard(*model, all_ranks()); }),
+            "[fully_shard] SequentialImpl is sharded already.");
 }
 
 TEST(FullyShard, GoesWithItsParameters) {

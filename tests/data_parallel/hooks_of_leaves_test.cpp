@@ -21,7 +21,8 @@ void shard_layers(torch::nn::Sequential model, const DeviceMesh& mesh) {
 // An optimizer that steps in backward.
 struct StepsInBackward final : torch::autograd::PostAccumulateGradHook {
   std::shared_ptr<torch::optim::Adam> optimizer;
-  explicit StepsInBackward(const at::Tensor& leaf) : optimizer(std::make_shared<torch::optim::Adam>(std::vector<at::Tensor>{leaf}, 0.01)) {}
+  explicit StepsInBackward(const at::Tensor& leaf)
+      : optimizer(std::make_shared<torch::optim::Adam>(std::vector<at::Tensor>{leaf}, 0.01)) {}
   void operator()(const torch::autograd::Variable&) override {
     optimizer->step();
     optimizer->zero_grad();
@@ -43,7 +44,8 @@ void compare_with_steps_in_backward(const std::function<void(torch::nn::Sequenti
       goal.step(), goal.zero_grad();
     }
     expect_same_tensors(*model, *plain, 1e-12);
-    for (auto& parameter : model->parameters()) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);  // hold the leaves
+    for (auto& parameter : model->parameters())
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);  // hold the leaves
   });
 }
 

@@ -35,7 +35,8 @@ at::Tensor rows_of_rank(const at::Tensor& x, const DeviceMesh& mesh) {
 void expect_same_parameters(const Model& model, const Model& plain) {
   for (size_t i = 0; i < 4; ++i) {
     auto value = model->parameters()[i].detach();
-    EXPECT_TRUE(torch::allclose(is_dtensor(value) ? full_tensor(value) : value, plain->parameters()[i], 1e-12, 1e-12)) << i;
+    EXPECT_TRUE(torch::allclose(is_dtensor(value) ? full_tensor(value) : value, plain->parameters()[i], 1e-12, 1e-12))
+        << i;
   }
 }
 

@@ -1,5 +1,5 @@
-// Twenty steps of fully_shard in mixed precision: losses and every parameter have the bits of one process that makes the same
-// casts and works through the ranks' parts of a batch one after the other.
+// Twenty steps of fully_shard in mixed precision: losses and every parameter have the bits of one process that makes
+// the same casts and works through the ranks' parts of a batch one after the other.
 
 #include "tests/data_parallel/trainees.h"
 
@@ -47,12 +47,16 @@ Gradients average(const std::vector<Gradients>& ranks) {
 class SameCasts {
  public:
   SameCasts(const MakeTrainee& make, const Policy& policy)
-      : policy_(policy), own_(make(policy.own)), cast_(with_cast_buffers(make, computed_in(policy), policy)), optimizer_(optimizer_for(own_)) {}
+      : policy_(policy),
+        own_(make(policy.own)),
+        cast_(with_cast_buffers(make, computed_in(policy), policy)),
+        optimizer_(optimizer_for(own_)) {}
 
   const torch::nn::Module& parameters() const { return *own_.module; }
   const torch::nn::Module& buffers() const { return *cast_.module; }
 
-  // The losses of all ranks, which have a batch for each pass, cut into as many parts. Statistics are those of the first rank.
+  // The losses of all ranks, which have a batch for each pass, cut into as many parts. Statistics are those of the
+  // first rank.
   std::vector<double> step(const std::vector<at::Tensor>& batches, int64_t ranks, int64_t copies) {
     std::vector<double> losses;
     std::vector<Gradients> gradients;
@@ -72,7 +76,8 @@ class SameCasts {
   double pass(const std::vector<at::Tensor>& batches, int64_t ranks, int64_t rank, Gradients& sums) {
     double sum = 0;
     auto parameters = cast_.module->parameters(), own = own_.module->parameters();
-    for (size_t p = 0; p < own.size(); ++p) parameters[p].set_data(own[p].detach().to(computed_in(policy_), false, true));
+    for (size_t p = 0; p < own.size(); ++p)
+      parameters[p].set_data(own[p].detach().to(computed_in(policy_), false, true));
     for (auto& batch : batches) {
       for (auto& parameter : parameters) parameter.mutable_grad() = at::Tensor();
       auto loss = cast_.loss(cast_input(batch, policy_).chunk(ranks)[rank].clone());
@@ -93,7 +98,8 @@ class SameCasts {
   // Over the shards of a copy, and then over the copies.
   void update(const std::vector<Gradients>& of_ranks, int64_t shards) {
     std::vector<Gradients> of_copies;
-    for (auto first = of_ranks.begin(); first < of_ranks.end(); first += shards) of_copies.push_back(average({first, first + shards}));
+    for (auto first = of_ranks.begin(); first < of_ranks.end(); first += shards)
+      of_copies.push_back(average({first, first + shards}));
     auto result = average(of_copies);
     for (size_t p = 0; p < result.size(); ++p) {
       if (result[p].defined()) own_.module->parameters()[p].mutable_grad() = result[p].to(policy_.own);
@@ -106,10 +112,12 @@ class SameCasts {
   torch::optim::SGD optimizer_;
 };
 
-void expect_same_bits(const torch::OrderedDict<std::string, at::Tensor>& own, const torch::OrderedDict<std::string, at::Tensor>& goal) {
+void expect_same_bits(const torch::OrderedDict<std::string, at::Tensor>& own,
+                      const torch::OrderedDict<std::string, at::Tensor>& goal) {
   for (auto& item : goal) {
     auto value = whole(own[item.key()]);
-    EXPECT_TRUE(at::equal(value, item.value())) << item.key() << ", off by " << (value - item.value()).abs().max().item<double>();
+    EXPECT_TRUE(at::equal(value, item.value()))
+        << item.key() << ", off by " << (value - item.value()).abs().max().item<double>();
   }
 }
 
@@ -136,26 +144,32 @@ void compare(const MakeTrainee& make, const Policy& policy, const MixedWay& way)
   for (int64_t step = 0; step < 20; ++step) {
     std::vector<at::Tensor> batches;
     for (int64_t pass = 0; pass < way.passes; ++pass) batches.push_back(own.batch(step * way.passes + pass, 3 * n));
-    auto losses = parallel_step(own, optimizer, way.passes, [&](int64_t pass) { return mine(cast_input(batches[pass], policy), mesh); });
+    auto losses = parallel_step(own, optimizer, way.passes,
+                                [&](int64_t pass) { return mine(cast_input(batches[pass], policy), mesh); });
     auto expected = plain.step(batches, n, copies);
-    for (size_t slot = 0; slot < losses.size(); ++slot) ASSERT_EQ(losses[slot], expected[hosted[slot]]) << "in step " << step;
+    for (size_t slot = 0; slot < losses.size(); ++slot)
+      ASSERT_EQ(losses[slot], expected[hosted[slot]]) << "in step " << step;
   }
   expect_same_bits(own.module->named_parameters(), plain.parameters().named_parameters());
   expect_same_bits(own.module->named_buffers(), plain.buffers().named_buffers());
 }
 
-const std::vector<Policy> kPolicies = {{at::kDouble, at::kFloat, std::nullopt},  {at::kDouble, at::kFloat, at::kDouble},
-                                       {at::kDouble, std::nullopt, at::kFloat},  {at::kFloat, at::kBFloat16, at::kFloat},
-                                       {at::kFloat, at::kBFloat16, std::nullopt}, {at::kFloat, std::nullopt, at::kDouble}};
+const std::vector<Policy> kPolicies = {
+    {at::kDouble, at::kFloat, std::nullopt},   {at::kDouble, at::kFloat, at::kDouble},
+    {at::kDouble, std::nullopt, at::kFloat},   {at::kFloat, at::kBFloat16, at::kFloat},
+    {at::kFloat, at::kBFloat16, std::nullopt}, {at::kFloat, std::nullopt, at::kDouble}};
 
-const std::vector<MixedWay> kMixedWays = {{"freed after forward", false, false, 1}, {"kept after forward", true, false, 1},
-                                          {"three passes", false, false, 3},        {"copies", false, true, 1},
+const std::vector<MixedWay> kMixedWays = {{"freed after forward", false, false, 1},
+                                          {"kept after forward", true, false, 1},
+                                          {"three passes", false, false, 3},
+                                          {"copies", false, true, 1},
                                           {"copies, three passes", false, true, 3}};
 
 // A way for each policy, another one in a world of another size and for another test.
 void compare_some(const MakeTrainee& make, int64_t turn) {
   auto first = static_cast<size_t>(current_world().size() + turn);
-  for (size_t p = 0; p < kPolicies.size(); ++p) compare(make, kPolicies[p], kMixedWays[(first + p) % kMixedWays.size()]);
+  for (size_t p = 0; p < kPolicies.size(); ++p)
+    compare(make, kPolicies[p], kMixedWays[(first + p) % kMixedWays.size()]);
 }
 
 void compare_in_worlds(const MakeTrainee& make, int64_t turn, std::initializer_list<int64_t> sizes) {
@@ -170,7 +184,9 @@ void compare_in_worlds(const MakeTrainee& make, int64_t turn, std::initializer_l
 TEST(MixedPrecision, OfAnMlpHasTheBitsOfTheSameCasts) { compare_in_worlds(mlp_trainee, 0, {1, 2, 3, 4, 6, 8}); }
 TEST(MixedPrecision, OfABatchNormCnnHasTheBitsOfTheSameCasts) { compare_in_worlds(cnn_trainee, 1, {2, 4}); }
 TEST(MixedPrecision, OfATiedLlamaHasTheBitsOfTheSameCasts) { compare_in_worlds(tied_llama, 2, {2, 4}); }
-TEST(MixedPrecision, OfFrozenPartsHasTheBitsOfTheSameCasts) { compare_in_worlds(partly_frozen(mlp_trainee), 3, {2, 3, 4}); }
+TEST(MixedPrecision, OfFrozenPartsHasTheBitsOfTheSameCasts) {
+  compare_in_worlds(partly_frozen(mlp_trainee), 3, {2, 3, 4});
+}
 
 }  // namespace
 }  // namespace intarsia::data_parallel_mixed_precision_test

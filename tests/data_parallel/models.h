@@ -36,7 +36,8 @@ inline torch::nn::Sequential cnn() {
 inline llama::Model small_llama(bool tied) {
   torch::manual_seed(5);
   llama::Options options;
-  options.vocabulary = 17, options.width = 16, options.heads = 4, options.key_heads = 2, options.hidden = 20, options.layers = 2;
+  options.vocabulary = 17, options.width = 16, options.heads = 4, options.key_heads = 2, options.hidden = 20,
+  options.layers = 2;
   options.tied = tied;
   llama::Model model(options);
   model->to(at::kDouble);
@@ -52,7 +53,8 @@ inline at::Tensor mine(const at::Tensor& batch, const DeviceMesh& mesh) {
 
 // Batches of one shape that differ by step.
 inline at::Tensor inputs(int64_t step, std::vector<int64_t> shape) {
-  return torch::sin(torch::arange(c10::multiply_integers(shape), at::kDouble) * 0.37 + static_cast<double>(step)).reshape(shape);
+  return torch::sin(torch::arange(c10::multiply_integers(shape), at::kDouble) * 0.37 + static_cast<double>(step))
+      .reshape(shape);
 }
 
 using Loss = std::function<at::Tensor(const at::Tensor& input)>;  // the mean over the rows that it is given
@@ -70,7 +72,8 @@ inline at::Tensor whole(const at::Tensor& tensor) {
   return value_at(tensor.detach(), 0);
 }
 
-inline void expect_same_tensors(const torch::nn::Module& actual, const torch::nn::Module& expected, double tolerance = 1e-12) {
+inline void expect_same_tensors(const torch::nn::Module& actual, const torch::nn::Module& expected,
+                                double tolerance = 1e-12) {
   for (auto [own, goal] : {std::pair(actual.named_parameters(), expected.named_parameters()),
                            std::pair(actual.named_buffers(), expected.named_buffers())}) {
     for (auto& item : goal) {
@@ -86,10 +89,11 @@ struct Optimizers {
   torch::optim::Optimizer &own, &goal;
 };
 
-// Twenty steps of a model on parts of a batch and of a plain one on all of it: the mean loss of the ranks is the plain one's.
+// Twenty steps of a model on parts of a batch and of a plain one on all of it: the mean loss of the ranks is the plain
+// one's.
 template <class Model, class LossOf, class Batch>
-void expect_same_losses(Optimizers optimizers, Model model, Model plain, LossOf loss_of, Batch batch_of, const DeviceMesh& mesh,
-                        double tolerance) {
+void expect_same_losses(Optimizers optimizers, Model model, Model plain, LossOf loss_of, Batch batch_of,
+                        const DeviceMesh& mesh, double tolerance) {
   for (int64_t step = 0; step < 20; ++step) {
     optimizers.own.zero_grad(), optimizers.goal.zero_grad();
     auto batch = batch_of(step);

@@ -55,7 +55,8 @@ std::vector<Before> all_before() {
           {"an evaluation", [](auto& model) { return evaluate(model), at::Tensor(); }},
           {"an inference", infer},
           {"a step", step},
-          {"unshard and reshard", [](auto& model) {
+          {"unshard and reshard",
+           [](auto& model) {
              for (auto& group : groups_in(*model)) group.unshard(), group.reshard();
              return at::Tensor();
            }},
@@ -88,7 +89,8 @@ TEST(OneParameter, IsItsShardsForWhoeverLooks) {
       EXPECT_EQ(str(placements_of(p)), "[S(0)]");
       EXPECT_TRUE(full_tensor(p).equal(goal));
       EXPECT_TRUE(full_tensor(redistribute(p, {Replicate()})).equal(goal));
-      EXPECT_TRUE(full_tensor(from_local(to_local(p), mesh_of(p), {Shard(0)}, {.shape = p.sizes().vec(), .stride = p.strides().vec()}))
+      EXPECT_TRUE(full_tensor(from_local(to_local(p), mesh_of(p), {Shard(0)},
+                                         {.shape = p.sizes().vec(), .stride = p.strides().vec()}))
                       .equal(goal));
       EXPECT_ANY_THROW(p.data_ptr());
     }
@@ -116,24 +118,26 @@ TEST(OneParameter, TakesWhatIsWrittenToItByAnyHandle) {
 
 TEST(OneParameter, IsLoadedAndSavedByName) {
   TestFolder folder("one-parameter");
-  after_anything([&](auto& model) {
-    TestFolder::meet();
-    auto other = mlp();
-    for (auto& p : other->parameters()) p.detach().fill_(7);
-    checkpoint::Items saved, loaded, again;
-    for (auto& item : other->named_parameters()) saved.emplace_back(item.key(), item.value());
-    for (auto& item : model->named_parameters()) loaded.emplace_back(item.key(), item.value());
-    for (auto& item : model->named_parameters()) again.emplace_back(item.key(), item.value().detach());
-    checkpoint::save(folder / "c", saved);
-    checkpoint::load(folder / "c", loaded);
-    expect_same_tensors(*model, *other, 0);
-    evaluate(model);  // uses the whole
-    expect_same_tensors(*model, *other, 0);
-    checkpoint::save(folder / "d", again);
-    for (auto& p : other->parameters()) p.detach().fill_(3);
-    checkpoint::load(folder / "d", saved);
-    EXPECT_EQ(other->parameters()[0].min().item<double>(), 7);
-  }, /*is_slow=*/true);
+  after_anything(
+      [&](auto& model) {
+        TestFolder::meet();
+        auto other = mlp();
+        for (auto& p : other->parameters()) p.detach().fill_(7);
+        checkpoint::Items saved, loaded, again;
+        for (auto& item : other->named_parameters()) saved.emplace_back(item.key(), item.value());
+        for (auto& item : model->named_parameters()) loaded.emplace_back(item.key(), item.value());
+        for (auto& item : model->named_parameters()) again.emplace_back(item.key(), item.value().detach());
+        checkpoint::save(folder / "c", saved);
+        checkpoint::load(folder / "c", loaded);
+        expect_same_tensors(*model, *other, 0);
+        evaluate(model);  // uses the whole
+        expect_same_tensors(*model, *other, 0);
+        checkpoint::save(folder / "d", again);
+        for (auto& p : other->parameters()) p.detach().fill_(3);
+        checkpoint::load(folder / "d", saved);
+        EXPECT_EQ(other->parameters()[0].min().item<double>(), 7);
+      },
+      /*is_slow=*/true);
 }
 
 // As what it is at rest, also by a handle of the whole that is older than the save.
@@ -159,19 +163,21 @@ TEST(OneParameter, IsSavedAndLoadedWhileItIsUnsharded) {
 
 TEST(OneParameter, ServesOptimizersThatAreLoadedAlone) {
   TestFolder folder("one-parameter-optimizers");
-  after_anything([&](auto& model) {
-    TestFolder::meet();
-    auto plain = mlp();
-    torch::optim::AdamW goal(plain->parameters(), 0.1), own(model->parameters(), 0.1);
-    train_plain(plain, goal);
-    checkpoint::save(folder / "c", {{"optimizer", goal}});
-    checkpoint::save(folder / "d", {{"model", plain}});
-    checkpoint::load(folder / "c", {{"optimizer", own}});
-    evaluate(model);
-    checkpoint::load(folder / "d", {{"model", model}});
-    train(model, own, 1), train_plain(plain, goal, 1);
-    expect_same_tensors(*model, *plain);
-  }, /*is_slow=*/true);
+  after_anything(
+      [&](auto& model) {
+        TestFolder::meet();
+        auto plain = mlp();
+        torch::optim::AdamW goal(plain->parameters(), 0.1), own(model->parameters(), 0.1);
+        train_plain(plain, goal);
+        checkpoint::save(folder / "c", {{"optimizer", goal}});
+        checkpoint::save(folder / "d", {{"model", plain}});
+        checkpoint::load(folder / "c", {{"optimizer", own}});
+        evaluate(model);
+        checkpoint::load(folder / "d", {{"model", model}});
+        train(model, own, 1), train_plain(plain, goal, 1);
+        expect_same_tensors(*model, *plain);
+      },
+      /*is_slow=*/true);
 }
 
 TEST(OneParameter, ServesOptimizersThatAreMadeAnyTime) {
@@ -191,7 +197,9 @@ TEST(OneParameter, TakesTheStateOfOptimizersFromBefore) {
       [](auto p) { return std::make_unique<optim::Adagrad>(p, 0.1); },
       [](auto p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1)); },
       [](auto p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions(0.1)); },
-      [](auto p) { return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.1).momentum(0.9).centered(true)); }};
+      [](auto p) {
+        return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
+      }};
   in_every_world([&] {
     for (auto& make : kinds) {
       for (int64_t steps : {0, 2}) {
@@ -214,21 +222,28 @@ TEST(OneParameter, SaysOptimizerStateWhereItCannotMoveIt) {
   auto state = at::zeros({7, 5}, at::kDouble), p = model->parameters()[0].detach();
   auto view = state.view(-1);  // would not see it
   EXPECT_EQ(error_text<c10::Error>([&] { state.add_(p.clone()); }),
-            "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [7, 5], and a distributed result cannot be written into "
-            "it. Distribute it first, or call full_tensor on the others. If it is optimizer state from before fully_shard, make the "
+            "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [7, 5], and a distributed result cannot "
+            "be written into "
+            "it. Distribute it first, or call full_tensor on the others. If it is optimizer state from before "
+            "fully_shard, make the "
             "optimizer after it.");
   EXPECT_EQ(error_text<c10::Error>([&] { at::maximum(p.clone(), state); }),
-            "[aten::maximum] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [7, 5], while others lie on "
-            "DeviceMesh(cpu, dp=2). Distribute it with distribute_tensor or from_local, the parameters of a module with distribute_module, or open a "
-            "PlainTensorScope(PlainTensors::replicate). If it is optimizer state from before fully_shard, make the optimizer after it.");
+            "[aten::maximum] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [7, 5], "
+            "while others lie on "
+            "DeviceMesh(cpu, dp=2). Distribute it with distribute_tensor or from_local, the parameters of a module "
+            "with distribute_module, or open a "
+            "PlainTensorScope(PlainTensors::replicate). If it is optimizer state from before fully_shard, make the "
+            "optimizer after it.");
 }
 
 TEST(OneParameter, IsLaidOutByFullyShardAlone) {
   after_anything([](auto& model) {
     auto mesh = all_ranks();
     auto text = [](const char* where) {
-      return c10::str("[", where, "] \"0.weight\" of torch::nn::SequentialImpl is sharded by fully_shard, which says how it is laid out. ",
-                      "Call fully_shard after ", where, ".");
+      return c10::str(
+          "[", where,
+          "] \"0.weight\" of torch::nn::SequentialImpl is sharded by fully_shard, which says how it is laid out. ",
+          "Call fully_shard after ", where, ".");
     };
     EXPECT_EQ(error_text<c10::ValueError>([&] { parallelize_module(*model, mesh, {{"0", ColwiseParallel()}}); }),
               text("parallelize_module"));

@@ -26,7 +26,8 @@ struct LikeIt : torch::autograd::Function<LikeIt> {
     weight = w;
     return x.clone();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
     made = at::zeros_like(weight);
     weight = at::Tensor();
     return {grads[0], at::Tensor()};
@@ -45,7 +46,8 @@ at::Tensor on_mesh(const at::Tensor& value, const char* axis) {
   return distribute_tensor(value, init_device_mesh(at::kCPU, {2}, {axis}), {Shard(0)}, std::nullopt);
 }
 
-// A use of the parameter that no row above the one named decides, and what comes of it: distributed if the op saw shards.
+// A use of the parameter that no row above the one named decides, and what comes of it: distributed if the op saw
+// shards.
 struct Case {
   std::string when;
   at::Tensor (*use)(Given& given);

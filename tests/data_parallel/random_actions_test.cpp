@@ -24,10 +24,20 @@ class Pair {
 
   std::string act() {
     static const std::vector<std::pair<const char*, void (Pair::*)()>> actions = {
-        {"step", &Pair::step},         {"evaluate", &Pair::evaluate}, {"infer", &Pair::infer},     {"accumulate", &Pair::accumulate},
-        {"save", &Pair::save},         {"load", &Pair::load},         {"load by name", &Pair::load_by_name},
-        {"load the optimizer", &Pair::load_optimizer},                {"edit", &Pair::edit},       {"freeze", &Pair::freeze},
-        {"read", &Pair::read},         {"unshard", &Pair::unshard},   {"clip", &Pair::clip},       {"drop a graph", &Pair::drop_a_graph}};
+        {"step", &Pair::step},
+        {"evaluate", &Pair::evaluate},
+        {"infer", &Pair::infer},
+        {"accumulate", &Pair::accumulate},
+        {"save", &Pair::save},
+        {"load", &Pair::load},
+        {"load by name", &Pair::load_by_name},
+        {"load the optimizer", &Pair::load_optimizer},
+        {"edit", &Pair::edit},
+        {"freeze", &Pair::freeze},
+        {"read", &Pair::read},
+        {"unshard", &Pair::unshard},
+        {"clip", &Pair::clip},
+        {"drop a graph", &Pair::drop_a_graph}};
     auto& [name, action] = actions[pick(actions.size())];
     (this->*action)();
     return name;
@@ -57,7 +67,8 @@ class Pair {
 
   std::unique_ptr<torch::optim::Optimizer> optimizer_of(Sequential& model) {
     if (!kind_) kind_ = 1 + pick(3);
-    if (kind_ == 1) return std::make_unique<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    if (kind_ == 1)
+      return std::make_unique<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     if (kind_ == 2) return std::make_unique<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(0.01));
     return std::make_unique<torch::optim::Adagrad>(model->parameters(), 0.05);
   }
@@ -76,9 +87,7 @@ class Pair {
     own_->step(), goal_->step();
   }
   void accumulate() { backward(pick(2)); }
-  void drop_a_graph() {
-    model_->forward(mine(batch(), all_ranks()));
-  }
+  void drop_a_graph() { model_->forward(mine(batch(), all_ranks())); }
   void evaluate() {
     torch::NoGradGuard no_grad;
     compare_outputs();

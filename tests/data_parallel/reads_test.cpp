@@ -14,7 +14,9 @@ struct Computing : nn::Module {
   using Body = at::Tensor (*)(Computing&, const at::Tensor&);
   explicit Computing(Body body) : body(body) {
     auto number = 0;
-    auto add = [&](const char* name, std::vector<int64_t> shape) { return register_parameter(name, inputs(number++, std::move(shape))); };
+    auto add = [&](const char* name, std::vector<int64_t> shape) {
+      return register_parameter(name, inputs(number++, std::move(shape)));
+    };
     w = add("w", {7, 5}), a = add("a", {2, 5}), b = add("b", {7, 2}), bias = add("bias", {7});
   }
   at::Tensor forward(const at::Tensor& x) { return body(*this, x); }
@@ -29,15 +31,29 @@ struct Row {
 const std::vector<Row> kRows = {
     {"low rank", [](Computing& m, const at::Tensor& x) { return at::linear(x, m.w + m.b.mm(m.a), m.bias); }},
     {"standardized",
-     [](Computing& m, const at::Tensor& x) { return at::linear(x, (m.w - m.w.mean(1, true)) / (m.w.std(1, true, true) + 1e-5), m.bias); }},
-    {"normed", [](Computing& m, const at::Tensor& x) { return at::linear(x / m.w.norm(), m.w / m.w.norm() * m.bias.sigmoid().sum()); }},
+     [](Computing& m, const at::Tensor& x) {
+       return at::linear(x, (m.w - m.w.mean(1, true)) / (m.w.std(1, true, true) + 1e-5), m.bias);
+     }},
+    {"normed",
+     [](Computing& m, const at::Tensor& x) {
+       return at::linear(x / m.w.norm(), m.w / m.w.norm() * m.bias.sigmoid().sum());
+     }},
     {"scaled by its own greatest",
-     [](Computing& m, const at::Tensor& x) { return at::linear(x, m.w / m.w.detach().abs().max(), m.bias.detach() * 2) + 0 * m.bias; }},
-    {"stacked", [](Computing& m, const at::Tensor& x) { return at::linear(x, at::cat({m.w, m.a}).slice(0, 0, 7), m.bias.view({1, 7}).squeeze(0)); }},
+     [](Computing& m, const at::Tensor& x) {
+       return at::linear(x, m.w / m.w.detach().abs().max(), m.bias.detach() * 2) + 0 * m.bias;
+     }},
+    {"stacked",
+     [](Computing& m, const at::Tensor& x) {
+       return at::linear(x, at::cat({m.w, m.a}).slice(0, 0, 7), m.bias.view({1, 7}).squeeze(0));
+     }},
     {"scaled by the input, which differs between ranks",
      [](Computing& m, const at::Tensor& x) { return at::linear(x, m.w.mul(2) * x.mean() + m.b.mm(m.a), m.bias); }},
-    {"activated", [](Computing& m, const at::Tensor& x) { return at::linear(x, m.w.tanh().clone().mul_(2).add_(1).contiguous(), m.bias); }},
-    {"chosen", [](Computing& m, const at::Tensor& x) { return at::linear(x, at::where(m.w > 0, m.w, m.b.mm(m.a)), m.bias); }},
+    {"activated",
+     [](Computing& m, const at::Tensor& x) {
+       return at::linear(x, m.w.tanh().clone().mul_(2).add_(1).contiguous(), m.bias);
+     }},
+    {"chosen",
+     [](Computing& m, const at::Tensor& x) { return at::linear(x, at::where(m.w > 0, m.w, m.b.mm(m.a)), m.bias); }},
 };
 
 // The rows of the batch one by one: a module may use the mean of what it gets.
@@ -47,7 +63,9 @@ at::Tensor of_parts(Computing& plain, const at::Tensor& x, int64_t n) {
   return at::cat(parts);
 }
 
-at::Tensor of_all_ranks(const at::Tensor& out) { return full_tensor(from_local(out.detach().contiguous(), all_ranks(), {Shard(0)})); }
+at::Tensor of_all_ranks(const at::Tensor& out) {
+  return full_tensor(from_local(out.detach().contiguous(), all_ranks(), {Shard(0)}));
+}
 
 TEST(Reads, AModuleThatComputesOnItsParametersIsEvaluatedAsItIsTrained) {
   for (auto& row : kRows) {
@@ -60,7 +78,9 @@ TEST(Reads, AModuleThatComputesOnItsParametersIsEvaluatedAsItIsTrained) {
       for (int64_t step = 0; step < 2; ++step) {
         auto x = inputs(step, {24, 5});
         auto expected = of_parts(*plain, x, mesh.size());
-        auto expect_same = [&](const at::Tensor& out) { EXPECT_TRUE(torch::allclose(of_all_ranks(out), expected, 1e-10, 1e-10)); };
+        auto expect_same = [&](const at::Tensor& out) {
+          EXPECT_TRUE(torch::allclose(of_all_ranks(out), expected, 1e-10, 1e-10));
+        };
         {
           torch::NoGradGuard no_grad;
           expect_same(model->forward(mine(x, mesh)));
@@ -90,7 +110,8 @@ TEST(Reads, AfterUnshardEveryOpSeesTheWhole) {
       group.unshard();
       auto p = model->parameters(), q = plain->parameters();
       EXPECT_TRUE((p[2] + p[2].mm(p[2])).equal(q[2] + q[2].mm(q[2])));
-      EXPECT_TRUE(p[0].sum().equal(q[0].sum()) && p[0].clone().equal(q[0]) && torch::ones_like(p[0]).equal(torch::ones_like(q[0])));
+      EXPECT_TRUE(p[0].sum().equal(q[0].sum()) && p[0].clone().equal(q[0]) &&
+                  torch::ones_like(p[0]).equal(torch::ones_like(q[0])));
       EXPECT_TRUE(nn::utils::parameters_to_vector(p).equal(nn::utils::parameters_to_vector(q)));
       EXPECT_EQ(p[0].data_ptr<double>()[3], q[0].data_ptr<double>()[3]);
       group.reshard();
@@ -104,7 +125,8 @@ TEST(Reads, AfterUnshardEveryOpSeesTheWhole) {
     expect_same_tensors(*model, *plain);
     torch::NoGradGuard no_grad;
     auto vector = inputs(3, {7 * 5 + 7 + 7 * 7 + 7 + 3 * 7 + 3});
-    nn::utils::vector_to_parameters(vector, model->parameters()), nn::utils::vector_to_parameters(vector, plain->parameters());
+    nn::utils::vector_to_parameters(vector, model->parameters()),
+        nn::utils::vector_to_parameters(vector, plain->parameters());
     expect_same_tensors(*model, *plain, 0);
   });
 }
@@ -143,7 +165,8 @@ TEST(Reads, OptimizersOfTheProgramSeeShards) {
         auto x = inputs(step, {24, 5});
         model->forward(mine(x, all_ranks())).square().mean().backward(), plain->forward(x).square().mean().backward();
         torch::NoGradGuard no_grad;
-        for (size_t i = 0; i < 6; ++i) updates[u](model->parameters()[i], states[i]), updates[u](plain->parameters()[i], states[i + 6]);
+        for (size_t i = 0; i < 6; ++i)
+          updates[u](model->parameters()[i], states[i]), updates[u](plain->parameters()[i], states[i + 6]);
         model->forward(mine(x, all_ranks()));
       }
       expect_same_tensors(*model, *plain);
@@ -177,7 +200,8 @@ TEST(Reads, AModuleWithoutParametersOfItsOwnMayBeWrapped) {
     auto root = fully_shard(*model, all_ranks());
     root.unshard(), root.reshard(), root.set_requires_gradient_sync(true);
     EXPECT_TRUE(root.bytes() == 0 && !sharded_by(*model).is_whole() && sharded_by(*model[1]).bytes() == 0);
-    EXPECT_EQ(error_text<c10::Error>([&] { fully_shard(*model, all_ranks()); }), "[fully_shard] SequentialImpl is sharded already.");
+    EXPECT_EQ(error_text<c10::Error>([&] { fully_shard(*model, all_ranks()); }),
+              "[fully_shard] SequentialImpl is sharded already.");
     torch::optim::SGD own(model->parameters(), 0.1), goal(plain->parameters(), 0.1);
     for (int64_t step = 0; step < 2; ++step) {
       own.zero_grad(), goal.zero_grad();
@@ -222,7 +246,8 @@ TEST(Reads, AParameterThatIsRegisteredLateIsAnError) {
     pass();
     model->late = model->register_parameter("late", inputs(1, {7}));
     EXPECT_EQ(error_text<c10::ValueError>(pass),
-              "[fully_shard] \"late\" of Growing was registered after fully_shard was called: it is in no group, and its gradient would "
+              "[fully_shard] \"late\" of Growing was registered after fully_shard was called: it is in no group, and "
+              "its gradient would "
               "differ between the ranks. Register parameters first, or list it in ignored_parameters.");
     model->late.set_requires_grad(false);
     model->zero_grad();

@@ -52,7 +52,9 @@ TEST(Replicate2d, FollowsAModuleThatBecomesTensorParallelLater) {
         square_mean(plain, batch).backward();  // gradients add up
         square_mean(model, part).backward();
         for (size_t i = 0; i < 6; ++i) {
-          EXPECT_TRUE(torch::allclose(whole(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+          EXPECT_TRUE(
+              torch::allclose(whole(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+              << i;
         }
       }
     });
@@ -65,9 +67,10 @@ TEST(Replicate2d, RefusesAModuleThatIsCutAlongItsAxisLater) {
   auto model = mlp();
   replicate(*model, mesh);
   parallelize_module(*model, mesh, tensor_parallel());
-  EXPECT_EQ(error_text<c10::ValueError>([&] { square_mean(model, inputs(0, {24, 5})).backward(); }),
-            "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
-            "ignored_parameters, or use fully_shard.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { square_mean(model, inputs(0, {24, 5})).backward(); }),
+      "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
+      "ignored_parameters, or use fully_shard.");
 }
 
 TEST(Replicate2d, SumsWhatIsPendingAlongTheAxisInOneMessage) {
@@ -106,9 +109,10 @@ TEST(Replicate2d, AParameterThatIsCutAlongTheAxisIsRefused) {
   auto world = simulate(2);
   auto model = mlp();
   distribute_parameter(*model, "0.weight", all_ranks(), {Shard(0)});
-  EXPECT_EQ(error_text<c10::ValueError>([&] { replicate(*model, all_ranks()); }),
-            "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
-            "ignored_parameters, or use fully_shard.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { replicate(*model, all_ranks()); }),
+      "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
+      "ignored_parameters, or use fully_shard.");
 }
 
 }  // namespace

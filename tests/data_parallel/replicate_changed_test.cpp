@@ -31,7 +31,7 @@ void expect_same_gradients(torch::nn::Sequential model, torch::nn::Sequential pl
 
 TEST(ChangedReplicas, ToAnotherDtypeTheirGradientsAreOfThat) {
   for (auto& options : copies_and_views()) {
-    for (int64_t hidden : {7, 200}) {  // the large one lends its gradients
+    for (int64_t hidden : {7, 200}) {      // the large one lends its gradients
       for (bool zeroed : {true, false}) {  // LibTorch adds to a gradient in the dtype that it has
         in_every_world([&] {
           auto model = mlp(hidden), plain = mlp(hidden);
@@ -90,9 +90,11 @@ TEST(ChangedReplicas, AParameterRegisteredLaterIsAnErrorUntilItIsReplicated) {
     std::string ranks = mesh.size() == 1 ? "rank 0" : "ranks 0";
     for (int64_t rank = 1; rank < mesh.size(); ++rank) ranks += ", " + std::to_string(rank);
     EXPECT_EQ(error_text<c10::Error>([&] { mean_squared(model, mine(some(0), mesh)).backward(); }),
-              "[replicate] 5.weight, 5.bias of SequentialImpl got a gradient on " + ranks + " that is not averaged: the "
-              "parameter was registered after replicate was called. Register all parameters first, or call replicate again, "
-              "which takes those that it does not have yet.");
+              "[replicate] 5.weight, 5.bias of SequentialImpl got a gradient on " + ranks +
+                  " that is not averaged: the "
+                  "parameter was registered after replicate was called. Register all parameters first, or call "
+                  "replicate again, "
+                  "which takes those that it does not have yet.");
     model->zero_grad();
     replicate(*model, mesh);
     expect_same_gradients(model, plain, 0);

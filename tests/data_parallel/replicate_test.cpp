@@ -30,7 +30,8 @@ void compare_training(Model plain, Model model, LossOf loss_of, Batch batch_of, 
 }
 
 TEST(Replicate, TrainsAnMlpAsOneProcessDoes) {
-  in_every_world([] { compare_training(mlp(), mlp(), mlp_loss, [](int64_t step) { return inputs(step, {kRows, 5}); }); });
+  in_every_world(
+      [] { compare_training(mlp(), mlp(), mlp_loss, [](int64_t step) { return inputs(step, {kRows, 5}); }); });
 }
 
 TEST(Replicate, TrainsALlamaAsOneProcessDoes) {
@@ -66,8 +67,8 @@ TEST(Replicate, TakesParametersAndBuffersOfTheFirstRank) {
   });
 }
 
-// What one process gets that runs the parts of the batch one after the other: statistics are those of a part, and the first
-// rank's are kept.
+// What one process gets that runs the parts of the batch one after the other: statistics are those of a part, and the
+// first rank's are kept.
 void train_part_by_part(torch::nn::Sequential model, int64_t n, int64_t steps) {
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   for (int64_t step = 0; step < steps; ++step) {
@@ -255,8 +256,9 @@ TEST(Replicate, AnUnusedParameterIsAnErrorThatNamesItAndTheRanks) {
     std::string ranks = n == 1 ? "rank 0" : "ranks 0";
     for (int64_t rank = 1; rank < n; ++rank) ranks += ", " + std::to_string(rank);
     EXPECT_EQ(error_text<c10::Error>([&] { loss_without_last(model, x, false).backward(); }),
-              "[replicate] 4.weight, 4.bias of SequentialImpl got no gradient on " + ranks + ". Use it in every step, set "
-              "find_unused_parameters, or leave it out with ignored_parameters.");
+              "[replicate] 4.weight, 4.bias of SequentialImpl got no gradient on " + ranks +
+                  ". Use it in every step, set "
+                  "find_unused_parameters, or leave it out with ignored_parameters.");
     model->zero_grad();
     loss_without_last(model, x, true).backward();  // and all is well again
     EXPECT_FALSE(is_per_rank(model->parameters()[0].grad()));
@@ -273,7 +275,9 @@ TEST(Replicate, AStaticGraphMayLeaveParametersOutButNotChange) {
     auto x = mine(inputs(0, {kRows, 5}), mesh);
     for (int64_t step = 0; step < 2; ++step) loss_without_last(model, x, false).backward();
     auto text = error_text<c10::Error>([&] { loss_without_last(model, x, true).backward(); });
-    EXPECT_EQ(text.find("[replicate] 4.weight, 4.bias of SequentialImpl got gradients otherwise than in the first step"), 0) << text;
+    EXPECT_EQ(
+        text.find("[replicate] 4.weight, 4.bias of SequentialImpl got gradients otherwise than in the first step"), 0)
+        << text;
   });
 }
 
@@ -325,7 +329,8 @@ TEST(Replicate, RefusesWhatItCannotDo) {
   auto world = simulate(4);
   auto model = mlp();
   EXPECT_EQ(error_text<c10::ValueError>([&] { replicate(*model, init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"})); }),
-            "[replicate] expects a mesh of one axis, not DeviceMesh(cpu, dp=2, tp=2). Take a slice of it by name, or flatten it.");
+            "[replicate] expects a mesh of one axis, not DeviceMesh(cpu, dp=2, tp=2). Take a slice of it by name, or "
+            "flatten it.");
   EXPECT_EQ(error_text<c10::ValueError>([&] { replica_of(*model); }),
             "[replica_of] SequentialImpl is not replicated. Call replicate on it first.");
   replicate(*model, all_ranks());

@@ -99,7 +99,8 @@ std::vector<Passes> all_passes() {
   for (auto second : users_here()) {
     for (bool syncs : {true, false}) {
       for (auto third : users_here()) {
-        for (auto last : users_here()) all.push_back({{Users::all, true}, {second, syncs}, {third, true}, {last, true}});
+        for (auto last : users_here())
+          all.push_back({{Users::all, true}, {second, syncs}, {third, true}, {last, true}});
       }
     }
   }

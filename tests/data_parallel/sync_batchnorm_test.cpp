@@ -81,8 +81,8 @@ TEST(SyncBatchNorm, RanksMayHaveDifferentNumbersOfRows) {
     for (auto& slot : mesh.slots()) locals.push_back(of_rank(inputs(0, {rows, 3}), slot.rank).clone());
     auto x = (locals.size() == 1 ? locals[0] : per_rank(locals)).requires_grad_();
     // The op that forward calls, after it has looked at one size of all simulated ranks.
-    auto y = torch::batch_norm(x, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5,
-                               false);
+    auto y =
+        torch::batch_norm(x, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5, false);
     auto expected = plain->forward(all);
     norm->num_batches_tracked += 1;
     expected.pow(3).sum().backward(), y.pow(3).sum().backward();
@@ -215,13 +215,15 @@ TEST(SyncBatchNorm, OtherNormsAndCopiesStayAsTheyAre) {
 TEST(SyncBatchNorm, RefusesWhatItCannotTellFromOthers) {
   auto world = simulate(4);
   auto grid = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
-  EXPECT_EQ(error_text<c10::ValueError>([&] { convert_sync_batchnorm(cnn(), grid); }),
-            "[convert_sync_batchnorm] expects a mesh of one axis, not DeviceMesh(cpu, dp=2, tp=2). Take a slice of it by "
-            "name, or flatten it.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { convert_sync_batchnorm(cnn(), grid); }),
+      "[convert_sync_batchnorm] expects a mesh of one axis, not DeviceMesh(cpu, dp=2, tp=2). Take a slice of it by "
+      "name, or flatten it.");
   BatchNorm1d bare(BatchNormOptions(3).affine(false).track_running_stats(false));
   auto text = error_text<c10::ValueError>([&] { convert_sync_batchnorm(bare, all_ranks()); });
-  EXPECT_EQ(text, "[convert_sync_batchnorm] torch::nn::BatchNorm1dImpl has neither a weight nor running statistics, by which "
-                  "its calls could be recognized. Set affine or track_running_stats.");
+  EXPECT_EQ(text,
+            "[convert_sync_batchnorm] torch::nn::BatchNorm1dImpl has neither a weight nor running statistics, by which "
+            "its calls could be recognized. Set affine or track_running_stats.");
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ void compare_on(const DeviceMesh& mesh, Trainee own, Trainee plain, const Wrap& 
   auto rows = 2 * mesh.size(0) * mesh.size(1);
   for (int64_t step = 0; step < 20; ++step) {
     auto batch = [&](int64_t pass) { return plain.batch(step * passes + pass, rows); };
-    auto loss = mean_of_ranks(parallel_step(own, optimizer, passes, [&](int64_t pass) { return rows_of(batch(pass), mesh); }));
+    auto loss =
+        mean_of_ranks(parallel_step(own, optimizer, passes, [&](int64_t pass) { return rows_of(batch(pass), mesh); }));
     goal.zero_grad();
     double expected = 0;
     for (int64_t pass = 0; pass < passes; ++pass) {
@@ -120,7 +121,8 @@ TEST(ThreeAxes, ShowInThePlacements) {
   auto parameters = trainee.module->parameters();
   EXPECT_EQ(str(layout_of(parameters[0])), "[R, SS(0, 2), S(0)] on DeviceMesh(cpu, copies=2, shards=2, tp=2)");
   EXPECT_EQ(str(layout_of(parameters[2])), "[R, S(0), S(1)] on DeviceMesh(cpu, copies=2, shards=2, tp=2)");
-  EXPECT_EQ(str(layout_of(parameters[4])), "[R, S(0)] on DeviceMesh(cpu, copies=2, shards=2; ranks [0 2 4 6] [1 3 5 7])");
+  EXPECT_EQ(str(layout_of(parameters[4])),
+            "[R, S(0)] on DeviceMesh(cpu, copies=2, shards=2; ranks [0 2 4 6] [1 3 5 7])");
 }
 
 }  // namespace

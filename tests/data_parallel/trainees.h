@@ -76,7 +76,8 @@ struct ParallelWay {
 inline std::function<void(Trainee&)> sharded(FullyShardOptions options = {}, bool copies = false) {
   return [=](Trainee& trainee) {
     auto n = current_world().size();
-    auto mesh = copies ? init_device_mesh(at::kCPU, {n % 2 ? n : 2, n % 2 ? 1 : n / 2}, {"copies", "shards"}) : all_ranks();
+    auto mesh =
+        copies ? init_device_mesh(at::kCPU, {n % 2 ? n : 2, n % 2 ? 1 : n / 2}, {"copies", "shards"}) : all_ranks();
     for (auto* layer : trainee.layers) fully_shard(*layer, mesh, options);
     fully_shard(*trainee.module, mesh, options);
   };

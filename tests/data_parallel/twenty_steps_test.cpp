@@ -5,8 +5,8 @@
 namespace intarsia::data_parallel_twenty_steps_test {
 namespace {
 
-// The gradients of one process that works through the parts of a batch one after the other, as each rank does with its own: for
-// modules whose results depend on who is in a part. Statistics are kept of the first part.
+// The gradients of one process that works through the parts of a batch one after the other, as each rank does with its
+// own: for modules whose results depend on who is in a part. Statistics are kept of the first part.
 double pass_by_parts(Trainee& plain, const at::Tensor& batch, int64_t parts) {
   std::vector<at::Tensor> before, after;
   for (auto& buffer : plain.module->buffers()) before.push_back(buffer.clone());
@@ -40,7 +40,8 @@ void compare(const MakeTrainee& make, const ParallelWay& way, at::ScalarType dty
   auto tolerance = dtype == at::kDouble ? 1e-12 : 1e-6;
   for (int64_t step = 0; step < 20; ++step) {
     auto batch = [&](int64_t pass) { return plain.batch(step * way.passes + pass, 3 * n); };
-    auto loss = mean_of_ranks(parallel_step(own, optimizer, way.passes, [&](int64_t pass) { return mine(batch(pass), mesh); }));
+    auto loss =
+        mean_of_ranks(parallel_step(own, optimizer, way.passes, [&](int64_t pass) { return mine(batch(pass), mesh); }));
     goal.zero_grad();
     double expected = 0;
     for (int64_t pass = 0; pass < way.passes; ++pass) {
@@ -63,7 +64,8 @@ void in_worlds(std::initializer_list<int64_t> sizes, Body body) {
   }
 }
 
-// Every third way, others in a world of another size and for another test: together the tests try each in several worlds.
+// Every third way, others in a world of another size and for another test: together the tests try each in several
+// worlds.
 std::vector<ParallelWay> some_ways(int64_t turn) {
   std::vector<ParallelWay> some;
   auto all = ways();

@@ -1,4 +1,5 @@
-// Parameters that are not contiguous, of several dtypes, empty or without dims, and what programs do with parameters besides training.
+// Parameters that are not contiguous, of several dtypes, empty or without dims, and what programs do with parameters
+// besides training.
 
 #include "tests/data_parallel/trainees.h"
 
@@ -27,7 +28,9 @@ using Sharding = std::function<void(torch::nn::Module&)>;
 
 std::vector<Sharding> shardings() {
   FullyShardOptions columns;
-  columns.shard_dim = [](auto&, const at::Tensor& p) { return p.dim() ? std::optional<int64_t>(p.dim() - 1) : std::nullopt; };
+  columns.shard_dim = [](auto&, const at::Tensor& p) {
+    return p.dim() ? std::optional<int64_t>(p.dim() - 1) : std::nullopt;
+  };
   return {[](auto& m) { fully_shard(m, all_ranks()); }, [=](auto& m) { fully_shard(m, all_ranks(), columns); },
           [](auto& m) { replicate(m, all_ranks()); }};
 }
@@ -47,7 +50,9 @@ TEST(UnusualParameters, OfAllKindsAreServedTogether) {
         auto grad = model.named_parameters()[item.key()].grad();
         ASSERT_EQ(grad.defined(), item.value().grad().defined()) << item.key();
         if (!grad.defined()) continue;
-        auto tolerance = item.value().scalar_type() == at::kBFloat16 ? 2e-2 : item.value().scalar_type() == at::kFloat ? 1e-6 : 1e-12;
+        auto tolerance = item.value().scalar_type() == at::kBFloat16 ? 2e-2
+                         : item.value().scalar_type() == at::kFloat  ? 1e-6
+                                                                     : 1e-12;
         EXPECT_EQ(grad.scalar_type(), item.value().scalar_type()) << item.key();
         EXPECT_TRUE(torch::allclose(whole(grad), item.value().grad(), tolerance, tolerance)) << item.key();
       }
@@ -82,7 +87,8 @@ TEST(UnusualParameters, MayBeReadAndWrittenBesidesTraining) {
       }
     }
     expect_same_tensors(*own.module, *plain.module);
-    for (size_t i = 0; i < averages[0].size(); ++i) EXPECT_TRUE(torch::allclose(whole(averages[0][i]), averages[1][i], 1e-12, 1e-12));
+    for (size_t i = 0; i < averages[0].size(); ++i)
+      EXPECT_TRUE(torch::allclose(whole(averages[0][i]), averages[1][i], 1e-12, 1e-12));
   });
 }
 

@@ -1,5 +1,5 @@
-// Backward passes that are not one plain backward() per step, and changes of a model between them: the numbers are those of a plain
-// module, or there is an error.
+// Backward passes that are not one plain backward() per step, and changes of a model between them: the numbers are
+// those of a plain module, or there is an error.
 
 #include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
@@ -21,14 +21,24 @@ std::vector<Named> wrappings() {
   kept.reshard_after_forward = false;
   return {
       {"replicate", [](auto model, auto& mesh) { replicate(*model, mesh); }},
-      {"replicate by layer", [](auto model, auto& mesh) { for (size_t i : {0, 2, 4}) replicate(*model[i], mesh); }},
+      {"replicate by layer",
+       [](auto model, auto& mesh) {
+         for (size_t i : {0, 2, 4}) replicate(*model[i], mesh);
+       }},
       {"fully_shard", [](auto model, auto& mesh) { fully_shard(*model, mesh); }},
-      {"fully_shard by layer", [](auto model, auto& mesh) { for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh); }},
-      {"fully_shard by layer, kept", [kept](auto model, auto& mesh) { for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, kept); }},
+      {"fully_shard by layer",
+       [](auto model, auto& mesh) {
+         for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh);
+       }},
+      {"fully_shard by layer, kept",
+       [kept](auto model, auto& mesh) {
+         for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, kept);
+       }},
   };
 }
 
-void in_every_wrapping(const std::function<void(torch::nn::Sequential model, torch::nn::Sequential plain, const DeviceMesh&)>& body) {
+void in_every_wrapping(
+    const std::function<void(torch::nn::Sequential model, torch::nn::Sequential plain, const DeviceMesh&)>& body) {
   for (auto& wrapping : wrappings()) {
     SCOPED_TRACE(wrapping.name);
     in_every_world([&] {
@@ -39,7 +49,9 @@ void in_every_wrapping(const std::function<void(torch::nn::Sequential model, tor
   }
 }
 
-at::Tensor layer(torch::nn::Sequential model, size_t i, const at::Tensor& x) { return model[i]->as<torch::nn::Linear>()->forward(x); }
+at::Tensor layer(torch::nn::Sequential model, size_t i, const at::Tensor& x) {
+  return model[i]->as<torch::nn::Linear>()->forward(x);
+}
 at::Tensor batch(int64_t step) { return inputs(step, {24, 5}); }
 at::Tensor squared(torch::nn::Sequential model, const at::Tensor& x) { return model->forward(x).square().mean(); }
 
@@ -70,7 +82,8 @@ struct Again : torch::autograd::Function<Again> {
     ctx->saved_data["linear"] = linear;
     return reinterpret_cast<torch::nn::LinearImpl*>(linear)->forward(x);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
     auto x = ctx->get_saved_variables()[0].detach().requires_grad_();
     auto* linear = reinterpret_cast<torch::nn::LinearImpl*>(ctx->saved_data["linear"].toInt());
     torch::AutoGradMode grad_mode(true);
@@ -88,7 +101,8 @@ TEST(UnusualPasses, ABackwardInsideANodeOfAnotherLosesNothing) {
     for (int64_t step = 0; step < 2; ++step) {
       for (auto net : {model, plain}) net->zero_grad();
       auto x = mine(batch(step), mesh).detach().requires_grad_(), all = batch(step).requires_grad_();
-      // Only layer 0 has a gradient, and only in the inner pass: then all of them, those of layers 2 and 4 in the outer one.
+      // Only layer 0 has a gradient, and only in the inner pass: then all of them, those of layers 2 and 4 in the outer
+      // one.
       bool all_layers = step == 1;
       auto of = [&](auto net, const at::Tensor& in) {
         auto hidden = again(net, in);
@@ -124,7 +138,8 @@ TEST(UnusualPasses, GradientsAskedForByHandLeaveThoseOfTheLeavesAlone) {
 
 TEST(UnusualPasses, AGradientWithAGraphOfItsOwnIsRefused) {
   in_every_wrapping([](auto model, auto plain, auto& mesh) {
-    auto text = error_text<c10::NotImplementedError>([&] { squared(model, mine(batch(0), mesh)).backward({}, true, true); });
+    auto text =
+        error_text<c10::NotImplementedError>([&] { squared(model, mine(batch(0), mesh)).backward({}, true, true); });
     EXPECT_NE(text.find("is to have a graph of its own (create_graph)"), std::string::npos) << text;
     model->zero_grad();
     squared(model, mine(batch(1), mesh)).backward(), squared(plain, batch(1)).backward();
@@ -214,7 +229,7 @@ TEST(UnusualPasses, SyncedAndUnsyncedPassesAddUp) {
 TEST(UnusualPasses, APassWithoutSyncAfterOneWithItIsInTheStep) {
   for (std::optional<double> factor : {std::optional<double>(), std::optional<double>(1)}) {
     in_every_wrapping([&](auto model, auto plain, auto& mesh) {
-      if (groups_in(*model).empty()) return;  // replicate shows each rank its own
+      if (groups_in(*model).empty()) return;                       // replicate shows each rank its own
       auto scale = factor ? static_cast<double>(mesh.size()) : 1;  // then gradients are sums
       for (auto& group : groups_in(*model)) {
         if (factor) group.set_gradient_divide_factor(*factor);
@@ -223,7 +238,9 @@ TEST(UnusualPasses, APassWithoutSyncAfterOneWithItIsInTheStep) {
       for (bool syncs : {true, false}) {
         set_all_syncs(model, syncs);
         squared(model, mine(batch(syncs), mesh)).backward(), (squared(plain, batch(syncs)) * scale).backward();
-        if (syncs) torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01), torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.01);
+        if (syncs)
+          torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01),
+              torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.01);
       }
       expect_same_gradients(model, plain);
       own.step(), goal.step();
@@ -237,7 +254,9 @@ TEST(UnusualPasses, APassWithoutSyncAfterOneWithItIsInTheStep) {
 
 TEST(UnusualPasses, MicrobatchesMayInterleave) {
   in_every_wrapping([](auto model, auto plain, auto& mesh) {
-    auto forward = [&](int64_t step) { return std::pair(squared(model, mine(batch(step), mesh)), squared(plain, batch(step))); };
+    auto forward = [&](int64_t step) {
+      return std::pair(squared(model, mine(batch(step), mesh)), squared(plain, batch(step)));
+    };
     auto backward = [&](auto& pair, bool last) {
       set_all_syncs(model, last);
       pair.first.backward(), pair.second.backward();
@@ -285,7 +304,8 @@ TEST(UnusualPasses, InferenceModeSeesTheWhole) {
       {
         c10::InferenceMode guard;
         auto out = model->forward(x), goal = plain->forward(batch(step));
-        auto rows = is_per_rank(out) ? torch::cat(std::vector<at::Tensor>(values_of(out).begin(), values_of(out).end())) : out;
+        auto rows =
+            is_per_rank(out) ? torch::cat(std::vector<at::Tensor>(values_of(out).begin(), values_of(out).end())) : out;
         bool all = is_per_rank(out) || mesh.size() == 1;
         EXPECT_TRUE(!all || torch::allclose(rows, goal, 1e-12, 1e-12));
       }

@@ -129,7 +129,8 @@ TEST(CommDebugMode, TheChromeTraceIsJsonWithALaneForEveryAxis) {
       "events = json.load(open(sys.argv[1]))[\"traceEvents\"]\n"
       "done = [e for e in events if e[\"ph\"] == \"X\"]\n"
       "assert len(done) == 2 and len({e[\"tid\"] for e in done}) == 2, events\n"
-      "assert all(e[\"dur\"] >= 0 and e[\"args\"][\"op\"] == \"redistribute\" for e in done), events' " + path;
+      "assert all(e[\"dur\"] >= 0 and e[\"args\"][\"op\"] == \"redistribute\" for e in done), events' " +
+      path;
   EXPECT_EQ(std::system(check.c_str()), 0);
   std::remove(path.c_str());
 }

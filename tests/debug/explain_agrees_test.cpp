@@ -1,4 +1,5 @@
-// explain asks the same functions as dispatch does, so it never says otherwise: tried with every sample, cut in every way.
+// explain asks the same functions as dispatch does, so it never says otherwise: tried with every sample, cut in every
+// way.
 
 #include <set>
 
@@ -31,8 +32,8 @@ std::map<std::string, c10::IValue> arguments_of(const SampleCall& sample) {
   std::map<std::string, c10::IValue> arguments;
   auto args = sample.seen().args;
   for (size_t i = 0; i < args.size(); ++i) {
-    bool tensor = args[i].isTensor() || args[i].isTensorList() || (args[i].isList() && !args[i].isIntList() && !args[i].isBoolList() &&
-                                                                   !args[i].isDoubleList());
+    bool tensor = args[i].isTensor() || args[i].isTensorList() ||
+                  (args[i].isList() && !args[i].isIntList() && !args[i].isBoolList() && !args[i].isDoubleList());
     if (!tensor) arguments[sample.schema().arguments()[i].name()] = args[i];
   }
   return arguments;
@@ -183,11 +184,13 @@ std::vector<Composite> composites() {
       {"flatten.using_ints", {"[8, 4, 3] S(0), R"}, {{"start_dim", 1}}},
       {"layer_norm", {"[8, 12] S(0), S(1)", "[12] R, S(0)", "[12]"}, {{"normalized_shape", Sizes{12}}}},
       {"layer_norm", {"[8, 12] S(0), R"}, {{"normalized_shape", Sizes{12}}}},
-      {"batch_norm", {"[8, 6, 4] S(0), S(1)", "[6]", "[6]", "none", "none"},
+      {"batch_norm",
+       {"[8, 6, 4] S(0), S(1)", "[6]", "[6]", "none", "none"},
        {{"training", true}, {"momentum", 0.1}, {"eps", 1e-5}, {"cudnn_enabled", false}}},
       {"group_norm", {"[8, 6, 4] S(0)"}, {{"num_groups", 2}}},
-      {"scaled_dot_product_attention", {"[4, 6, 5, 8] S(0), S(1)", "[4, 6, 5, 8] S(0), S(1)",
-          "[4, 6, 5, 8] S(0), S(1)"}, {}},
+      {"scaled_dot_product_attention",
+       {"[4, 6, 5, 8] S(0), S(1)", "[4, 6, 5, 8] S(0), S(1)", "[4, 6, 5, 8] S(0), S(1)"},
+       {}},
       {"cross_entropy_loss", {"[8, 12] S(0), S(1)", "[8] S(0) long"}, {}},
       {"nll_loss", {"[8, 12] S(0)", "[8] S(0) long"}, {}},
       {"embedding", {"[10, 4] S(0), R", "[8] R, S(0) long"}, {}},
@@ -225,8 +228,8 @@ TEST(Explain, KnowsOpsThatAreMadeOfOthers) {
     }
     auto told = explain(name, imagined, mesh, arguments);
     auto dot = std::string(name).find('.');
-    auto base = "aten::" + std::string(name).substr(0, dot), overload = dot == std::string::npos ? ""
-        : std::string(name).substr(dot + 1);
+    auto base = "aten::" + std::string(name).substr(0, dot),
+         overload = dot == std::string::npos ? "" : std::string(name).substr(dot + 1);
     auto op = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), overload.c_str());
     std::vector<c10::IValue> stack;
     size_t next = 0;
@@ -234,11 +237,14 @@ TEST(Explain, KnowsOpsThatAreMadeOfOthers) {
       auto given = arguments.find(argument.name());
       bool list = argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
       bool tensor = argument.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
-      if (given != arguments.end()) stack.push_back(given->second);
-      else if (list) stack.emplace_back(std::vector<at::Tensor>(inputs.begin() + next, inputs.end()));
-      else if (tensor && next < inputs.size()) inputs[next].defined() ? stack.emplace_back(inputs[next])
-          : stack.emplace_back(), ++next;
-      else stack.push_back(argument.default_value().value_or(c10::IValue()));
+      if (given != arguments.end())
+        stack.push_back(given->second);
+      else if (list)
+        stack.emplace_back(std::vector<at::Tensor>(inputs.begin() + next, inputs.end()));
+      else if (tensor && next < inputs.size())
+        inputs[next].defined() ? stack.emplace_back(inputs[next]) : stack.emplace_back(), ++next;
+      else
+        stack.push_back(argument.default_value().value_or(c10::IValue()));
     }
     auto done = dispatched(op, stack);
     EXPECT_EQ(told.chosen.substr(told.chosen.find(" -> ") + 4), done.layouts) << told.text;

@@ -42,12 +42,16 @@ TEST(ExplainDataParallel, TellsWhatReshardingSaves) {
     auto model = mlp(256);
     FullyShardOptions options;
     options.reshard_after_forward = reshards;
-    return explain(model, four(), [&](auto& mesh) {
-      for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, options);
-    }, {{{6, 5}, {}, at::kDouble}}).memory.peak;
+    return explain(model, four(),
+                   [&](auto& mesh) {
+                     for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, options);
+                   },
+                   {{{6, 5}, {}, at::kDouble}})
+        .memory.peak;
   };
   auto model = mlp(256);
-  auto whole = explain(model, four(), [&](auto& mesh) { replicate(*model, mesh); }, {{{6, 5}, {}, at::kDouble}}).memory.peak;
+  auto whole =
+      explain(model, four(), [&](auto& mesh) { replicate(*model, mesh); }, {{{6, 5}, {}, at::kDouble}}).memory.peak;
   EXPECT_LT(peak(true), whole);
   EXPECT_LE(peak(true), peak(false));
 }
@@ -58,15 +62,18 @@ TEST(ExplainDataParallel, LeavesTheModuleAsItWas) {
   for (bool sharded : {true, false}) {
     auto model = mlp(), plain = mlp();
     auto* memory = model->parameters()[0].data_ptr();
-    explain(model, mesh, [&](auto& stage) {
-      if (sharded) shard_layers_of(model, stage);
-      if (!sharded) replicate(*model, stage);
-    }, {{{6, 5}, {}, at::kDouble}});
+    explain(model, mesh,
+            [&](auto& stage) {
+              if (sharded) shard_layers_of(model, stage);
+              if (!sharded) replicate(*model, stage);
+            },
+            {{{6, 5}, {}, at::kDouble}});
     EXPECT_EQ(model->parameters()[0].data_ptr(), memory);
     for (auto& p : model->parameters()) EXPECT_TRUE(!watcher_of(p) && !p.grad().defined() && !is_dtensor(p));
     auto x = inputs(0, {6, 5});
     model->forward(x).sum().backward(), plain->forward(x).sum().backward();
-    for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(torch::equal(model->parameters()[i].grad(), plain->parameters()[i].grad()));
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_TRUE(torch::equal(model->parameters()[i].grad(), plain->parameters()[i].grad()));
   }
 }
 
@@ -74,11 +81,13 @@ TEST(ExplainDataParallel, TellsOfTensorParallelismInside) {
   auto world = simulate(8);
   auto model = small_llama(false);
   auto mesh = init_device_mesh(at::kCPU, {4, 2}, {"dp", "tp"});
-  auto story = explain(model, mesh, [&](auto& stage) {
-    parallelize_module(*model, stage["tp"], llama::plan(model->options));
-    for (auto& layer : *model->layers) fully_shard(*layer, stage["dp"]);
-    fully_shard(*model, stage["dp"]);
-  }, {{{2, 7}, {}, at::kLong}});
+  auto story = explain(model, mesh,
+                       [&](auto& stage) {
+                         parallelize_module(*model, stage["tp"], llama::plan(model->options));
+                         for (auto& layer : *model->layers) fully_shard(*layer, stage["dp"]);
+                         fully_shard(*model, stage["dp"]);
+                       },
+                       {{{2, 7}, {}, at::kLong}});
   EXPECT_EQ(count_of(story, "reduce_scatter(avg)", "fully_shard layers.0"), 1) << story.text();
   EXPECT_EQ(count_of(story, "all_gather", "fully_shard layers.0"), 2) << story.text();
 }

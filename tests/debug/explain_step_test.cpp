@@ -66,9 +66,9 @@ TEST(ExplainStep, WorksForAModelThatCannotBeCloned) {
   auto world = simulate(16);
   auto mesh = init_device_mesh(at::kCPU, {16}, {"tp"});
   auto model = std::make_shared<TableImpl>();
-  auto story = explain(model, mesh,
-                       {{"table", RowwiseParallel({.input_layouts = Replicate()})}, {"out", ColwiseParallel()}},
-                       {{{4, 8}, {}, at::kLong}});
+  auto story =
+      explain(model, mesh, {{"table", RowwiseParallel({.input_layouts = Replicate()})}, {"out", ColwiseParallel()}},
+              {{{4, 8}, {}, at::kLong}});
   EXPECT_EQ(story.parameters[0].local_bytes, 63 * 64 * 4);
   EXPECT_EQ(str(story.collectives[0].event), "all_reduce(sum) tp 15360B");
   EXPECT_EQ(story.count(Phase::backward), 1);
@@ -79,12 +79,16 @@ TEST(ExplainStep, WrongUseIsAnErrorAndLeavesTheModuleAsItWas) {
   auto mesh = init_device_mesh(at::kCPU, {4}, {"tp"});
   MLPModule model;
   auto text = error_text<c10::Error>([&] {
-    explain(*model, mesh, mlp_plan(), {{{12, 10}}}, [&](auto& in) { return model(in[0]) * model(in[0]).sum().template item<double>(); });
+    explain(*model, mesh, mlp_plan(), {{{12, 10}}},
+            [&](auto& in) { return model(in[0]) * model(in[0]).sum().template item<double>(); });
   });
   auto plain = error_text<c10::Error>([] { at::empty({}, at::kMeta).item<double>(); });  // what LibTorch says
   EXPECT_EQ(text, "[explain] the step cannot run on tensors without data: " + plain + "\nThe step cannot read values.");
-  EXPECT_NE(error_text<c10::NotImplementedError>([&] { explain(model, mesh, {{"", RowwiseParallel()}}, {{{12, 10}}}); }), "no error");
-  EXPECT_EQ(error_text<c10::ValueError>([&] { explain(model, mesh, mlp_plan(), {}); }).substr(0, 26), "[explain] 0 inputs given, ");
+  EXPECT_NE(
+      error_text<c10::NotImplementedError>([&] { explain(model, mesh, {{"", RowwiseParallel()}}, {{{12, 10}}}); }),
+      "no error");
+  EXPECT_EQ(error_text<c10::ValueError>([&] { explain(model, mesh, mlp_plan(), {}); }).substr(0, 26),
+            "[explain] 0 inputs given, ");
   for (auto& parameter : model->parameters()) EXPECT_NO_THROW(parameter.sum().item<double>());
   parallelize_module(model, mesh, mlp_plan());
   EXPECT_EQ(error_text<c10::ValueError>([&] { explain(model, mesh, mlp_plan(), {{{12, 10}}}); }).substr(0, 34),

@@ -25,7 +25,8 @@ TEST(Explain, TakesListsAndArgumentsByName) {
   auto world = simulate(8);
   auto joined = explain("cat", {parse_imagined("[8, 12] S(0)"), parse_imagined("[8, 2] S(0)")}, grid(), {{"dim", 1}});
   EXPECT_EQ(joined.chosen, "[S(0), R], [S(0), R] -> [S(0), R]");
-  auto summed = explain("aten::sum.dim_IntList", {parse_imagined("[8, 12] S(0)")}, grid(), {{"dim", std::vector<int64_t>{0}}});
+  auto summed =
+      explain("aten::sum.dim_IntList", {parse_imagined("[8, 12] S(0)")}, grid(), {{"dim", std::vector<int64_t>{0}}});
   EXPECT_EQ(summed.chosen, "[S(0), R] -> [P(sum), R]");
 }
 
@@ -51,8 +52,8 @@ TEST(Explain, TellsHowAnOpIsMadeOfOthers) {
             "Result: [R, S(1)]\n");
   auto loss = explain("cross_entropy_loss", {parse_imagined("[8, 12] S(0)"), parse_imagined("[8] S(0) long")}, grid());
   EXPECT_EQ(loss.collectives, "aten::nll_loss_forward: all_reduce(sum) dp 4B\n");
-  auto picked = explain("index_select", {parse_imagined("[8, 12] S(0)"), parse_imagined("[4] long")}, grid(),
-                        {{"dim", 0}});
+  auto picked =
+      explain("index_select", {parse_imagined("[8, 12] S(0)"), parse_imagined("[4] long")}, grid(), {{"dim", 0}});
   EXPECT_TRUE(picked.needs_data);
   auto says = "  It needs data. This is what it does with ones, and zeros for whole numbers.\n";
   EXPECT_NE(picked.text.find(says), std::string::npos) << picked.text;
@@ -63,7 +64,8 @@ TEST(Explain, SaysWhatIsMissing) {
   EXPECT_EQ(error_text<c10::Error>([] { explain("aten::no_such", {}, grid()); }),
             "[explain] there is no op aten::no_such. Name the overload too, as in aten::add.Tensor.");
   EXPECT_EQ(error_text<c10::Error>([] { explain("aten::mm", {parse_imagined("[8, 12]")}, grid()); }),
-            "[explain] aten::mm needs its argument \"mat2\". Give it by name; the schema is aten::mm(Tensor self, Tensor mat2) -> Tensor");
+            "[explain] aten::mm needs its argument \"mat2\". Give it by name; the schema is aten::mm(Tensor self, "
+            "Tensor mat2) -> Tensor");
   EXPECT_EQ(error_text<c10::Error>([] { parse_imagined("8, 12"); }),
             "[explain] cannot read the tensor \"8, 12\". Write its shape, placements and dtype, as in "
             "\"[8, 12] S(0), R\" or \"[8] S(0) long\".");

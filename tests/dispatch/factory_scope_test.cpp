@@ -22,7 +22,8 @@ TEST(FactoryScope, SequencesArePackedAndPaddedAgain) {
     for (auto* cut : kCuts) {
       for (bool batch_first : {false, true}) {
         auto there_and_back = [&](const std::vector<at::Tensor>& t) {
-          auto packed = rnn::pack_padded_sequence(batch_first ? t[0].transpose(0, 1) : t[0], lengths, batch_first, false);
+          auto packed =
+              rnn::pack_padded_sequence(batch_first ? t[0].transpose(0, 1) : t[0], lengths, batch_first, false);
           return std::get<0>(rnn::pad_packed_sequence(packed, batch_first, 0.5, 4));
         };
         EXPECT_EQ(compare(there_and_back, {waves({3, 4, 2})}, mesh, {cut}), "") << cut;
@@ -88,8 +89,10 @@ TEST(FactoryScope, ANumberThatOthersSeeIsWrittenWhereItIs) {
     auto loss = lay_out(whole, init_device_mesh(at::kCPU, {n}), {Shard(0)}).requires_grad_().sum();
     auto totals = torch::zeros({2}, at::kDouble), total = totals[0];
     auto text = error_text<c10::Error>([&] { total += loss; });
-    EXPECT_EQ(text, "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [], and a distributed result cannot be written into "
-                    "it. Distribute it first, or call full_tensor on the others.");
+    EXPECT_EQ(text,
+              "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [], and a distributed result cannot be "
+              "written into "
+              "it. Distribute it first, or call full_tensor on the others.");
     EXPECT_EQ(totals.sum().item<double>(), 0);
     total += loss.detach();
     EXPECT_NEAR(totals.sum().item<double>(), whole.sum().item<double>(), 1e-12);

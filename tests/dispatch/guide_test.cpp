@@ -108,7 +108,8 @@ TEST(Guide, WordsErrorsAboutFormsAndMeshes) {
   for_each_world({2, 4}, [](int64_t n) {
     auto cut = cut_rows(torch::ones({6, 4}), n);
     auto plain = error_text<c10::Error>([&] { at::mm(cut, cut); });
-    set_guide({[](const Question&) { return std::nullopt; }, [](auto& op, auto& error) { return op + ": " + error; }, {}});
+    set_guide(
+        {[](const Question&) { return std::nullopt; }, [](auto& op, auto& error) { return op + ": " + error; }, {}});
     auto worded = error_text<c10::Error>([&] { at::mm(cut, cut); });
     set_guide({});
     EXPECT_EQ(worded, "aten::mm: " + plain);

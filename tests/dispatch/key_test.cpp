@@ -1,4 +1,5 @@
-// A call makes the same key whether its arguments come boxed or typed: else what one way decides, the other never finds.
+// A call makes the same key whether its arguments come boxed or typed: else what one way decides, the other never
+// finds.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,7 +25,8 @@ struct Keys<AtenOp, Result(Args...)> {
     auto stack = c10::impl::boxArgs<Args...>(args...);
     EXPECT_TRUE(make_key(op, stack, boxed)) << op.name;
     EXPECT_TRUE((keys::push(typed, args) && ...)) << op.name;
-    EXPECT_EQ(std::vector<int64_t>(boxed.begin(), boxed.end()), std::vector<int64_t>(typed.begin(), typed.end())) << op.name;
+    EXPECT_EQ(std::vector<int64_t>(boxed.begin(), boxed.end()), std::vector<int64_t>(typed.begin(), typed.end()))
+        << op.name;
   }
 };
 
@@ -38,7 +40,8 @@ TEST(CallKey, IsTheSameForBoxedAndTypedArguments) {
     std::vector<int64_t> dims = {0, -1};
     Keys<ops::convolution>::compare(x, w, {}, pair, pair, pair, false, pair, 1);
     Keys<ops::convolution>::compare(x, w, at::ones({2}), pair, pair, pair, true, pair, 2);
-    Keys<ops::convolution_backward>::compare(x, x, w, std::nullopt, pair, pair, pair, false, pair, 1, {true, false, true});
+    Keys<ops::convolution_backward>::compare(x, x, w, std::nullopt, pair, pair, pair, false, pair, 1,
+                                             {true, false, true});
     Keys<ops::convolution_backward>::compare(x, x, w, pair, pair, pair, pair, false, pair, 1, {true, true, true});
     Keys<ops::add_Tensor>::compare(x, at::ones({}), 2);
     Keys<ops::add_Tensor>::compare(x, x.transpose(2, 3), 2.5);

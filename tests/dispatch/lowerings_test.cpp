@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "intarsia/comm/implicit_moves.h"
 #include "intarsia/dispatch/cache.h"
 #include "intarsia/intarsia.h"
-#include "intarsia/comm/implicit_moves.h"
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"
 
@@ -33,14 +33,16 @@ std::vector<Case> cases() {
       {"aten::flip", [](auto& x) { return at::flip(x, {3}); }},
       {"aten::select.int", [](auto& x) { return at::select(x, 3, 5); }},
       {"aten::convolution", [](auto& x) { return at::conv2d(x, whole(at::ones({3, 4, 3, 3}), x), {}, 1, 1); }},
-      {"aten::max_pool2d_with_indices", [](auto& x) { return std::get<0>(at::max_pool2d_with_indices(x, {3, 3}, {1, 1}, {1, 1})); }},
+      {"aten::max_pool2d_with_indices",
+       [](auto& x) { return std::get<0>(at::max_pool2d_with_indices(x, {3, 3}, {1, 1}, {1, 1})); }},
       {"aten::upsample_bilinear2d", [](auto& x) { return at::upsample_bilinear2d(x, {12, 9}, false); }},
       {"aten::index_select", [](auto& x) { return at::index_select(x, 3, whole(at::tensor({7, 0}), x)); }},
   };
 }
 
 at::Tensor cut_image(int64_t n) {
-  return distribute_tensor(at::arange(384.).reshape({2, 4, 6, 8}).sin(), init_device_mesh(at::kCPU, {n}, {"tp"}), {Shard(3)});
+  return distribute_tensor(at::arange(384.).reshape({2, 4, 6, 8}).sin(), init_device_mesh(at::kCPU, {n}, {"tp"}),
+                           {Shard(3)});
 }
 
 TEST(Ways, AreTracedAsChosenByDispatchForTheirOp) {
@@ -70,7 +72,8 @@ TEST(Ways, AreJudgedByThePolicyForImplicitMoves) {
         c.call(x);
       }
       auto first = comms.text().substr(0, comms.text().find('\n'));
-      EXPECT_EQ(text, c10::str("[", c.op, "] Implicit redistribution occurred for a tensor: ", c.move ? std::string(c.move) : first,
+      EXPECT_EQ(text, c10::str("[", c.op, "] Implicit redistribution occurred for a tensor: ",
+                               c.move ? std::string(c.move) : first,
                                ". Call redistribute on it first, or leave the scope that forbids implicit moves."));
     }
   });

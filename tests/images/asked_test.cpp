@@ -1,4 +1,5 @@
-// Each gradient of a convolution is computed only if it is asked for: seen in what the ranks call and in what they tell each other.
+// Each gradient of a convolution is computed only if it is asked for: seen in what the ranks call and in what they tell
+// each other.
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -13,12 +14,14 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The gradients that plain convolution_backward was asked for while this lives: one bit each for input, weight and bias.
+// The gradients that plain convolution_backward was asked for while this lives: one bit each for input, weight and
+// bias.
 class Asked {
  public:
   Asked() {
     gradients() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(look).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    handle_ =
+        at::addGlobalCallback(at::RecordFunctionCallback(look).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   }
   ~Asked() { at::removeCallback(handle_); }
   int64_t bits() const { return gradients(); }
@@ -56,7 +59,8 @@ int64_t halos(const CommDebugMode& comms) {
   SCOPED_TRACE(c10::str(f.name, " ", str(cut), " asked for ", wanted));
   std::vector<at::Tensor> t, asked;
   for (auto& shape : {f.input, f.weight, Ints{f.weight[0]}}) {
-    t.push_back(distribute_tensor(at::randn(shape, f.dtype), mesh, t.empty() ? cut : Placements(mesh.ndim(), Replicate())));
+    t.push_back(
+        distribute_tensor(at::randn(shape, f.dtype), mesh, t.empty() ? cut : Placements(mesh.ndim(), Replicate())));
     if (wanted >> (t.size() - 1) & 1) asked.push_back(t.back().requires_grad_());
   }
   auto out = at::convolution(t[0], t[1], t[2], {1, 1}, {1, 1}, {1, 1}, f.transposed, {0, 0}, 1);
@@ -70,13 +74,15 @@ int64_t halos(const CommDebugMode& comms) {
   EXPECT_EQ(halos(comms), fetched + returned) << comms.text();
 }
 
-// Without NDEBUG, as under a sanitizer, LibTorch's header looks at a member of RecordFunction that its release library leaves unset.
+// Without NDEBUG, as under a sanitizer, LibTorch's header looks at a member of RecordFunction that its release library
+// leaves unset.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ConvolutionGradients, AreComputedOnlyIfAskedFor) {
   for_each_world({4}, [](int64_t n) {
     auto line = init_device_mesh(at::kCPU, {n}), square = init_device_mesh(at::kCPU, {2, 2});
     for (auto& f : {Form{"copied", {4, 3, 8, 9}, {3, 3, 3, 3}}, Form{"where it lies", {1, 3, 256, 260}, {3, 3, 3, 3}},
-                    Form{"in blocks", {1, 3, 256, 260}, {3, 3, 3, 3}, false, at::kFloat}, Form{"transposed", {4, 3, 8, 9}, {3, 3, 3, 3}, true}}) {
+                    Form{"in blocks", {1, 3, 256, 260}, {3, 3, 3, 3}, false, at::kFloat},
+                    Form{"transposed", {4, 3, 8, 9}, {3, 3, 3, 3}, true}}) {
       for (int64_t wanted = 1; wanted < 8; ++wanted) {
         compare(f, line, {Shard(3)}, wanted);
         compare(f, line, {Shard(0)}, wanted);

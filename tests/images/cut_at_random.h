@@ -33,7 +33,8 @@ inline void compare_cut_at_random(const std::string& text, const at::Tensor& who
       auto mesh = init_device_mesh(at::kCPU, shape);
       Placements cut;
       for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-        cut.push_back(Shard(std::uniform_int_distribution<int64_t>((*engine)() % 4 ? first : 0, whole.dim() - 1)(*engine)));
+        cut.push_back(
+            Shard(std::uniform_int_distribution<int64_t>((*engine)() % 4 ? first : 0, whole.dim() - 1)(*engine)));
       }
       SCOPED_TRACE(text + c10::str(" of ", whole.sizes(), " ") + str(cut) + " on " + mesh.text());
       auto tolerance = whole.scalar_type() == at::kFloat ? 1e-5 : 1e-11;

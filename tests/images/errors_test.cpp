@@ -14,8 +14,8 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Op = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-// Calls the op on zeros of the given shapes, plain and with the first one cut along its dims; compares the texts. Then all
-// ranks still agree on the sum of something cut.
+// Calls the op on zeros of the given shapes, plain and with the first one cut along its dims; compares the texts. Then
+// all ranks still agree on the sum of something cut.
 void same_error(const std::string& text, const std::vector<Ints>& shapes, const Op& op) {
   std::vector<at::Tensor> plain;
   for (auto& shape : shapes) plain.push_back(at::zeros(shape));
@@ -76,7 +76,8 @@ TEST(ConvolutionErrors, OfTransposedOnesReadAsThePlainOps) {
   same_error("a bias of another size", {{1, 4, 8, 8}, {4, 4, 3, 3}, {5}}, groups(1));
   same_error("more cropped than there is", {{1, 4, 2, 2}, {4, 4, 2, 2}},
              [](auto& t) { return at::conv_transpose2d(t[0], t[1], {}, 1, 2); });
-  same_error("no stride", {{1, 4, 8, 8}, {4, 4, 3, 3}}, [](auto& t) { return at::conv_transpose2d(t[0], t[1], {}, 0); });
+  same_error("no stride", {{1, 4, 8, 8}, {4, 4, 3, 3}},
+             [](auto& t) { return at::conv_transpose2d(t[0], t[1], {}, 0); });
 }
 
 TEST(ConvolutionErrors, OfTheFunctionsReadAsThePlainOps) {
@@ -87,7 +88,8 @@ TEST(ConvolutionErrors, OfTheFunctionsReadAsThePlainOps) {
              [](auto& t) { return at::conv2d(t[0], t[1], {}, 2, "same"); });
   same_error("padding of a wrong name", {{1, 4, 8, 8}, {4, 4, 3, 3}},
              [](auto& t) { return at::conv2d(t[0], t[1], {}, 1, "some"); });
-  same_error("a negative padding", {{1, 4, 8, 8}, {4, 4, 3, 3}}, [](auto& t) { return at::conv2d(t[0], t[1], {}, 1, -1); });
+  same_error("a negative padding", {{1, 4, 8, 8}, {4, 4, 3, 3}},
+             [](auto& t) { return at::conv2d(t[0], t[1], {}, 1, -1); });
   same_error("no stride", {{1, 4, 8, 8}, {4, 4, 3, 3}}, [](auto& t) { return at::conv2d(t[0], t[1], {}, 0); });
   same_error("an output padding that is too large", {{1, 4, 8, 8}, {4, 4, 3, 3}},
              [](auto& t) { return at::conv_transpose2d(t[0], t[1], {}, 2, 0, 2); });
@@ -114,14 +116,18 @@ TEST(PoolErrors, ReadAsThePlainOps) {
   same_error("a window larger than the image", {image}, [](auto& t) { return at::avg_pool2d(t[0], {5, 5}); });
   same_error("a window larger than the volume", {volume}, [](auto& t) { return at::avg_pool3d(t[0], {5, 1, 1}); });
   same_error("too much padding", {image}, [](auto& t) { return at::avg_pool2d(t[0], {2, 2}, {2, 2}, {2, 2}); });
-  same_error("too much padding of a volume", {volume}, [](auto& t) { return at::avg_pool3d(t[0], {2, 2, 2}, {2, 2, 2}, {2, 2, 2}); });
-  same_error("a divisor of nothing", {image}, [](auto& t) { return at::avg_pool2d(t[0], {2, 2}, {2, 2}, {0, 0}, false, true, 0); });
+  same_error("too much padding of a volume", {volume},
+             [](auto& t) { return at::avg_pool3d(t[0], {2, 2, 2}, {2, 2, 2}, {2, 2, 2}); });
+  same_error("a divisor of nothing", {image},
+             [](auto& t) { return at::avg_pool2d(t[0], {2, 2}, {2, 2}, {0, 0}, false, true, 0); });
   same_error("no dilation", {image}, [](auto& t) { return at::max_pool2d(t[0], {2, 2}, {2, 2}, {0, 0}, {0, 1}); });
-  same_error("a dilated window larger than the image", {image}, [](auto& t) { return at::max_pool2d(t[0], {3, 3}, {1, 1}, {0, 0}, {2, 2}); });
+  same_error("a dilated window larger than the image", {image},
+             [](auto& t) { return at::max_pool2d(t[0], {3, 3}, {1, 1}, {0, 0}, {2, 2}); });
   same_error("three numbers for two dims", {image}, [](auto& t) { return at::max_pool2d(t[0], {2, 2, 2}); });
   same_error("a negative size", {image}, [](auto& t) { return at::adaptive_avg_pool2d(t[0], {-1, 2}); });
   same_error("one size for three dims", {volume}, [](auto& t) { return at::adaptive_avg_pool3d(t[0], {3}); });
-  same_error("one size for three dims", {volume}, [](auto& t) { return std::get<0>(at::adaptive_max_pool3d(t[0], {3})); });
+  same_error("one size for three dims", {volume},
+             [](auto& t) { return std::get<0>(at::adaptive_max_pool3d(t[0], {3})); });
   same_error("one size for two dims", {image}, [](auto& t) { return std::get<0>(at::adaptive_max_pool2d(t[0], {2})); });
   same_error("one size for two dims", {image}, [](auto& t) { return at::adaptive_avg_pool2d(t[0], {3}); });
 }
@@ -135,13 +141,16 @@ TEST(ResampleErrors, ReadAsThePlainOps) {
   same_error("around twice", {image}, [](auto& t) { return at::_pad_circular(t[0], {5, 0, 0, 0}); });
   const Ints sequence = {1, 1, 4}, volume = {1, 1, 4, 4, 4};
   same_error("reflecting beyond the sequence", {sequence}, [](auto& t) { return at::reflection_pad1d(t[0], {0, 4}); });
-  same_error("reflecting beyond the volume", {volume}, [](auto& t) { return at::reflection_pad3d(t[0], {0, 0, 4, 0, 0, 0}); });
+  same_error("reflecting beyond the volume", {volume},
+             [](auto& t) { return at::reflection_pad3d(t[0], {0, 0, 4, 0, 0, 0}); });
   same_error("cropping all", {sequence}, [](auto& t) { return at::replication_pad1d(t[0], {-2, -2}); });
   same_error("padding for two dims", {volume}, [](auto& t) { return at::replication_pad3d(t[0], {1, 1, 1, 1}); });
   same_error("an odd padding", {image}, [](auto& t) { return at::constant_pad_nd(t[0], {1, 1, 1}); });
   same_error("two sizes for one dim", {sequence}, [](auto& t) { return at::upsample_linear1d(t[0], {3, 3}, false); });
-  same_error("a sequence for an image", {sequence}, [](auto& t) { return at::upsample_bilinear2d(t[0], {3, 3}, false); });
-  same_error("an image for a volume", {image}, [](auto& t) { return at::upsample_trilinear3d(t[0], {3, 3, 3}, false); });
+  same_error("a sequence for an image", {sequence},
+             [](auto& t) { return at::upsample_bilinear2d(t[0], {3, 3}, false); });
+  same_error("an image for a volume", {image},
+             [](auto& t) { return at::upsample_trilinear3d(t[0], {3, 3, 3}, false); });
   same_error("no output", {sequence}, [](auto& t) { return at::upsample_nearest1d(t[0], {0}); });
   same_error("no output", {image}, [](auto& t) { return at::upsample_bilinear2d(t[0], {0, 3}, false); });
 }
@@ -154,7 +163,8 @@ TEST(UnfoldErrors, ReadAsThePlainOps) {
   same_error("a kernel of one number", {image}, [](auto& t) { return at::im2col(t[0], {2}, {1, 1}, {0, 0}, {1, 1}); });
   same_error("no dilation", {image}, [](auto& t) { return at::im2col(t[0], {2, 2}, {0, 1}, {0, 0}, {1, 1}); });
   same_error("a negative padding", {image}, [](auto& t) { return at::im2col(t[0], {2, 2}, {1, 1}, {-1, 0}, {1, 1}); });
-  same_error("no stride", {{1, 8, 4}}, [](auto& t) { return at::col2im(t[0], {4, 4}, {2, 2}, {1, 1}, {0, 0}, {0, 2}); });
+  same_error("no stride", {{1, 8, 4}},
+             [](auto& t) { return at::col2im(t[0], {4, 4}, {2, 2}, {1, 1}, {0, 0}, {0, 2}); });
   same_error("no image", {{1, 8, 4}}, [](auto& t) { return at::col2im(t[0], {0, 4}, {2, 2}, {1, 1}, {0, 0}, {2, 2}); });
   same_error("columns", {{1, 8, 5}}, [](auto& t) { return at::col2im(t[0], {4, 4}, {2, 2}, {1, 1}, {0, 0}, {2, 2}); });
 }

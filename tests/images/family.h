@@ -1,5 +1,6 @@
 #pragma once
-// The family: every op on images, volumes and sequences that exchanges rows, once or more, for tests that hold for all of them.
+// The family: every op on images, volumes and sequences that exchanges rows, once or more, for tests that hold for all
+// of them.
 
 #include <functional>
 #include <string>
@@ -18,11 +19,11 @@ using Results = std::vector<at::Tensor>;
 // An op on an image of four channels.
 struct Member {
   std::string name;
-  int64_t dims;                                      // of the image
+  int64_t dims;  // of the image
   std::function<Results(const at::Tensor&)> op;
-  int64_t least = 1;                                 // rows that the plain op needs
-  bool keeps_layout = true;                          // the results lie as the image does
-  bool rounds = false;                               // whole numbers are rounded in a way that only the plain op knows
+  int64_t least = 1;         // rows that the plain op needs
+  bool keeps_layout = true;  // the results lie as the image does
+  bool rounds = false;       // whole numbers are rounded in a way that only the plain op knows
 };
 
 // The same weight on every rank, of the type of the image.
@@ -30,7 +31,8 @@ inline at::Tensor weight_for(const at::Tensor& x, const Ints& shape) {
   int64_t count = c10::multiply_integers(shape);
   auto size = at::isIntegralType(x.scalar_type(), true) ? 4 : 0.5;
   auto weight = (at::arange(count, at::kDouble).mul(0.7).sin() * size).view(shape).to(x.scalar_type());
-  return is_dtensor(x) ? distribute_tensor(weight, mesh_of(x), Placements(mesh_of(x).ndim(), Replicate()), std::nullopt) : weight;
+  return is_dtensor(x) ? distribute_tensor(weight, mesh_of(x), Placements(mesh_of(x).ndim(), Replicate()), std::nullopt)
+                       : weight;
 }
 
 struct Conv {
@@ -47,7 +49,8 @@ inline Results convolve(const at::Tensor& x, int64_t dims, const Conv& c) {
 }
 
 inline Results convolve_transposed(const at::Tensor& x, int64_t dims, const Conv& c, int64_t more = 0) {
-  Ints shape(dims + 2, c.kernel), stride(dims, c.stride), padding(dims, c.padding), dilation(dims, c.dilation), output(dims, more);
+  Ints shape(dims + 2, c.kernel), stride(dims, c.stride), padding(dims, c.padding), dilation(dims, c.dilation),
+      output(dims, more);
   shape[0] = 4, shape[1] = c.outputs / c.groups;
   auto weight = weight_for(x, shape), bias = weight_for(x, {c.outputs});
   if (dims == 1) return {at::conv_transpose1d(x, weight, bias, stride, padding, output, c.groups, dilation)};
@@ -64,26 +67,36 @@ Results both(Pool pool) {
 inline void add_convolutions(std::vector<Member>& all) {
   for (int64_t dims = 1; dims <= 3; ++dims) {
     auto add = [&, dims](const char* name, Conv c) {
-      all.push_back({c10::str("conv", dims, "d", name), dims, [=](const at::Tensor& x) { return convolve(x, dims, c); }});
+      all.push_back(
+          {c10::str("conv", dims, "d", name), dims, [=](const at::Tensor& x) { return convolve(x, dims, c); }});
     };
     auto add_transposed = [&, dims](const char* name, Conv c, int64_t more) {
-      all.push_back({c10::str("conv_transpose", dims, "d", name), dims, [=](const at::Tensor& x) { return convolve_transposed(x, dims, c, more); }});
+      all.push_back({c10::str("conv_transpose", dims, "d", name), dims,
+                     [=](const at::Tensor& x) { return convolve_transposed(x, dims, c, more); }});
     };
     add("", {3, 1, 1}), add(", strided", {3, 2, 1}), add(", dilated", {3, 1, 2, 2}), add(", even", {2, 1, 1});
     add(", wide", {7, 1, 3}), add(", groups", {3, 1, 1, 1, 2}), add(", depthwise", {3, 1, 1, 1, 4});
-    add_transposed("", {3, 1, 1}, 0), add_transposed(", strided", {4, 3, 1}, 2), add_transposed(", dilated", {3, 1, 1, 2}, 1);
+    add_transposed("", {3, 1, 1}, 0), add_transposed(", strided", {4, 3, 1}, 2),
+        add_transposed(", dilated", {3, 1, 1, 2}, 1);
     add_transposed(", groups", {3, 2, 1, 1, 2}, 1);
   }
-  all.push_back({"conv2d, same", 2, [](const at::Tensor& x) -> Results { return {at::conv2d(x, weight_for(x, {4, 4, 4, 3}), {}, 1, "same", 2)}; }});
+  all.push_back({"conv2d, same", 2, [](const at::Tensor& x) -> Results {
+                   return {at::conv2d(x, weight_for(x, {4, 4, 4, 3}), {}, 1, "same", 2)};
+                 }});
 }
 
 inline void add_pools(std::vector<Member>& all) {
-  auto add = [&](const char* name, int64_t dims, auto op, int64_t least = 1) { all.push_back({name, dims, op, least}); };
+  auto add = [&](const char* name, int64_t dims, auto op, int64_t least = 1) {
+    all.push_back({name, dims, op, least});
+  };
   auto one = [](auto op) { return [=](const at::Tensor& x) -> Results { return {op(x)}; }; };
   add("max_pool1d", 1, one([](auto& x) { return at::max_pool1d(x, {3}, {2}, {1}, {1}, true); }));
-  add("max_pool1d, indices", 1, [](const at::Tensor& x) { return both(at::max_pool1d_with_indices(x, {3}, {1}, {1})); });
-  add("max_pool2d, indices", 2, [](const at::Tensor& x) { return both(at::max_pool2d_with_indices(x, {3, 2}, {2, 1}, {1, 1})); });
-  add("max_pool3d, indices", 3, [](const at::Tensor& x) { return both(at::max_pool3d_with_indices(x, {3, 2, 3}, {1, 2, 2}, {1, 1, 1})); });
+  add("max_pool1d, indices", 1,
+      [](const at::Tensor& x) { return both(at::max_pool1d_with_indices(x, {3}, {1}, {1})); });
+  add("max_pool2d, indices", 2,
+      [](const at::Tensor& x) { return both(at::max_pool2d_with_indices(x, {3, 2}, {2, 1}, {1, 1})); });
+  add("max_pool3d, indices", 3,
+      [](const at::Tensor& x) { return both(at::max_pool3d_with_indices(x, {3, 2, 3}, {1, 2, 2}, {1, 1, 1})); });
   add("avg_pool1d", 1, one([](auto& x) { return at::avg_pool1d(x, {3}, {2}, {1}, true); }));
   add("avg_pool2d", 2, one([](auto& x) { return at::avg_pool2d(x, {3, 3}, {1, 2}, {1, 1}, true, false); }));
   add("avg_pool3d", 3, one([](auto& x) { return at::avg_pool3d(x, {3, 2, 3}, {1, 2, 2}, {1, 1, 1}); }));
@@ -117,14 +130,18 @@ inline void add_interpolations(std::vector<Member>& all) {
     for (bool larger : {true, false}) {
       Ints size = larger ? Ints{5, 7, 4} : Ints{2, 3, 2};
       auto sized = options.size(Ints(size.begin(), size.begin() + dims));
-      all.push_back({c10::str(name, larger ? ", up" : ", down"), dims, [=](const at::Tensor& x) -> Results { return {F::interpolate(x, sized)}; }, 1, true,
+      all.push_back({c10::str(name, larger ? ", up" : ", down"), dims,
+                     [=](const at::Tensor& x) -> Results { return {F::interpolate(x, sized)}; }, 1, true,
                      options.mode().index() > 0});
     }
   };
-  for (int64_t dims = 1; dims <= 3; ++dims) add(dims == 1 ? "nearest1d" : dims == 2 ? "nearest2d" : "nearest3d", dims, Options().mode(torch::kNearest));
+  for (int64_t dims = 1; dims <= 3; ++dims)
+    add(dims == 1 ? "nearest1d" : dims == 2 ? "nearest2d" : "nearest3d", dims, Options().mode(torch::kNearest));
   all.push_back({"exact1d", 1, [](const at::Tensor& x) -> Results { return {at::_upsample_nearest_exact1d(x, {5})}; }});
-  all.push_back({"exact2d", 2, [](const at::Tensor& x) -> Results { return {at::_upsample_nearest_exact2d(x, {5, 2})}; }});
-  all.push_back({"exact3d", 3, [](const at::Tensor& x) -> Results { return {at::_upsample_nearest_exact3d(x, {2, 5, 4})}; }});
+  all.push_back(
+      {"exact2d", 2, [](const at::Tensor& x) -> Results { return {at::_upsample_nearest_exact2d(x, {5, 2})}; }});
+  all.push_back(
+      {"exact3d", 3, [](const at::Tensor& x) -> Results { return {at::_upsample_nearest_exact3d(x, {2, 5, 4})}; }});
   for (bool align : {false, true}) {
     add(align ? "linear, aligned" : "linear", 1, Options().mode(torch::kLinear).align_corners(align));
     add(align ? "bilinear, aligned" : "bilinear", 2, Options().mode(torch::kBilinear).align_corners(align));
@@ -138,28 +155,38 @@ inline void add_interpolations(std::vector<Member>& all) {
 inline void add_pixels(std::vector<Member>& all) {
   all.push_back({"pixel_shuffle", 2, [](const at::Tensor& x) -> Results { return {at::pixel_shuffle(x, 2)}; }});
   all.push_back({"pixel_unshuffle", 2, [](const at::Tensor& x) -> Results {
-    return {at::pixel_unshuffle(F::interpolate(x, F::InterpolateFuncOptions().size(Ints{6, 9})), 3)};
-  }});
+                   return {at::pixel_unshuffle(F::interpolate(x, F::InterpolateFuncOptions().size(Ints{6, 9})), 3)};
+                 }});
 }
 
 inline void add_unfolding(std::vector<Member>& all) {
-  all.push_back({"unfold", 2, [](const at::Tensor& x) -> Results { return {at::im2col(x, {3, 2}, {1, 1}, {1, 1}, {1, 2})}; }, 1, false});
-  all.push_back({"unfold and fold", 2, [](const at::Tensor& x) -> Results {
-    auto columns = at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
-    return {at::col2im(columns, x.sizes().slice(x.dim() - 2), {3, 3}, {1, 1}, {1, 1}, {1, 1})};
-  }, 1, false});
-  all.push_back({"max_unpool1d", 1, [](const at::Tensor& x) -> Results {
-    auto [values, indices] = at::max_pool1d_with_indices(x, {2}, {1});
-    return {F::max_unpool1d(values, indices, F::MaxUnpool1dFuncOptions(2).stride(1))};
-  }, 2, false});
-  all.push_back({"max_unpool2d", 2, [](const at::Tensor& x) -> Results {
-    auto [values, indices] = at::max_pool2d_with_indices(x, {2, 2}, {1, 1});
-    return {F::max_unpool2d(values, indices, F::MaxUnpool2dFuncOptions(2).stride(1))};
-  }, 2, false});
-  all.push_back({"max_unpool3d", 3, [](const at::Tensor& x) -> Results {
-    auto [values, indices] = at::max_pool3d_with_indices(x, {2, 2, 2}, {1, 1, 1});
-    return {F::max_unpool3d(values, indices, F::MaxUnpool3dFuncOptions(2).stride(1))};
-  }, 2, false});
+  all.push_back({"unfold", 2,
+                 [](const at::Tensor& x) -> Results { return {at::im2col(x, {3, 2}, {1, 1}, {1, 1}, {1, 2})}; }, 1,
+                 false});
+  all.push_back({"unfold and fold", 2,
+                 [](const at::Tensor& x) -> Results {
+                   auto columns = at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
+                   return {at::col2im(columns, x.sizes().slice(x.dim() - 2), {3, 3}, {1, 1}, {1, 1}, {1, 1})};
+                 },
+                 1, false});
+  all.push_back({"max_unpool1d", 1,
+                 [](const at::Tensor& x) -> Results {
+                   auto [values, indices] = at::max_pool1d_with_indices(x, {2}, {1});
+                   return {F::max_unpool1d(values, indices, F::MaxUnpool1dFuncOptions(2).stride(1))};
+                 },
+                 2, false});
+  all.push_back({"max_unpool2d", 2,
+                 [](const at::Tensor& x) -> Results {
+                   auto [values, indices] = at::max_pool2d_with_indices(x, {2, 2}, {1, 1});
+                   return {F::max_unpool2d(values, indices, F::MaxUnpool2dFuncOptions(2).stride(1))};
+                 },
+                 2, false});
+  all.push_back({"max_unpool3d", 3,
+                 [](const at::Tensor& x) -> Results {
+                   auto [values, indices] = at::max_pool3d_with_indices(x, {2, 2, 2}, {1, 1, 1});
+                   return {F::max_unpool3d(values, indices, F::MaxUnpool3dFuncOptions(2).stride(1))};
+                 },
+                 2, false});
 }
 
 inline std::vector<Member> members() {

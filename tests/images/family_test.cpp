@@ -1,4 +1,5 @@
-// What holds for every op on images: any size, type and order in memory of the image; values and gradients are those of the plain op.
+// What holds for every op on images: any size, type and order in memory of the image; values and gradients are those of
+// the plain op.
 
 #include "tests/images/family.h"
 
@@ -38,7 +39,8 @@ struct Image {
 // Empty, or what differs, relative to the largest value.
 std::string differs(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
   double largest = 1;
-  if (expected.numel() && tolerance > 0) largest = std::max(1., expected.detach().abs().max().to(at::kDouble).item<double>());
+  if (expected.numel() && tolerance > 0)
+    largest = std::max(1., expected.detach().abs().max().to(at::kDouble).item<double>());
   return difference(full_tensor(actual.detach()), expected.detach(), tolerance * largest);
 }
 
@@ -76,8 +78,10 @@ void compare(const Member& m, const Image& image, const DeviceMesh& mesh, const 
   EXPECT_EQ(dx.grad().strides(), x.grad().strides()) << "gradient";
 }
 
-// One image per member, on lines and squares of ranks, cut along its dims in turn. Of the members, `least` must have the op on such images.
-void compare_all(std::initializer_list<int64_t> worlds, int64_t least, const std::function<std::optional<Image>(const Member&)>& image_for) {
+// One image per member, on lines and squares of ranks, cut along its dims in turn. Of the members, `least` must have
+// the op on such images.
+void compare_all(std::initializer_list<int64_t> worlds, int64_t least,
+                 const std::function<std::optional<Image>(const Member&)>& image_for) {
   StrictScope strict;
   at::manual_seed(6);
   for_each_world(worlds, [&](int64_t n) {

@@ -18,8 +18,9 @@ namespace nn = torch::nn;
 // Without a bias: its gradient would be zero but for rounding.
 nn::Sequential model() {
   at::manual_seed(3);
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).stride(2).bias(false)), nn::BatchNorm2d(4), nn::ReLU(),
-                     nn::Conv2d(nn::Conv2dOptions(4, 5, 3).dilation(2).padding(2).bias(false)), nn::BatchNorm2d(5));
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).stride(2).bias(false)), nn::BatchNorm2d(4),
+                     nn::ReLU(), nn::Conv2d(nn::Conv2dOptions(4, 5, 3).dilation(2).padding(2).bias(false)),
+                     nn::BatchNorm2d(5));
   net->to(at::kDouble);
   return net;
 }
@@ -52,10 +53,13 @@ void train_beside_plain(const DeviceMesh& mesh, const Placements& cut) {
     }
     optimizer.step(), plain_optimizer.step();
   }
-  for (auto& buffer : plain->named_buffers()) expect_everywhere(net->named_buffers()[buffer.key()], *buffer, buffer.key());
+  for (auto& buffer : plain->named_buffers())
+    expect_everywhere(net->named_buffers()[buffer.key()], *buffer, buffer.key());
   net->eval(), plain->eval();
   auto whole = at::randn({2, 3, 10, 13}, at::kDouble);
-  EXPECT_EQ(difference(full_tensor(net->forward(distribute_tensor(whole, mesh, cut))).detach(), plain->forward(whole).detach(), 1e-11), "");
+  EXPECT_EQ(difference(full_tensor(net->forward(distribute_tensor(whole, mesh, cut))).detach(),
+                       plain->forward(whole).detach(), 1e-11),
+            "");
 }
 
 TEST(ConvolutionAndBatchNorm, TrainWithTheStatisticsOfTheWholeImage) {
@@ -76,7 +80,9 @@ TEST(BatchNormOfACutImage, MakesNothingAsLargeAsTheImageButTheResult) {
   auto mesh = init_device_mesh(at::kCPU, {2});
   auto whole = at::randn({1, 8, 64, 1024}), half = whole.slice(3, 0, 512).contiguous(), stats = at::rand({8});
   auto x = distribute_tensor(whole, mesh, {Shard(3)}), per_channel = distribute_tensor(stats, mesh, {Replicate()});
-  auto forward = [](const at::Tensor& x, const at::Tensor& w) { at::native_batch_norm(x, w, w, {}, {}, true, 0.1, 1e-5); };
+  auto forward = [](const at::Tensor& x, const at::Tensor& w) {
+    at::native_batch_norm(x, w, w, {}, {}, true, 0.1, 1e-5);
+  };
   auto backward = [](const at::Tensor& x, const at::Tensor& w) {
     at::native_batch_norm_backward(x, x, w, {}, {}, w, w, true, 1e-5, {true, true, true});
   };

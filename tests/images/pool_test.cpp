@@ -30,7 +30,8 @@ TEST(Pool, OfRandomFormCutAtRandomIsThePlainOne) {
     }
     bool ceil = dice(0, 1), include = dice(0, 1);
     auto divisor = dice(0, 2) ? std::nullopt : std::optional<int64_t>(3);
-    auto text = c10::str("kernel ", kernel, " stride ", stride, " padding ", padding, " dilation ", dilation, " ceil ", ceil);
+    auto text =
+        c10::str("kernel ", kernel, " stride ", stride, " padding ", padding, " dilation ", dilation, " ceil ", ceil);
     auto whole = at::randn(size, at::kDouble);
     compare("max " + text, whole, [&](const at::Tensor& x) -> Results {
       auto pool = image == 2 ? at::max_pool2d_with_indices : at::max_pool3d_with_indices;
@@ -56,10 +57,12 @@ TEST(Pool, OfSequences) {
 TEST(Pool, ByANorm) {
   compare("lp_pool1d", random_image({11}),
           [](const at::Tensor& x) -> Results { return {F::lp_pool1d(x, F::LPPool1dFuncOptions(3, 3).stride(2))}; });
-  compare("lp_pool2d", random_image({7, 10}),
-          [](const at::Tensor& x) -> Results { return {F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 2}).stride(2))}; });
-  compare("lp_pool3d", random_image({5, 4, 6}),
-          [](const at::Tensor& x) -> Results { return {F::lp_pool3d(x, F::LPPool3dFuncOptions(4, {2, 2, 3}).ceil_mode(true))}; });
+  compare("lp_pool2d", random_image({7, 10}), [](const at::Tensor& x) -> Results {
+    return {F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 2}).stride(2))};
+  });
+  compare("lp_pool3d", random_image({5, 4, 6}), [](const at::Tensor& x) -> Results {
+    return {F::lp_pool3d(x, F::LPPool3dFuncOptions(4, {2, 2, 3}).ceil_mode(true))};
+  });
 }
 
 TEST(AdaptiveMaxPool, OfImagesCutAtRandom) {
@@ -78,7 +81,9 @@ TEST(AdaptiveMaxPool, OfImagesCutAtRandom) {
 
 TEST(AdaptiveMaxPool, OfEqualAndMissingValuesPointsWhereThePlainOneDoes) {
   auto whole = at::randint(3, {2, 3, 13, 9}).to(at::kDouble);
-  auto op = [](const at::Tensor& x) -> Results { return {std::get<1>(at::adaptive_max_pool2d(x.detach(), {5, 4})), x * 2}; };
+  auto op = [](const at::Tensor& x) -> Results {
+    return {std::get<1>(at::adaptive_max_pool2d(x.detach(), {5, 4})), x * 2};
+  };
   compare("equal values", whole, op);
   whole.masked_fill_(at::rand_like(whole) < 0.1, std::nan(""));
   for_each_world({2, 4}, [&](int64_t n) {

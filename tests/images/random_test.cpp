@@ -47,8 +47,8 @@ struct Case {
     return at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups);
   }
   std::string text() const {
-    return c10::str("input ", input.sizes(), " weight ", weight.sizes(), bias.defined() ? " bias" : "", " stride ", stride,
-                    " padding ", padding, " dilation ", dilation, " output_padding ", output_padding,
+    return c10::str("input ", input.sizes(), " weight ", weight.sizes(), bias.defined() ? " bias" : "", " stride ",
+                    stride, " padding ", padding, " dilation ", dilation, " output_padding ", output_padding,
                     transposed ? " transposed" : "", " groups ", groups, " ", mode);
   }
 };

@@ -33,7 +33,8 @@ TEST(Resample, LinearAndCubic) {
     for (auto dtype : {at::kDouble, at::kFloat}) {
       for (auto [from, to] : {std::pair<int64_t, int64_t>{5, 12}, {9, 4}, {1, 3}}) {
         compare("linear", image({from}, dtype), [=](auto& x) { return at::upsample_linear1d(x, {to}, align); });
-        compare("bilinear", image({from, 6}, dtype), [=](auto& x) { return at::upsample_bilinear2d(x, {to, 9}, align); });
+        compare("bilinear", image({from, 6}, dtype),
+                [=](auto& x) { return at::upsample_bilinear2d(x, {to, 9}, align); });
         compare("bicubic", image({from, 6}, dtype), [=](auto& x) { return at::upsample_bicubic2d(x, {to, 9}, align); });
         compare("trilinear", image({from, 4, 3}, dtype),
                 [=](auto& x) { return at::upsample_trilinear3d(x, {to, 3, 5}, align); });
@@ -48,9 +49,12 @@ TEST(Resample, Antialiased) {
   for (bool align : {false, true}) {
     for (auto dtype : {at::kDouble, at::kFloat}) {
       for (auto [from, to] : {std::pair<int64_t, int64_t>{5, 12}, {19, 4}, {13, 6}, {2, 3}}) {
-        compare("bilinear", image({from, 6}, dtype), [=](auto& x) { return at::_upsample_bilinear2d_aa(x, {to, 9}, align); });
-        compare("bicubic", image({from, 16}, dtype), [=](auto& x) { return at::_upsample_bicubic2d_aa(x, {to, 3}, align); });
-        compare("lanczos", image({from, 9}, dtype), [=](auto& x) { return at::_upsample_lanczos2d_aa(x, {to, 5}, align); });
+        compare("bilinear", image({from, 6}, dtype),
+                [=](auto& x) { return at::_upsample_bilinear2d_aa(x, {to, 9}, align); });
+        compare("bicubic", image({from, 16}, dtype),
+                [=](auto& x) { return at::_upsample_bicubic2d_aa(x, {to, 3}, align); });
+        compare("lanczos", image({from, 9}, dtype),
+                [=](auto& x) { return at::_upsample_lanczos2d_aa(x, {to, 5}, align); });
       }
     }
   }
@@ -65,7 +69,8 @@ TEST(Pad, Circular) {
   compare("circular", image({6, 5}), [](auto& x) { return at::_pad_circular(x, {5, 4, 0, 6}); });
   compare("circular", image({4, 5, 3}), [](auto& x) { return at::_pad_circular(x, {2, 1, 3, 0, 1, 3}); });
   compare("circular, cropping", image({6, 5}), [](auto& x) { return at::_pad_circular(x, {-1, 2, 3, -2}); });
-  compare("circular", image({6, 5}), [](auto& x) { return F::pad(x, F::PadFuncOptions({1, 2, 3, 4}).mode(torch::kCircular)); });
+  compare("circular", image({6, 5}),
+          [](auto& x) { return F::pad(x, F::PadFuncOptions({1, 2, 3, 4}).mode(torch::kCircular)); });
 }
 
 TEST(Pad, CircularOfAStridedCut) {

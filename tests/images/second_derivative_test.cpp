@@ -64,7 +64,9 @@ TEST(SecondDerivative, OfPools) {
       {"adaptive_avg_pool3d", {6, 5, 4}, [](auto& x) { return at::adaptive_avg_pool3d(x, {4, 3, 3}); }},
       {"adaptive_max_pool2d", {7, 5}, [](auto& x) { return std::get<0>(at::adaptive_max_pool2d(x, {3, 4})); }},
       {"adaptive_max_pool3d", {6, 5, 4}, [](auto& x) { return std::get<0>(at::adaptive_max_pool3d(x, {4, 3, 3})); }},
-      {"lp_pool2d", {7, 10}, [](auto& x) { return F::lp_pool2d(x.abs() + 1, F::LPPool2dFuncOptions(3, {3, 2}).stride(2)); }},
+      {"lp_pool2d",
+       {7, 10},
+       [](auto& x) { return F::lp_pool2d(x.abs() + 1, F::LPPool2dFuncOptions(3, {3, 2}).stride(2)); }},
   });
 }
 
@@ -101,11 +103,15 @@ TEST(SecondDerivative, OfResampling) {
 TEST(SecondDerivative, OfUnfoldingAndUnpooling) {
   compare({
       {"unfold", {7, 6}, [](auto& x) { return at::im2col(x, {3, 2}, {1, 2}, {1, 1}, {2, 1}); }},
-      {"fold", {7, 6}, [](auto& x) {
+      {"fold",
+       {7, 6},
+       [](auto& x) {
          auto columns = at::im2col(x, {2, 2}, {1, 1}, {1, 1}, {1, 1});
          return at::col2im(columns.pow(2), {7, 6}, {2, 2}, {1, 1}, {1, 1}, {1, 1});
        }},
-      {"max_unpool2d", {6, 8}, [](auto& x) {
+      {"max_unpool2d",
+       {6, 8},
+       [](auto& x) {
          auto [values, indices] = at::max_pool2d_with_indices(x, {2, 2});
          return at::max_unpool2d(values, indices, x.sizes().slice(2));
        }},

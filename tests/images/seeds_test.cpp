@@ -13,15 +13,17 @@ namespace {
 
 constexpr double kFloat = 1e-5, kDouble = 1e-11;  // relative
 
-// The plain side of a comparison is computed once, by the first rank, which deals out what the others are to have. Elsewhere its tensors
-// have a shape, and memory that nobody touches.
+// The plain side of a comparison is computed once, by the first rank, which deals out what the others are to have.
+// Elsewhere its tensors have a shape, and memory that nobody touches.
 bool first() { return !process_world() || rank() == 0; }
 
 at::Tensor from_first(const at::Tensor& tensor, const at::Tensor& like) {
   return first() ? tensor.detach() : at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
-at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype) { return first() ? at::randn(shape, dtype) : at::empty(shape, dtype); }
+at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype) {
+  return first() ? at::randn(shape, dtype) : at::empty(shape, dtype);
+}
 
 // |a - b| relative to the size of b, which the first rank has. Of a cut tensor each rank looks at what it holds.
 double distance(const at::Tensor& a, const at::Tensor& b) {
@@ -63,7 +65,8 @@ void train(Module model, std::vector<int64_t> input_shape, const Placements& cut
   auto plain = twin(model);
   distribute_module(*model, mesh, partition);
   torch::optim::SGD optimizer(model->parameters(), 0.01), plain_optimizer(plain->parameters(), 0.01);
-  int steps = full_size() && dtype == at::kDouble ? 1 : 3;  // LibTorch's depthwise convolution takes half a minute in double
+  int steps =
+      full_size() && dtype == at::kDouble ? 1 : 3;  // LibTorch's depthwise convolution takes half a minute in double
   for (int step = 0; step < steps; ++step) {
     auto y = random(input_shape, dtype).requires_grad_(input_gradient);
     auto x = distribute_tensor(y.detach(), mesh, cut).requires_grad_(input_gradient);
@@ -115,8 +118,8 @@ TEST(TrainConvolution, SequencesVolumesAndTransposed) {
   with_mesh([](auto mesh, auto dtype) {
     train(torch::nn::Conv1d(torch::nn::Conv1dOptions(64, 64, 3).padding(1)), {1, 64, 8}, {Shard(2)}, mesh, dtype);
     train(torch::nn::Conv1d(torch::nn::Conv1dOptions(8, 8, 3).padding(1)), {1, 8, 9}, {Shard(2)}, mesh, dtype);
-    train(torch::nn::Conv3d(torch::nn::Conv3dOptions(64, 64, 3).padding(1)), sized({1, 64, 8, 8, 8}, {1, 64, 4, 4, 8}), {Shard(4)},
-          mesh, dtype);
+    train(torch::nn::Conv3d(torch::nn::Conv3dOptions(64, 64, 3).padding(1)), sized({1, 64, 8, 8, 8}, {1, 64, 4, 4, 8}),
+          {Shard(4)}, mesh, dtype);
     train(torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(4, 5, 4).stride(3).padding(1).output_padding(2)),
           {1, 4, 7, 6}, {Shard(2)}, mesh, dtype);
     train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {1, 4, 5, 6, 7}, {Shard(3)}, mesh, dtype);
@@ -126,30 +129,38 @@ TEST(TrainConvolution, SequencesVolumesAndTransposed) {
 
 TEST(TrainConvolution, DistributedByAFunctionThatReplicatesTheParameters) {
   auto replicate = [](const std::string&, torch::nn::Module& module, const DeviceMesh& mesh) {
-    for (auto& parameter : module.named_parameters(false)) distribute_parameter(module, parameter.key(), mesh, {Replicate()});
+    for (auto& parameter : module.named_parameters(false))
+      distribute_parameter(module, parameter.key(), mesh, {Replicate()});
   };
   with_mesh([&](auto mesh, auto dtype) {
-    train(torch::nn::Conv1d(torch::nn::Conv1dOptions(4, 6, 3).padding(1)), {2, 4, 9}, {Shard(2)}, mesh, dtype, true, replicate);
-    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 4).stride(4)), {2, 3, 16, 32}, {Shard(3)}, mesh, dtype, true, replicate);
-    train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {1, 4, 5, 6, 7}, {Shard(4)}, mesh, dtype, true, replicate);
-    train(torch::nn::ConvTranspose1d(torch::nn::ConvTranspose1dOptions(4, 6, 3).stride(2)), {2, 4, 9}, {Shard(2)}, mesh, dtype, true, replicate);
-    train(torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(4, 2, 3).stride(2)), {1, 4, 3, 4, 5}, {Shard(2)}, mesh, dtype, true, replicate);
+    train(torch::nn::Conv1d(torch::nn::Conv1dOptions(4, 6, 3).padding(1)), {2, 4, 9}, {Shard(2)}, mesh, dtype, true,
+          replicate);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 4).stride(4)), {2, 3, 16, 32}, {Shard(3)}, mesh, dtype, true,
+          replicate);
+    train(torch::nn::Conv3d(torch::nn::Conv3dOptions(4, 4, 3).padding(1)), {1, 4, 5, 6, 7}, {Shard(4)}, mesh, dtype,
+          true, replicate);
+    train(torch::nn::ConvTranspose1d(torch::nn::ConvTranspose1dOptions(4, 6, 3).stride(2)), {2, 4, 9}, {Shard(2)}, mesh,
+          dtype, true, replicate);
+    train(torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(4, 2, 3).stride(2)), {1, 4, 3, 4, 5}, {Shard(2)},
+          mesh, dtype, true, replicate);
   });
 }
 
 TEST(TrainConvolution, StringPaddingModes) {
   with_mesh([](auto mesh, auto dtype) {
-    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3).padding(torch::kSame).dilation(2)), {1, 2, 9, 7}, {Shard(2)},
-          mesh, dtype);
-    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3).padding(torch::kValid)), {1, 2, 9, 7}, {Shard(3)}, mesh, dtype);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3).padding(torch::kSame).dilation(2)), {1, 2, 9, 7},
+          {Shard(2)}, mesh, dtype);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3).padding(torch::kValid)), {1, 2, 9, 7}, {Shard(3)}, mesh,
+          dtype);
   });
 }
 
 TEST(TrainConvolution, AnInputThatNeedsNoGradientGetsNone) {
   with_mesh([](auto mesh, auto dtype) {
-    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)), sized({1, 64, 32, 32}, {1, 64, 8, 8}), {Replicate()}, mesh,
-          dtype, false);
-    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1)), {1, 4, 6, 6}, {Shard(2)}, mesh, dtype, false);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)), sized({1, 64, 32, 32}, {1, 64, 8, 8}),
+          {Replicate()}, mesh, dtype, false);
+    train(torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1)), {1, 4, 6, 6}, {Shard(2)}, mesh, dtype,
+          false);
   });
 }
 
@@ -169,14 +180,17 @@ TEST(Convolution, HasASecondDerivative) {
     bool transposed;
   };
   auto cut_and_compare = [](const Form& f, const DeviceMesh& mesh, const Placements& cut) {
-    SCOPED_TRACE(c10::str(f.input, f.weight, " stride ", f.stride, " groups ", f.groups, f.transposed ? " transposed " : " ") + str(cut));
+    SCOPED_TRACE(
+        c10::str(f.input, f.weight, " stride ", f.stride, " groups ", f.groups, f.transposed ? " transposed " : " ") +
+        str(cut));
     auto n = f.input.size() - 2;
     std::vector<int64_t> stride(n, f.stride), padding(n, f.padding), dilation(n, f.dilation), none(n, 0);
     auto op = [&](const std::vector<at::Tensor>& t) {
       return at::convolution(t[0], t[1], t[2], stride, padding, dilation, f.transposed, none, f.groups);
     };
     auto outputs = f.transposed ? f.weight[1] * f.groups : f.weight[0];
-    std::vector<at::Tensor> whole = {at::randn(f.input, at::kDouble), at::randn(f.weight, at::kDouble), at::randn({outputs}, at::kDouble)};
+    std::vector<at::Tensor> whole = {at::randn(f.input, at::kDouble), at::randn(f.weight, at::kDouble),
+                                     at::randn({outputs}, at::kDouble)};
     std::vector<at::Tensor> plain, distributed;
     for (auto& tensor : whole) {
       plain.push_back(tensor.clone().requires_grad_());
@@ -189,8 +203,9 @@ TEST(Convolution, HasASecondDerivative) {
   at::manual_seed(5);
   for_each_world({2, 4}, [&](int64_t n) {
     auto line = init_device_mesh(at::kCPU, {n});
-    for (auto& f : {Form{{2, 3, 7, 6}, {4, 3, 3, 2}, 2, 1, 1, 1, false}, Form{{1, 4, 6, 9}, {4, 2, 2, 3}, 1, 2, 2, 2, false},
-                    Form{{1, 4, 5, 4}, {4, 1, 3, 3}, 2, 1, 1, 4, true}, Form{{2, 2, 5, 4}, {2, 3, 2, 3}, 1, 0, 2, 1, true}}) {
+    for (auto& f :
+         {Form{{2, 3, 7, 6}, {4, 3, 3, 2}, 2, 1, 1, 1, false}, Form{{1, 4, 6, 9}, {4, 2, 2, 3}, 1, 2, 2, 2, false},
+          Form{{1, 4, 5, 4}, {4, 1, 3, 3}, 2, 1, 1, 4, true}, Form{{2, 2, 5, 4}, {2, 3, 2, 3}, 1, 0, 2, 1, true}}) {
       for (int64_t dim : {0, 2, 3}) cut_and_compare(f, line, {Shard(dim)});
       if (n == 4) cut_and_compare(f, init_device_mesh(at::kCPU, {2, 2}), {Shard(2), Shard(3)});
     }

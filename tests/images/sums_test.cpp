@@ -1,4 +1,5 @@
-// Gradients of weights in float are as exact on images of many positions as on those of few: compared with the plain op in double.
+// Gradients of weights in float are as exact on images of many positions as on those of few: compared with the plain op
+// in double.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -36,16 +37,28 @@ std::vector<Form> forms() {
       {"sequence", {1, 4, 60000}, {16, 4, 3}, {1}, {1}, {1}},
       {"volume", {1, 3, 30, 40, 50}, {8, 3, 3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
       {"transposed", {1, 16, 200, 200}, {16, 3, 2, 3}, {2, 1}, {0, 1}, {1, 2}, 1, true, {1, 0}},
-      {"transposed, dilated more than strided", {2, 4, 100, 200}, {4, 3, 2, 3}, {2, 1}, {0, 1}, {1, 2}, 1, true, {1, 1}},
+      {"transposed, dilated more than strided",
+       {2, 4, 100, 200},
+       {4, 3, 2, 3},
+       {2, 1},
+       {0, 1},
+       {1, 2},
+       1,
+       true,
+       {1, 1}},
       {"transposed groups", {2, 4, 150, 128}, {4, 2, 3, 3}, {2, 2}, {1, 1}, {1, 1}, 2, true, {0, 1}},
   };
 }
 
-double distance(const at::Tensor& a, const at::Tensor& b) { return ((a.to(at::kDouble) - b).abs().max() / b.abs().max()).item<double>(); }
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b).abs().max() / b.abs().max()).item<double>();
+}
 
-void compare(const Form& f, const DeviceMesh& mesh, const Placements& cut, const Placements& weight_cut, const Placements& bias_cut) {
+void compare(const Form& f, const DeviceMesh& mesh, const Placements& cut, const Placements& weight_cut,
+             const Placements& bias_cut) {
   SCOPED_TRACE(std::string(f.name) + " " + str(cut) + " weight " + str(weight_cut) + " on " + mesh.text());
-  std::vector<at::Tensor> whole = {at::randn(f.input), at::randn(f.weight), at::randn({f.channels()})}, exact, distributed;
+  std::vector<at::Tensor> whole = {at::randn(f.input), at::randn(f.weight), at::randn({f.channels()})}, exact,
+                          distributed;
   std::vector<Placements> placements = {cut, weight_cut, bias_cut};
   for (size_t i = 0; i < whole.size(); ++i) {
     exact.push_back(whole[i].to(at::kDouble).requires_grad_());
@@ -74,7 +87,8 @@ TEST(SumsOverManyPositions, AreRoundedAsThoseOverFew) {
   for_each_world({4}, [](int64_t) {
     auto mesh = init_device_mesh(at::kCPU, {2, 2});
     for (auto& f : forms()) {
-      if (f.input.size() == 4) compare(f, mesh, {Shard(2), Shard(3)}, {Replicate(), Replicate()}, {Replicate(), Replicate()});
+      if (f.input.size() == 4)
+        compare(f, mesh, {Shard(2), Shard(3)}, {Replicate(), Replicate()}, {Replicate(), Replicate()});
     }
   });
 }

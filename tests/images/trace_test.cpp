@@ -1,4 +1,5 @@
-// What the family exchanges: exactly the rows under the windows of a rank's outputs that it does not hold, once per cut dim.
+// What the family exchanges: exactly the rows under the windows of a rank's outputs that it does not hold, once per cut
+// dim.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,7 +26,8 @@ struct Case {
 
 at::Tensor weight_like(const at::Tensor& x, Ints shape) {
   auto weight = at::ones(shape, x.options().dtype(at::kFloat).device(at::kCPU));
-  return is_dtensor(x) ? distribute_tensor(weight, mesh_of(x), Placements(mesh_of(x).ndim(), Replicate()), std::nullopt) : weight;
+  return is_dtensor(x) ? distribute_tensor(weight, mesh_of(x), Placements(mesh_of(x).ndim(), Replicate()), std::nullopt)
+                       : weight;
 }
 
 Op conv(int64_t kernel, int64_t stride, int64_t padding, int64_t dilation = 1) {
@@ -33,12 +35,15 @@ Op conv(int64_t kernel, int64_t stride, int64_t padding, int64_t dilation = 1) {
     auto n = x.dim() - 2;
     Ints shape(x.dim(), kernel);
     shape[0] = shape[1] = x.size(1);
-    return at::convolution(x, weight_like(x, shape), {}, Ints(n, stride), Ints(n, padding), Ints(n, dilation), false, Ints(n, 0), 1);
+    return at::convolution(x, weight_like(x, shape), {}, Ints(n, stride), Ints(n, padding), Ints(n, dilation), false,
+                           Ints(n, 0), 1);
   };
 }
 
 Op depthwise(int64_t kernel, int64_t stride, int64_t padding) {
-  return [=](const at::Tensor& x) { return at::conv2d(x, weight_like(x, {x.size(1), 1, kernel, kernel}), {}, stride, padding, 1, x.size(1)); };
+  return [=](const at::Tensor& x) {
+    return at::conv2d(x, weight_like(x, {x.size(1), 1, kernel, kernel}), {}, stride, padding, 1, x.size(1));
+  };
 }
 
 Op transposed(int64_t kernel, int64_t stride, int64_t padding, int64_t more, int64_t dilation = 1) {
@@ -46,7 +51,8 @@ Op transposed(int64_t kernel, int64_t stride, int64_t padding, int64_t more, int
     auto n = x.dim() - 2;
     Ints shape(x.dim(), kernel);
     shape[0] = shape[1] = x.size(1);
-    return at::convolution(x, weight_like(x, shape), {}, Ints(n, stride), Ints(n, padding), Ints(n, dilation), true, Ints(n, more), 1);
+    return at::convolution(x, weight_like(x, shape), {}, Ints(n, stride), Ints(n, padding), Ints(n, dilation), true,
+                           Ints(n, more), 1);
   };
 }
 
@@ -71,7 +77,8 @@ std::vector<Case> cases() {
       of("avg_pool1d", {17}, [](auto& x) { return at::avg_pool1d(x, {3}, {2}, {1}); }),
       of("avg_pool2d", {5, 18}, [](auto& x) { return at::avg_pool2d(x, {3, 3}, {1, 2}, {1, 1}, true); }),
       of("avg_pool3d", {3, 4, 14}, [](auto& x) { return at::avg_pool3d(x, {2, 2, 3}, {1, 1, 2}); }),
-      of("lp_pool2d", {5, 18}, [](auto& x) { return F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 3}).stride({1, 2})); }),
+      of("lp_pool2d", {5, 18},
+         [](auto& x) { return F::lp_pool2d(x, F::LPPool2dFuncOptions(2, {3, 3}).stride({1, 2})); }),
       of("adaptive_avg_pool1d", {18}, [](auto& x) { return at::adaptive_avg_pool1d(x, {7}); }),
       of("adaptive_avg_pool2d", {4, 18}, [](auto& x) { return at::adaptive_avg_pool2d(x, {2, 7}); }),
       of("adaptive_avg_pool3d", {3, 4, 14}, [](auto& x) { return at::adaptive_avg_pool3d(x, {2, 3, 9}); }),
@@ -91,24 +98,38 @@ std::vector<Case> cases() {
       of("linear1d, aligned", {13}, [](auto& x) { return at::upsample_linear1d(x, {20}, true); }),
       of("bilinear2d, not aligned", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, false); }),
       of("bicubic2d, aligned", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {8, 20}, true); }),
-      of("bicubic2d_aa", {5, 19}, [](auto& x) { return at::_upsample_bicubic2d_aa(x, {4, 10}, false); }),  // no weight is zero
+      of("bicubic2d_aa", {5, 19},
+         [](auto& x) { return at::_upsample_bicubic2d_aa(x, {4, 10}, false); }),  // no weight is zero
       of("linear1d", {13}, [](auto& x) { return at::upsample_linear1d(x, {26}, false); }),
-      of("bilinear2d", {5, 13}, [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, true); }),  // no position is whole
+      of("bilinear2d", {5, 13},
+         [](auto& x) { return at::upsample_bilinear2d(x, {8, 20}, true); }),  // no position is whole
       of("bicubic2d", {5, 13}, [](auto& x) { return at::upsample_bicubic2d(x, {7, 21}, false); }),
       of("trilinear3d", {3, 4, 13}, [](auto& x) { return at::upsample_trilinear3d(x, {3, 5, 21}, false); }),
       of("bilinear2d_aa", {5, 19}, [](auto& x) { return at::_upsample_bilinear2d_aa(x, {4, 9}, false); }),
   };
-  all.push_back({"max_pool1d", {17}, [](auto& x) { return at::max_pool1d(x, {3}, {2}, {1}); },
+  all.push_back({"max_pool1d",
+                 {17},
+                 [](auto& x) { return at::max_pool1d(x, {3}, {2}, {1}); },
                  [](auto& x) { return at::avg_pool1d(x, {3}, {2}, {1}); }});
-  all.push_back({"max_pool2d", {5, 18}, [](auto& x) { return at::max_pool2d(x, {3, 3}, {1, 2}, {1, 1}, {1, 1}, true); },
+  all.push_back({"max_pool2d",
+                 {5, 18},
+                 [](auto& x) { return at::max_pool2d(x, {3, 3}, {1, 2}, {1, 1}, {1, 1}, true); },
                  [](auto& x) { return at::avg_pool2d(x, {3, 3}, {1, 2}, {1, 1}, true); }});
-  all.push_back({"max_pool3d", {3, 4, 14}, [](auto& x) { return at::max_pool3d(x, {2, 2, 3}, {1, 1, 2}); },
+  all.push_back({"max_pool3d",
+                 {3, 4, 14},
+                 [](auto& x) { return at::max_pool3d(x, {2, 2, 3}, {1, 1, 2}); },
                  [](auto& x) { return at::avg_pool3d(x, {2, 2, 3}, {1, 1, 2}); }});
-  all.push_back({"adaptive_max_pool1d", {18}, values([](auto& x) { return at::adaptive_max_pool1d(x, {7}); }),
-                 [](auto& x) { return at::adaptive_avg_pool1d(x, {7}); }});
-  all.push_back({"adaptive_max_pool2d", {4, 18}, values([](auto& x) { return at::adaptive_max_pool2d(x, {2, 7}); }),
-                 [](auto& x) { return at::adaptive_avg_pool2d(x, {2, 7}); }});
-  all.push_back({"adaptive_max_pool3d", {3, 4, 14}, values([](auto& x) { return at::adaptive_max_pool3d(x, {2, 3, 9}); }),
+  all.push_back(
+      {"adaptive_max_pool1d", {18}, values([](auto& x) { return at::adaptive_max_pool1d(x, {7}); }), [](auto& x) {
+         return at::adaptive_avg_pool1d(x, {7});
+       }});
+  all.push_back(
+      {"adaptive_max_pool2d", {4, 18}, values([](auto& x) { return at::adaptive_max_pool2d(x, {2, 7}); }), [](auto& x) {
+         return at::adaptive_avg_pool2d(x, {2, 7});
+       }});
+  all.push_back({"adaptive_max_pool3d",
+                 {3, 4, 14},
+                 values([](auto& x) { return at::adaptive_max_pool3d(x, {2, 3, 9}); }),
                  [](auto& x) { return at::adaptive_avg_pool3d(x, {2, 3, 9}); }});
   return all;
 }
@@ -126,8 +147,9 @@ Interval rows_read(const Op& op, const at::Tensor& image, int64_t dim, Interval 
   return read.numel() ? Interval{read[0].item<int64_t>(), read[-1].item<int64_t>() + 1} : Interval{0, 0};
 }
 
-// The trace of one exchange along "w" of the rows that others need or hold, and of no others: what the busiest of the hosted ranks
-// sends or receives. Each process sees its own, so also that the first and the last rank have nothing to tell each other.
+// The trace of one exchange along "w" of the rows that others need or hold, and of no others: what the busiest of the
+// hosted ranks sends or receives. Each process sees its own, so also that the first and the last rank have nothing to
+// tell each other.
 std::string least(const Op& reads, const at::Tensor& image, int64_t dim, const DeviceMesh& mesh) {
   auto size = image.size(dim), outputs = reads(image).size(dim), ranks = mesh.size(0);
   std::vector<int64_t> sent(ranks, 0), received(ranks, 0);
@@ -221,13 +243,15 @@ TEST(Trace, OfCircularPaddingHasTheRowsThatChangeHands) {
     auto mesh = init_device_mesh(at::kCPU, {n}, {"w"});
     auto x = distribute_tensor(at::ones({1, 1, 8}), mesh, {Shard(2)}).requires_grad_();
     CommDebugMode comms;
-    auto out = at::_pad_circular(x, {1, 1});  // of 10 rows the ranks hold 3, 3, 3 and 1, which are 7 0 1 | 2 3 4 | 5 6 7 | 0
+    auto out =
+        at::_pad_circular(x, {1, 1});  // of 10 rows the ranks hold 3, 3, 3 and 1, which are 7 0 1 | 2 3 4 | 5 6 7 | 0
     EXPECT_EQ(str(placements_of(out)), "[S(2)]");
     ASSERT_EQ(comms.events().size(), 1u) << comms.text();
     out.backward(out.detach());
     EXPECT_EQ(comms.events().size(), 2u) << comms.text();
     int64_t most = 0;
-    for (auto& slot : mesh.slots()) most = std::max(most, Ints{4, 4, 8, 12}[slot.coordinate[0]]);  // of floats: the last sends three rows
+    for (auto& slot : mesh.slots())
+      most = std::max(most, Ints{4, 4, 8, 12}[slot.coordinate[0]]);  // of floats: the last sends three rows
     for (auto& event : comms.events()) EXPECT_LE(std::max(event.sent, event.received), most) << comms.text();
   });
 }
@@ -238,7 +262,8 @@ TEST(Trace, OfUnfoldingHasTheRowsUnderTheWindows) {
     for (int64_t dim : {2, 3}) {
       auto x = distribute_tensor(at::ones({1, 2, 8, 8}), mesh, {Shard(dim)}).requires_grad_();
       int64_t sides = 0;
-      for (auto& slot : mesh.slots()) sides = std::max<int64_t>(sides, slot.coordinate[0] > 0 && slot.coordinate[0] < n - 1 ? 2 : 1);
+      for (auto& slot : mesh.slots())
+        sides = std::max<int64_t>(sides, slot.coordinate[0] > 0 && slot.coordinate[0] < n - 1 ? 2 : 1);
       CommDebugMode comms;
       auto columns = at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
       auto halo = c10::str("halo w ", sides * 64, "B\n");  // one row of 2x8 floats on either side

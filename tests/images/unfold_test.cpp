@@ -15,14 +15,16 @@ struct Form {
 };
 
 std::vector<Form> forms() {
-  return {{{7, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}}, {{9, 11}, {2, 3}, {2, 1}, {0, 2}, {2, 3}},
-          {{5, 8}, {5, 2}, {1, 2}, {0, 1}, {1, 2}}, {{4, 3}, {4, 3}, {1, 1}, {0, 0}, {1, 1}},
+  return {{{7, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},  {{9, 11}, {2, 3}, {2, 1}, {0, 2}, {2, 3}},
+          {{5, 8}, {5, 2}, {1, 2}, {0, 1}, {1, 2}},  {{4, 3}, {4, 3}, {1, 1}, {0, 0}, {1, 1}},
           {{3, 12}, {1, 4}, {1, 1}, {0, 0}, {2, 4}}, {{2, 2}, {3, 3}, {1, 1}, {2, 2}, {2, 1}}};
 }
 
 TEST(Unfold, OfImagesCutAtRandom) {
   for (auto& f : forms()) {
-    auto op = [=](const at::Tensor& x) -> Results { return {at::im2col(x, f.kernel, f.dilation, f.padding, f.stride)}; };
+    auto op = [=](const at::Tensor& x) -> Results {
+      return {at::im2col(x, f.kernel, f.dilation, f.padding, f.stride)};
+    };
     for (int repeat = 0; repeat < 3; ++repeat) {
       compare_cut_at_random("unfold", random_image(f.image), 1, false, op);
       compare_cut_at_random("unfold, no batch", random_image(f.image)[0], 0, false, op);
@@ -96,10 +98,12 @@ TEST(GridSample, OfAnImageCutAtRandomByAReplicatedGrid) {
 
 TEST(GridSample, OfAReplicatedImageByAGridCutAtRandom) {
   auto image = random_image({6, 8});
-  compare_cut_at_random("grid_sample", at::rand({2, 5, 7, 2}, at::kDouble) * 2 - 1, 1, false, [=](const at::Tensor& grid) -> Results {
-    auto whole = is_dtensor(grid) ? lay_out(image, mesh_of(grid), Placements(mesh_of(grid).ndim(), Replicate())) : image;
-    return {at::grid_sampler_2d(whole, grid, 0, 1, true)};
-  });
+  compare_cut_at_random(
+      "grid_sample", at::rand({2, 5, 7, 2}, at::kDouble) * 2 - 1, 1, false, [=](const at::Tensor& grid) -> Results {
+        auto whole =
+            is_dtensor(grid) ? lay_out(image, mesh_of(grid), Placements(mesh_of(grid).ndim(), Replicate())) : image;
+        return {at::grid_sampler_2d(whole, grid, 0, 1, true)};
+      });
 }
 
 }  // namespace

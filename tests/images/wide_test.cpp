@@ -1,5 +1,5 @@
-// Convolutions of images whose shards are much wider than the window: they are convolved where they lie, and only the outputs
-// at the borders see copies.
+// Convolutions of images whose shards are much wider than the window: they are convolved where they lie, and only the
+// outputs at the borders see copies.
 
 #include <random>
 
@@ -25,7 +25,8 @@ struct Form {
     return at::convolution(t[0], t[1], t[2], stride, padding, dilation, false, Ints(stride.size(), 0), groups);
   }
   std::string text() const {
-    return c10::str("input ", input, " weight ", weight, " stride ", stride, " padding ", padding, " dilation ", dilation, " groups ", groups);
+    return c10::str("input ", input, " weight ", weight, " stride ", stride, " padding ", padding, " dilation ",
+                    dilation, " groups ", groups);
   }
 };
 
@@ -86,7 +87,8 @@ TEST(WideConvolution, CopiesNothingAsLargeAsTheImage) {
   auto allowed = static_cast<int64_t>(half.nbytes()) * 5 / 4;
   auto forward = [](const at::Tensor& x, const at::Tensor& w) { at::conv2d(x, w, {}, 1, 1); };
   auto backward = [](const at::Tensor& x, const at::Tensor& w) {
-    at::convolution_backward(x, x, w, at::OptionalIntArrayRef(), {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, {true, true, false});
+    at::convolution_backward(x, x, w, at::OptionalIntArrayRef(), {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1,
+                             {true, true, false});
   };
   for (auto op : {+forward, +backward}) {
     op(x, w);  // what is kept from the first call is not its memory

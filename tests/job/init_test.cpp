@@ -63,8 +63,9 @@ class Launched {
   std::vector<std::pair<const char*, const char*>> variables_;
 };
 
-constexpr auto kNotJoined = " as rank 1 of 2, but it has not joined the job, or has left it. Call init() first and finalize() last. A "
-                            "process that is no rank of the job, such as a tool that a rank starts, opens simulate(1).";
+constexpr auto kNotJoined =
+    " as rank 1 of 2, but it has not joined the job, or has left it. Call init() first and finalize() last. A "
+    "process that is no rank of the job, such as a tool that a rank starts, opens simulate(1).";
 
 TEST_F(Init, ARankThatForgetsItHasNoWorldUnderAnyLauncher) {
   const std::pair<const char*, std::vector<std::pair<const char*, const char*>>> launchers[] = {
@@ -75,7 +76,9 @@ TEST_F(Init, ARankThatForgetsItHasNoWorldUnderAnyLauncher) {
   };
   for (auto& [name, variables] : launchers) {
     Launched launched(variables);
-    auto text = [&, by = name](const char* where) { return c10::str("[", where, "] ", by, " started this process", kNotJoined); };
+    auto text = [&, by = name](const char* where) {
+      return c10::str("[", where, "] ", by, " started this process", kNotJoined);
+    };
     EXPECT_EQ(error_text<c10::Error>([] { rank(); }), text("rank"));
     EXPECT_EQ(error_text<c10::Error>([] { world_size(); }), text("world_size"));
     EXPECT_EQ(error_text<c10::Error>([] { barrier(); }), text("barrier"));
@@ -102,8 +105,7 @@ TEST_F(Init, AProcessThatIsNoRankOfTheJobAroundItSaysSo) {
   init(options);
   EXPECT_EQ(world_size(), 1);
   finalize();
-  EXPECT_EQ(error_text<c10::Error>([] { rank(); }),
-            c10::str("[rank] torchrun started this process", kNotJoined));
+  EXPECT_EQ(error_text<c10::Error>([] { rank(); }), c10::str("[rank] torchrun started this process", kNotJoined));
 }
 
 TEST_F(Init, InASimulationThereIsNoOneRank) {
@@ -151,8 +153,9 @@ TEST_F(Init, APortThatIsTakenIsNamed) {
   auto first = serve_store("127.0.0.1", 0, milliseconds(1000));
   auto port = std::to_string(first.port);
   EXPECT_EQ(error_text<c10::DistNetworkError>([&] { serve_store("127.0.0.1", first.port, milliseconds(20)); }),
-            "[init] cannot serve a store at 127.0.0.1:" + port + ": Address already in use. Set MASTER_PORT to a free "
-            "port, MASTER_ADDR to an address of this host.");
+            "[init] cannot serve a store at 127.0.0.1:" + port +
+                ": Address already in use. Set MASTER_PORT to a free "
+                "port, MASTER_ADDR to an address of this host.");
 }
 
 TEST_F(Init, WrongOptionsAreNamed) {
@@ -196,9 +199,12 @@ TEST_F(Init, AnEngineWhosePluginIsNotThereIsAnErrorOfItsOwn) {
   setenv("INTARSIA_MPI_PLUGIN", "/not/there.so", 1);
   InitOptions options;
   options.engine = "mpi";
-  auto text = "[init] the engine \"mpi\" needs the plugin /not/there.so, which cannot be loaded: /not/there.so: cannot open shared object file: "
-              "No such file or directory. Build Intarsia where an MPI is installed (Debian: libopenmpi-dev), or name the plugin in "
-              "INTARSIA_MPI_PLUGIN.";
+  auto text =
+      "[init] the engine \"mpi\" needs the plugin /not/there.so, which cannot be loaded: /not/there.so: cannot open "
+      "shared object file: "
+      "No such file or directory. Build Intarsia where an MPI is installed (Debian: libopenmpi-dev), or name the "
+      "plugin in "
+      "INTARSIA_MPI_PLUGIN.";
   EXPECT_EQ(error_text<c10::NotImplementedError>([&] { init(options); }), text);
   setenv("INTARSIA_ENGINE", "mpi", 1);
   EXPECT_EQ(error_text<c10::NotImplementedError>([] { init(); }), text);
@@ -228,20 +234,24 @@ TEST_F(Init, AWorldThatWasClosedIsNamed) {
   auto& engine = engine_of(init_from_group(group_of_two()));
   finalize();
   EXPECT_EQ(error_text<c10::Error>([&] { engine.barrier(); }),
-            "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over silent) for barrier(): [finalize] the world was closed, but a mesh of it is still in use. Call finalize() last.");
+            "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over silent) for barrier(): [finalize] the "
+            "world was closed, but a mesh of it is still in use. Call finalize() last.");
 }
 
 TEST_F(Init, RanksThatNoGroupConnectsAreNamed) {
   auto engine = choose_engine("gloo")({0, 2, nullptr, "", milliseconds(20)});
-  EXPECT_EQ(error_text<c10::Error>([&] { engine->barrier(); }),
-            "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over gloo) for barrier(): [mesh] no process group connects the ranks [0, 1], and without a store none can be made. Call init_from with a store, or pass a "
-            "group of these ranks to mesh_from_group.");
+  EXPECT_EQ(
+      error_text<c10::Error>([&] { engine->barrier(); }),
+      "[barrier] failed on rank 0 along axis \"world\" (ranks [0, 1], over gloo) for barrier(): [mesh] no process "
+      "group connects the ranks [0, 1], and without a store none can be made. Call init_from with a store, or pass a "
+      "group of these ranks to mesh_from_group.");
 }
 
 TEST_F(Init, ASimulationHasNoGroupsToAdopt) {
   auto world = simulate(2);
-  EXPECT_EQ(error_text<c10::Error>([] { mesh_from_groups(std::vector<c10::intrusive_ptr<c10d::Backend>>{},
-                                                         c10::DeviceType::CPU, {2}, {0, 1}); }),
+  EXPECT_EQ(error_text<c10::Error>([] {
+              mesh_from_groups(std::vector<c10::intrusive_ptr<c10d::Backend>>{}, c10::DeviceType::CPU, {2}, {0, 1});
+            }),
             "[mesh_from_groups] the world is a simulation of 2 ranks, which has no process groups. Use "
             "init_device_mesh.");
 }

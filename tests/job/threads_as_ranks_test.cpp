@@ -1,11 +1,12 @@
-// Ranks that are threads of one process: each has an engine of its own, and all of them share every cache of the library.
+// Ranks that are threads of one process: each has an engine of its own, and all of them share every cache of the
+// library.
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "intarsia/job/engines.h"
 #include "intarsia/tensor/dtensor.h"
@@ -22,7 +23,8 @@ void on_threads(int64_t n, Body body) {
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      auto* engine = choose_engine("gloo")({rank, n, store, "lo", std::chrono::seconds(60)}).release();  // worlds live until the process ends
+      auto* engine = choose_engine("gloo")({rank, n, store, "lo", std::chrono::seconds(60)})
+                         .release();  // worlds live until the process ends
       WorldScope scope(*engine);
       try {
         body(init_device_mesh(at::kCPU, {n}));
@@ -44,7 +46,8 @@ at::Tensor wave(at::IntArrayRef shape, double step) {
 // Two steps of a small model; returns its first weight.
 template <class Lay>
 at::Tensor train(Lay lay) {
-  auto first = lay(wave({6, 8}, 0.7), Shard(1)).requires_grad_(), second = lay(wave({8, 3}, 0.3), Shard(0)).requires_grad_();
+  auto first = lay(wave({6, 8}, 0.7), Shard(1)).requires_grad_(),
+       second = lay(wave({8, 3}, 0.3), Shard(0)).requires_grad_();
   torch::optim::AdamW optimizer({first, second}, torch::optim::AdamWOptions(0.1));
   for (int step = 0; step < 2; ++step) {
     optimizer.zero_grad();
@@ -75,7 +78,8 @@ TEST(ThreadsAsRanks, MoveTensorsInEveryWay) {
         auto x = distribute_tensor(whole, mesh, {from});
         auto now = redistribute(x, {to}), later = redistribute(x, {to}, /*async_op=*/true);
         if (from != to) to_local(x).mul_(3);
-        EXPECT_EQ(difference(full_tensor(later) + full_tensor(now), whole * 2, 1e-12), "") << str(from) << " to " << str(to);
+        EXPECT_EQ(difference(full_tensor(later) + full_tensor(now), whole * 2, 1e-12), "")
+            << str(from) << " to " << str(to);
       }
     }
   });

@@ -33,15 +33,22 @@ std::string meeting_text(const Variables& variables) {
          read_interface(environment, meeting, launch) + "\"";
 }
 
-const Variables kTorchrun = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"},
-                             {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
-const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"},
-                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
-const Variables kSrun = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NTASKS", "64"},
-                         {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "3"},
+const Variables kTorchrun = {{"RANK", "0"},
+                             {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "0"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "node1"},
+                             {"MASTER_PORT", "29500"}};
+const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "3"},
+                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+const Variables kSrun = {{"SLURM_PROCID", "1"},        {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NTASKS", "64"},
+                         {"SLURM_LOCALID", "1"},       {"SLURM_JOB_ID", "77"},        {"SLURM_STEP_ID", "3"},
                          {"SLURM_STEP_NUM_NODES", "1"}};
 
-const Variables kMpiexec = {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "6"}};
+const Variables kMpiexec = {
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "6"}};
 
 Variables with(Variables variables, const Variables& more) {
   for (auto& [name, value] : more) variables[name] = value;
@@ -83,9 +90,10 @@ TEST(Launch, APlaceToMeetIsKnownOrNot) {
 TEST(Launch, ReadsWhatEachLauncherSets) {
   EXPECT_EQ(launch_text(kMpiexec), "mpiexec 1/3 local 0");
   EXPECT_EQ(launch_text(kTorchrun), "torchrun 0/4 local 0");
-  EXPECT_EQ(launch_text(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"TORCHELASTIC_RUN_ID", "a"},
-                                         {"TORCHELASTIC_RESTART_COUNT", "2"}})),
-            "torchrun 0/4 local 0 one host job a-2");
+  EXPECT_EQ(
+      launch_text(with(kTorchrun,
+                       {{"LOCAL_WORLD_SIZE", "4"}, {"TORCHELASTIC_RUN_ID", "a"}, {"TORCHELASTIC_RESTART_COUNT", "2"}})),
+      "torchrun 0/4 local 0 one host job a-2");
   EXPECT_EQ(launch_text(kMpirun), "mpirun 3/4 local 1");
   EXPECT_EQ(launch_text(with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_NAMESPACE", "prte@1"}})),
             "mpirun 3/4 local 1 one host job prte@1");
@@ -115,11 +123,13 @@ TEST(Launch, ARankOfSeveralIsToldFromAProcessThatOnlyInheritsVariables) {
       {{{"RANK", "1"}}, "none"},
       {{{"RANK", "captain"}, {"WORLD_SIZE", "4"}}, "none"},
       {with(kMpirun, {{"RANK", "captain"}}), "mpirun 3/4"},
-      {in_allocation, "none"},                                                                       // salloc
-      {with(in_allocation, {{"SLURM_PROCID", "0"}}), "none"},                                        // the script of sbatch
-      {with(in_allocation, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967290"}}), "none"},       // the shell of salloc, as a step
+      {in_allocation, "none"},                                 // salloc
+      {with(in_allocation, {{"SLURM_PROCID", "0"}}), "none"},  // the script of sbatch
+      {with(in_allocation, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967290"}}),
+       "none"},  // the shell of salloc, as a step
       {with(in_allocation, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}}), "srun 0/4"},
-      {with(kSrun, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}), "none"},                 // srun -n 1 in a larger allocation
+      {with(kSrun, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}),
+       "none"},  // srun -n 1 in a larger allocation
   };
   for (size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(several(rows[i].variables), rows[i].found) << "row " << i;
 }
@@ -161,9 +171,7 @@ TEST(Launch, AFileOrAnAddressMayBeNamedInstead) {
 }
 
 TEST(Launch, WhatIsMissingOrWrongIsNamed) {
-  auto text = [](const Variables& variables) {
-    return error_text<c10::ValueError>([&] { meeting_text(variables); });
-  };
+  auto text = [](const Variables& variables) { return error_text<c10::ValueError>([&] { meeting_text(variables); }); };
   EXPECT_EQ(text({{"RANK", "1"}}), "[init] of RANK and WORLD_SIZE only RANK is set. Set both or neither.");
   EXPECT_EQ(text({{"RANK", "x"}, {"WORLD_SIZE", "2"}}),
             "[init] RANK is \"x\", which is not a whole number. Correct or unset it.");

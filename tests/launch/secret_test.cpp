@@ -26,8 +26,10 @@ TEST(Secret, Sha256GivesTheDigestsOfTheStandard) {
 
 // RFC 4231, cases 1, 2, 6.
 TEST(Secret, HmacGivesTheCodesOfTheStandard) {
-  EXPECT_EQ(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
-  EXPECT_EQ(hex(hmac_sha256("Jefe", "what do ya want for nothing?")), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(hex(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
@@ -73,15 +75,19 @@ TEST_F(Front, TurnsOthersAway) {
     enter_store(here(), "rank 1", "open barley", kWhile);
     FAIL();
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("[init] rank 1 has a secret (INTARSIA_SECRET), but the store at tcp://127.0.0.1:" +
-                                             std::to_string(port) + " has another one."), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what())
+                  .find("[init] rank 1 has a secret (INTARSIA_SECRET), but the store at tcp://127.0.0.1:" +
+                        std::to_string(port) + " has another one."),
+              std::string::npos)
+        << error.what();
   }
 }
 
 TEST_F(Front, IsKnownFromAStoreThatAsksForNothing) {
   EXPECT_TRUE(is_gateway("127.0.0.1", port, kWhile));
   EXPECT_FALSE(is_gateway("127.0.0.1", served.port, milliseconds(200)));
-  EXPECT_EQ(enter_gateway("127.0.0.1", served.port, "open sesame", milliseconds(200)).why_not, "does not ask for a secret");
+  EXPECT_EQ(enter_gateway("127.0.0.1", served.port, "open sesame", milliseconds(200)).why_not,
+            "does not ask for a secret");
 }
 
 // Who repeats what a guest said before gets another number to sign.

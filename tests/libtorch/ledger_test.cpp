@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/simulation/simulation.h"
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/libtorch/variable_hooks.h"
+#include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
 
@@ -27,15 +27,18 @@ TEST(Ledger, EveryAssumptionHoldsInThisLibTorch) {
 }
 
 TEST(Ledger, ABrokenAssumptionIsNamedWithWhatWasFoundAndWhatItAffects) {
-  std::vector<Assumption> entries = {{"keys", "has one key", "every op", "2.13", &something}, {"hooks", "has hooks", "some ops", "2.13", &nothing}};
+  std::vector<Assumption> entries = {{"keys", "has one key", "every op", "2.13", &something},
+                                     {"hooks", "has hooks", "some ops", "2.13", &nothing}};
   EXPECT_EQ(error_text<c10::Error>([&] { check_ledger(entries); }),
-            c10::str("[start] LibTorch ", TORCH_VERSION, " works in another way inside than the versions this library was tried with:\n",
+            c10::str("[start] LibTorch ", TORCH_VERSION,
+                     " works in another way inside than the versions this library was tried with:\n",
                      "  keys: we count on a LibTorch that has one key, but it has seven. Affected: every op.\n",
                      "Use LibTorch 2.13, or see docs/libtorch.md."));
 }
 
 TEST(Ledger, OurOwnKernelsAreSeenOnBorrowedKeys) {
-  auto keys = std::find_if(ledger().begin(), ledger().end(), [](auto& entry) { return std::string(entry.name) == "dispatch_keys"; });
+  auto keys = std::find_if(ledger().begin(), ledger().end(),
+                           [](auto& entry) { return std::string(entry.name) == "dispatch_keys"; });
   ASSERT_NE(keys, ledger().end());
   auto world = simulate(2);
   distribute_tensor(torch::ones({4}), init_device_mesh(torch::kCPU, {2}), {Shard(0)});

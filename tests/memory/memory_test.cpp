@@ -15,7 +15,9 @@ namespace intarsia::memory_memory_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
-at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor ramp(std::vector<int64_t> shape) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape);
+}
 at::Tensor cut(const at::Tensor& whole, const char* placements = "[S(0)]") {
   return lay_out(whole, line(), parse_placements(placements));
 }
@@ -28,7 +30,8 @@ TEST(Threads, SeveralMayRunThem) {
       auto world = simulate(2 + id % 2);
       for (int64_t i = 0; i < 200; ++i) {
         auto x = ramp({1 + i % 7, 3});
-        if (!at::allclose(full_tensor(cut(x).matmul(cut(x.t(), "[R]")).relu().sum(0)), x.matmul(x.t()).relu().sum(0))) ++wrong;
+        if (!at::allclose(full_tensor(cut(x).matmul(cut(x.t(), "[R]")).relu().sum(0)), x.matmul(x.t()).relu().sum(0)))
+          ++wrong;
       }
     });
   }
@@ -62,7 +65,8 @@ TEST(Memory, AHundredThousandLeaveMemoryFlat) {
 }
 #endif
 
-// What ranks exchange passes through one block of this process, so moves are looked at in real processes: tests/processes/memory_test.cpp.
+// What ranks exchange passes through one block of this process, so moves are looked at in real processes:
+// tests/processes/memory_test.cpp.
 TEST(Memory, AllocateNothingOfGlobalSize) {
   auto world = simulate(8);
   auto x = zeros({64, 256}, line(), {Shard(0)}), z = zeros({64, 256}, line(), {Shard(1)});

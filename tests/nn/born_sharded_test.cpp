@@ -113,7 +113,8 @@ TEST(BornSharded, APlanOfNamesLaysOutEachParameter) {
     EXPECT_EQ(str(placements_of(model->fc1->weight)), "[R]");
     EXPECT_EQ(str(placements_of(model->steps)), "[R]");
     expect_equal_values(*model, *plain);
-    EXPECT_EQ(error_text<c10::Error>([&] { scope.finish(model); }), "[BornSharded] the scope has ended: finish was called before.");
+    EXPECT_EQ(error_text<c10::Error>([&] { scope.finish(model); }),
+              "[BornSharded] the scope has ended: finish was called before.");
   });
 }
 

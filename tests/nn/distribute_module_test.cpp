@@ -67,8 +67,8 @@ TEST(DistributeModule, AfterParallelizeModuleDistributesWhatThatLeftPlain) {
   EXPECT_TRUE(at::allclose(full_tensor(out), expected, 1e-4, 1e-4));
   out.sum().backward(), expected.sum().backward();
   for (size_t i = 0; i < plain->parameters().size(); ++i) {
-    EXPECT_TRUE(at::allclose(full_tensor(job.model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-4,
-                             1e-4)) << i;
+    EXPECT_TRUE(at::allclose(full_tensor(job.model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-4, 1e-4))
+        << i;
   }
 }
 
@@ -81,7 +81,7 @@ TEST(DistributeModule, OnAnotherMeshThanParallelizeModuleIsAnErrorWhereTheTwoMee
   auto x = distribute_tensor(at::ones({4, 3}), mesh, {Shard(0), Replicate()});
   EXPECT_EQ(error_text<c10::ValueError>([&] { model(x); }),
             "[parallel style] its input is on DeviceMesh(cpu, dp=2, tp=2), but the module was parallelized on " +
-            mesh["tp"].text() + ". Distribute the input, and what computes it, on that mesh.");
+                mesh["tp"].text() + ". Distribute the input, and what computes it, on that mesh.");
 }
 
 TEST(DistributeModule, WhatThePartitionLeavesPlainIsReplicated) {

@@ -110,7 +110,8 @@ TEST(Hooks, SeeEveryArgumentAndEveryResult) {
     EXPECT_EQ(error_text<c10::TypeError>([&] { in.tensor(1); }),
               "[HookArguments] value 1 is a long, not a at::Tensor. Ask for the type that forward has there.");
   });
-  split->register_forward_hook([](auto&, HookArguments&, HookArguments& out) { std::swap(out.tensor(0), out.tensor(1)); });
+  split->register_forward_hook(
+      [](auto&, HookArguments&, HookArguments& out) { std::swap(out.tensor(0), out.tensor(1)); });
   auto [last, first] = split(torch::zeros({3}), 1, std::nullopt);
   EXPECT_EQ(first.numel(), 2);
   EXPECT_EQ(last.item<double>(), 1);
@@ -180,7 +181,8 @@ TEST(DistributeModule, WithoutHooksTheErrorShowsTheLineToChange) {
   auto text = error_text<c10::TypeError>(
       [&] { distribute_module(*plain, mesh, nullptr, [](auto&, HookArguments&, auto&) {}, nullptr); });
   EXPECT_EQ(text,
-            "[distribute_module] input_fn runs code around the forward of intarsia::nn_hooks_test::(anonymous namespace)::PlainImpl, which "
+            "[distribute_module] input_fn runs code around the forward of intarsia::nn_hooks_test::(anonymous "
+            "namespace)::PlainImpl, which "
             "has no hooks. Declare it with  INTARSIA_MODULE(Plain);  in place of  TORCH_MODULE(Plain);  or use "
             "intarsia::Hooked<intarsia::nn_hooks_test::(anonymous namespace)::PlainImpl>.");
 }

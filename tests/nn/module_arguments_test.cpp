@@ -64,9 +64,10 @@ TEST(ModuleArguments, OfTensorParallelism) {
     EXPECT_EQ(full_state_dict(layer).size(), 2);
     load_full_state_dict(layer, full_state_dict(layer));
   });
-  with_each([&](auto& layer) { distribute_module(layer, mesh, [](auto&, auto& module, auto& mesh) {
-    distribute_parameter(module, "bias", mesh, {Shard(0)});
-  }); });
+  with_each([&](auto& layer) {
+    distribute_module(layer, mesh,
+                      [](auto&, auto& module, auto& mesh) { distribute_parameter(module, "bias", mesh, {Shard(0)}); });
+  });
   with_each([&](auto& layer) { parallelize_module(layer, mesh, ColwiseParallel()); });
   with_each([&](auto& layer) {
     MeshScope scope(mesh);

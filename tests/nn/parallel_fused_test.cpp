@@ -76,8 +76,9 @@ TEST(FusedProjections, AreRightInEveryLayoutWhereOutputsStayDistributed) {
     auto mesh = init_device_mesh(at::kCPU, {n}, {"tp"});
     for (int64_t fused : {1, 3}) {
       auto plain = attention(4), parallel = attention(4);
-      parallelize_module(*parallel, mesh, {{"qkv", ColwiseParallel({.use_local_output = false, .fused = fused})},
-                                           {"out", RowwiseParallel()}});
+      parallelize_module(
+          *parallel, mesh,
+          {{"qkv", ColwiseParallel({.use_local_output = false, .fused = fused})}, {"out", RowwiseParallel()}});
       expect_same_step(parallel, plain, [](auto& x) { return x; });
     }
   });

@@ -1,5 +1,5 @@
-// The Llama-style model of the examples, cut by tensor and sequence parallelism: it learns as on one rank, and each block
-// sends what theory asks for and nothing else.
+// The Llama-style model of the examples, cut by tensor and sequence parallelism: it learns as on one rank, and each
+// block sends what theory asks for and nothing else.
 #include "examples/llama.h"
 #include "tests/nn/parallel_models.h"
 #include "tests/support/world.h"
@@ -83,10 +83,11 @@ TEST(ParallelLlama, LearnsAsOnOneRankAndSendsWhatTheoryAsksFor) {
           EXPECT_EQ(actual.forward[i], block);
           EXPECT_EQ(actual.backward[i], block);
         }
-        // The ends: the embedding scatters its sum, the output layer gathers the sequence. The loss reduces a number per
-        // token (largest logit, sum of exponentials; backward one) and itself: 2 * 3/4 of 128B and of 4B.
+        // The ends: the embedding scatters its sum, the output layer gathers the sequence. The loss reduces a number
+        // per token (largest logit, sum of exponentials; backward one) and itself: 2 * 3/4 of 128B and of 4B.
         auto token = [](const char* op) { return std::string("all_reduce(") + op + ") tp 192B\n"; };
-        EXPECT_EQ(actual.ends[0], std::string(scatter) + gather + token("max") + token("sum") + "all_reduce(sum) tp 6B\n");
+        EXPECT_EQ(actual.ends[0],
+                  std::string(scatter) + gather + token("max") + token("sum") + "all_reduce(sum) tp 6B\n");
         EXPECT_EQ(actual.ends[1], token("sum") + scatter + gather);
         // The gradients of five norms, 32 floats each.
         EXPECT_EQ(actual.ends[2], token("sum") + token("sum") + token("sum") + token("sum") + token("sum"));
@@ -98,7 +99,8 @@ TEST(ParallelLlama, LearnsAsOnOneRankAndSendsWhatTheoryAsksFor) {
 TEST(ParallelLlama, LearnsAsOnOneRankWhereNothingDivides) {
   on_four_ranks([](const DeviceMesh& mesh) {
     for (bool tied : {false, true}) {
-      llama::Options options{.vocabulary = 90, .width = 36, .layers = 2, .heads = 6, .key_heads = 3, .hidden = 42, .tied = tied};
+      llama::Options options{
+          .vocabulary = 90, .width = 36, .layers = 2, .heads = 6, .key_heads = 3, .hidden = 42, .tied = tied};
       auto expected = train(fresh(options), nullptr, 9, 5);
       auto model = fresh(options);
       parallelize_module(model, mesh, llama::plan(options));

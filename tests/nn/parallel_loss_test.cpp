@@ -54,7 +54,8 @@ TEST(LossParallel, GivesLossAndGradientsOfOneRankWithoutTheLogits) {
       };
       auto plain = head(), model = head();
       parallelize_module(model, mesh, ColwiseParallel({.use_local_output = false}));
-      auto cut_target = distribute_tensor(target, mesh, {Replicate()}), cut_weight = distribute_tensor(weight, mesh, {Replicate()});
+      auto cut_target = distribute_tensor(target, mesh, {Replicate()}),
+           cut_weight = distribute_tensor(weight, mesh, {Replicate()});
       auto expected = loss_of(plain, target, weight);
       CommDebugMode comms;
       auto loss = loss_of(model, cut_target, cut_weight);

@@ -69,7 +69,8 @@ inline void compare_params(torch::nn::Module& plain, torch::nn::Module& parallel
 // Parameters, output, gradients and the parameters after a step are those of the plain model. With `cut` the parallel
 // model gets its rank's columns of the input.
 template <class Plain, class Parallel>
-void compare_module(Plain& plain, Parallel& parallel, std::vector<int64_t> size, const DeviceMesh& mesh, bool cut = false) {
+void compare_module(Plain& plain, Parallel& parallel, std::vector<int64_t> size, const DeviceMesh& mesh,
+                    bool cut = false) {
   torch::optim::SGD plain_optimizer(plain->parameters(), 0.25), parallel_optimizer(parallel->parameters(), 0.25);
   torch::manual_seed(0);
   auto input = torch::rand(size);

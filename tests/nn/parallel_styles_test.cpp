@@ -142,15 +142,20 @@ TEST(StateDicts, SavingAndLoadingAParallelModuleDirectlyNamesThem) {
     auto parallel = parallelize_module(deepcopy(model), mesh, mlp_plan());
     auto loading = error_text<c10::Error>([&] { torch::load(parallel, file); });
     EXPECT_EQ(loading,
-              "[aten::set_.source_Tensor] gives a tensor the memory of another, and a distributed tensor has none of its own. Use copy_ "
-              "or set_data. To load a module, as torch::load does by this op, use checkpoint::load; or load a plain one and call "
+              "[aten::set_.source_Tensor] gives a tensor the memory of another, and a distributed tensor has none of "
+              "its own. Use copy_ "
+              "or set_data. To load a module, as torch::load does by this op, use checkpoint::load; or load a plain "
+              "one and call "
               "load_full_state_dict(module, full_state_dict(plain)).");
     std::stringstream other;
     auto saving = error_text<c10::Error>([&] { torch::save(parallel, other); });
     EXPECT_EQ(saving,
-              "[storage] a distributed tensor of shape [16, 10], [S(0)] on DeviceMesh(cpu, tp=4), has no memory of its own. Use "
-              "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
-              "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to "
+              "[storage] a distributed tensor of shape [16, 10], [S(0)] on DeviceMesh(cpu, tp=4), has no memory of its "
+              "own. Use "
+              "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; "
+              "is_alias_of(a, b) "
+              "tells whether two tensors share memory. To save a module, use checkpoint::save or "
+              "full_state_dict(module), and to "
               "load one checkpoint::load or load_full_state_dict(module, dict).");
     compare_params(*model, *parallel, false);
   });
@@ -162,13 +167,16 @@ TEST(StateDicts, WrongDictsAreErrorsBeforeAnythingIsWritten) {
   StateDict wrong = full_state_dict(*model);
   wrong["net1.weight"] = torch::zeros({16, 10});
   wrong["net2.bias"] = torch::zeros({3});
-  EXPECT_EQ(error_text<c10::ValueError>([&] { load_full_state_dict(*model, wrong); }),
-            "[load_full_state_dict] \"net2.bias\" has the shape [3] in the dict and [10] in the module. They must be equal.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { load_full_state_dict(*model, wrong); }),
+      "[load_full_state_dict] \"net2.bias\" has the shape [3] in the dict and [10] in the module. They must be equal.");
   wrong.erase("net2.bias");
   EXPECT_EQ(error_text<c10::ValueError>([&] { load_full_state_dict(*model, wrong); }),
-            "[load_full_state_dict] the dict has no value for \"net2.bias\". Add it, for instance from full_state_dict of this module.");
+            "[load_full_state_dict] the dict has no value for \"net2.bias\". Add it, for instance from full_state_dict "
+            "of this module.");
   wrong.insert("net3", torch::zeros({1}));
-  EXPECT_EQ(error_text<c10::ValueError>([&] { load_full_state_dict(*model, wrong); }).substr(0, 22), "[load_full_state_dict]");
+  EXPECT_EQ(error_text<c10::ValueError>([&] { load_full_state_dict(*model, wrong); }).substr(0, 22),
+            "[load_full_state_dict]");
   EXPECT_TRUE(torch::equal(model->net1->weight, before["net1.weight"]));
 }
 
@@ -179,9 +187,12 @@ TEST(StateDicts, SavingAParallelModuleIsAnErrorThatSaysWhatToDo) {
     std::ostringstream stream;
     auto text = error_text<c10::Error>([&] { torch::save(model, stream); });
     EXPECT_EQ(text,
-              "[storage] a distributed tensor of shape [4, 4], [S(0)] on DeviceMesh(cpu, tp=4), has no memory of its own. Use "
-              "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
-              "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to "
+              "[storage] a distributed tensor of shape [4, 4], [S(0)] on DeviceMesh(cpu, tp=4), has no memory of its "
+              "own. Use "
+              "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; "
+              "is_alias_of(a, b) "
+              "tells whether two tensors share memory. To save a module, use checkpoint::save or "
+              "full_state_dict(module), and to "
               "load one checkpoint::load or load_full_state_dict(module, dict).");
   });
 }
@@ -198,22 +209,26 @@ TEST(BadPlans, LeaveTheModuleAsItWas) {
               }).substr(0, 39),
               "[RowwiseParallel] the module itself is ");
     untouched();
-    PrepareModuleInput two({.input_layouts = {Shard(0), std::nullopt}, .desired_input_layouts = {Replicate(), std::nullopt}});
-    auto text = error_text<c10::ValueError>([&] { parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"", two}}); });
-    EXPECT_EQ(text, "[PrepareModuleInput] input_layouts has 2 entries, but the forward of the module, of type " + model->name() +
-                        ", has 1 inputs. Give one entry for each; std::nullopt leaves one alone.");
+    PrepareModuleInput two(
+        {.input_layouts = {Shard(0), std::nullopt}, .desired_input_layouts = {Replicate(), std::nullopt}});
+    auto text =
+        error_text<c10::ValueError>([&] { parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"", two}}); });
+    EXPECT_EQ(text, "[PrepareModuleInput] input_layouts has 2 entries, but the forward of the module, of type " +
+                        model->name() + ", has 1 inputs. Give one entry for each; std::nullopt leaves one alone.");
     untouched();
     struct Fails final : ParallelStyle {
       std::string name() const override { return "Fails"; }
-      void apply(const StyleTarget& target) const override { distribute_parameter(target.module, "bias", target.mesh, {Shard(1)}); }
+      void apply(const StyleTarget& target) const override {
+        distribute_parameter(target.module, "bias", target.mesh, {Shard(1)});
+      }
     };
-    EXPECT_NE(error_text<c10::IndexError>([&] {
-                parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"net2", Fails()}});
-              }),
+    EXPECT_NE(error_text<c10::IndexError>(
+                  [&] { parallelize_module(model, mesh, {{"net1", ColwiseParallel()}, {"net2", Fails()}}); }),
               "no error");
     untouched();
     EXPECT_EQ(error_text<c10::ValueError>([&] { PrepareModuleInput({.input_layouts = Shard(0)}); }),
-              "[PrepareModuleInput] input_layouts has 1 entries and desired_input_layouts has 0. Give both one entry for each; "
+              "[PrepareModuleInput] input_layouts has 1 entries and desired_input_layouts has 0. Give both one entry "
+              "for each; "
               "std::nullopt leaves one alone.");
   });
 }
@@ -222,15 +237,19 @@ TEST(BadPlans, AMeshOfTwoAxesAndAModuleWithoutHooks) {
   on_four_ranks([](const DeviceMesh& line) {
     auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
     PlainMlp model;
-    EXPECT_EQ(error_text<c10::ValueError>([&] { parallelize_module(model, mesh, {{"net", ColwiseParallel()}}); }),
-              "[parallelize_module] DeviceMesh(cpu, dp=2, tp=2) has 2 axes. Tensor parallelism takes one: slice the mesh, as "
-              "in mesh[\"tp\"].");
+    EXPECT_EQ(
+        error_text<c10::ValueError>([&] { parallelize_module(model, mesh, {{"net", ColwiseParallel()}}); }),
+        "[parallelize_module] DeviceMesh(cpu, dp=2, tp=2) has 2 axes. Tensor parallelism takes one: slice the mesh, as "
+        "in mesh[\"tp\"].");
     PrepareModuleInput prepare({.input_layouts = Shard(0), .desired_input_layouts = Replicate()});
     auto text = error_text<c10::TypeError>([&] { parallelize_module(model, line, prepare); });
     auto type = c10::demangle(typeid(PlainMlpImpl).name());
-    EXPECT_EQ(text, "[parallelize_module] PrepareModuleInput at the module itself runs code around the forward of " + type +
-                        ", which has no hooks. Declare it with  INTARSIA_MODULE(PlainMlp);  in place of  TORCH_MODULE(PlainMlp);  or use "
-                        "intarsia::Hooked<" + type + ">.");
+    EXPECT_EQ(text, "[parallelize_module] PrepareModuleInput at the module itself runs code around the forward of " +
+                        type +
+                        ", which has no hooks. Declare it with  INTARSIA_MODULE(PlainMlp);  in place of  "
+                        "TORCH_MODULE(PlainMlp);  or use "
+                        "intarsia::Hooked<" +
+                        type + ">.");
     parallelize_module(model, mesh["tp"], {{"net", ColwiseParallel({.output_layouts = Replicate()})}});
     EXPECT_TRUE(is_dtensor(model->net->weight));
   });

@@ -68,7 +68,8 @@ TEST(TensorParallelAPITests, test_linear_col_wise_parallel) {
 TEST(TensorParallelAPITests, test_prepare_module_input) {
   on_four_ranks([](const DeviceMesh& mesh) {
     DummyModule module;
-    parallelize_module(module, mesh, PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
+    parallelize_module(module, mesh,
+                       PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
     torch::manual_seed(0);
     auto input = torch::rand({5, 7});
     auto output = module(input);
@@ -182,8 +183,9 @@ TEST(TensorParallelAPITests, test_parallelize_module_with_no_match) {
                           {"net3", ColwiseParallel()}});
       ASSERT_EQ(warnings.texts.size(), 2);
       for (auto& [i, path] : {std::pair(0, "net0.hello.world"), std::pair(1, "net3")}) {
-        EXPECT_EQ(warnings.texts[i], c10::str("[parallelize_module] the path \"", path, "\" of the plan matches no module of ",
-                                              model->name(), ": nothing is done for it. Compare it with named_modules()."));
+        EXPECT_EQ(warnings.texts[i],
+                  c10::str("[parallelize_module] the path \"", path, "\" of the plan matches no module of ",
+                           model->name(), ": nothing is done for it. Compare it with named_modules()."));
       }
     }
     compare_module(model, parallel, {16, 10}, mesh);
@@ -209,7 +211,8 @@ TEST(TensorParallelAPITests, test_empty_plan) {
     Warnings warnings;
     parallelize_module(model, mesh);
     ASSERT_EQ(warnings.texts.size(), 1);
-    EXPECT_EQ(warnings.texts[0], "[parallelize_module] the plan is empty: nothing is parallelized. Give a style, or styles by path.");
+    EXPECT_EQ(warnings.texts[0],
+              "[parallelize_module] the plan is empty: nothing is parallelized. Give a style, or styles by path.");
     EXPECT_FALSE(is_dtensor(model->weight));
   });
 }
@@ -220,7 +223,8 @@ TEST(TensorParallelUneven, TenFeaturesOverFourRanks) {
   check_mlp({{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}}, {9, 10});
   on_four_ranks([](const DeviceMesh& mesh) {
     MLPModule model(10, 10);
-    auto parallel = parallelize_module(deepcopy(model), mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}});
+    auto parallel =
+        parallelize_module(deepcopy(model), mesh, {{"net1", ColwiseParallel()}, {"net2", RowwiseParallel()}});
     EXPECT_EQ(str(placements_of(parallel->net1->weight)), "[S(0)]");
     compare_module(model, parallel, {9, 10}, mesh);
   });

@@ -11,7 +11,9 @@ namespace intarsia::nn_recompute_test {
 namespace {
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl() : fc1(register_module("fc1", torch::nn::Linear(36, 64))), fc2(register_module("fc2", torch::nn::Linear(64, 36))) {}
+  BlockImpl()
+      : fc1(register_module("fc1", torch::nn::Linear(36, 64))),
+        fc2(register_module("fc2", torch::nn::Linear(64, 36))) {}
   at::Tensor forward(const at::Tensor& x) {
     ++calls;
     return fc2(torch::dropout(torch::relu(fc1(x)), 0.3, true));
@@ -86,7 +88,8 @@ TEST(Checkpoint, OfModulesInDataParallelGivesTheSameSteps) {
       }
       return whole(block->fc1->weight.detach()).clone();
     };
-    for (bool shards : {false, true}) EXPECT_TRUE(train(shards, true).equal(train(shards, false))) << shards << " " << n;
+    for (bool shards : {false, true})
+      EXPECT_TRUE(train(shards, true).equal(train(shards, false))) << shards << " " << n;
   });
 }
 
@@ -100,7 +103,8 @@ TEST(Checkpoint, GivesGradientsToParametersWhoseInputNeedsNone) {
 
 TEST(Checkpoint, OfASegmentOfSeveralTensorsLeavesOutWhatIsNotUsed) {
   auto a = at::arange(3.).requires_grad_(), b = at::ones({3}).requires_grad_();
-  auto results = recompute_segment([](auto& in) { return std::vector<at::Tensor>{in[0] * in[1], in[1].exp()}; }, {a, b});
+  auto results =
+      recompute_segment([](auto& in) { return std::vector<at::Tensor>{in[0] * in[1], in[1].exp()}; }, {a, b});
   results[0].sum().backward();
   EXPECT_TRUE(a.grad().equal(b.detach()));
   EXPECT_TRUE(b.grad().equal(a.detach()));

@@ -16,7 +16,8 @@ TEST(Attention, OnCutHeadsMovesNothing) {
   auto world = simulate(2);
   for (auto& cut : {Placement(Shard(0)), Placement(Shard(1))}) {
     std::vector<at::Tensor> inputs;
-    for (int i = 0; i < 3; ++i) inputs.push_back(lay_out(waves({2, 4, 5, 8}, 0.3 + i), line(2), {cut}).requires_grad_());
+    for (int i = 0; i < 3; ++i)
+      inputs.push_back(lay_out(waves({2, 4, 5, 8}, 0.3 + i), line(2), {cut}).requires_grad_());
     CommDebugMode comms;
     auto out = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0.0, true);
     auto grads = torch::autograd::grad({out}, inputs, {at::ones_like(out)});
@@ -30,7 +31,8 @@ TEST(Attention, OnCutHeadsMovesNothing) {
 TEST(Attention, IsExactOnEveryLayout) {
   for (int64_t n : {2, 3}) {
     auto world = simulate(n);
-    std::vector<at::Tensor> x = {waves({2, 4, 5, 3}, 0.3), waves({2, 4, 6, 3}, 1.3), waves({2, 4, 6, 3}, 2.1), at::Tensor()};
+    std::vector<at::Tensor> x = {waves({2, 4, 5, 3}, 0.3), waves({2, 4, 6, 3}, 1.3), waves({2, 4, 6, 3}, 2.1),
+                                 at::Tensor()};
     for (auto q : {"[R]", "[S(0)]", "[S(1)]", "[S(2)]", "[S(3)]", "[P(sum)]"}) {
       for (auto k : {"[R]", "[S(1)]", "[S(2)]"}) {
         SCOPED_TRACE(std::string(q) + " " + k);

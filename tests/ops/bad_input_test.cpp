@@ -23,7 +23,9 @@ struct BadCall {
 // Whole numbers on the first tensor's mesh: on every rank, or cut over all of them.
 at::Tensor lie_as(const Tensors& t, std::vector<int64_t> values, const Placement& placement) {
   auto plain = at::tensor(values, at::kLong);
-  return is_dtensor(t[0]) ? distribute_tensor(plain, mesh_of(t[0]), Placements(mesh_of(t[0]).ndim(), placement), std::nullopt) : plain;
+  return is_dtensor(t[0])
+             ? distribute_tensor(plain, mesh_of(t[0]), Placements(mesh_of(t[0]).ndim(), placement), std::nullopt)
+             : plain;
 }
 at::Tensor places(const Tensors& t, std::vector<int64_t> values) { return lie_as(t, values, Replicate()); }
 at::Tensor cut_places(const Tensors& t, std::vector<int64_t> values) { return lie_as(t, values, Shard(0)); }
@@ -31,7 +33,9 @@ at::Tensor cut_places(const Tensors& t, std::vector<int64_t> values) { return li
 // Five unit matrices, the fourth of them times zero.
 at::Tensor all_but_one(const at::Tensor& zeros) {
   auto factors = at::tensor({1.f, 1.f, 1.f, 0.f, 1.f}).view({5, 1, 1}) * at::eye(2);
-  return zeros + (is_dtensor(zeros) ? distribute_tensor(factors, mesh_of(zeros), Placements(mesh_of(zeros).ndim(), Replicate()), std::nullopt) : factors);
+  return zeros + (is_dtensor(zeros) ? distribute_tensor(factors, mesh_of(zeros),
+                                                        Placements(mesh_of(zeros).ndim(), Replicate()), std::nullopt)
+                                    : factors);
 }
 
 const std::vector<BadCall> kShapes = {
@@ -86,7 +90,9 @@ const std::vector<BadCall> kPlaces = {
     {"embedding", {{5, 4}}, [](auto& t) { return at::embedding(t[0], places(t, {2, 9})); }},
     {"nll_loss", {{5, 4}}, [](auto& t) { return at::nll_loss(t[0], places(t, {0, 1, 2, 3, 4})); }},
     {"cross_entropy", {{5, 4}}, [](auto& t) { return at::cross_entropy_loss(t[0], places(t, {0, 1, 2, 3, -1})); }},
-    {"cross_entropy of other batches", {{5, 4}}, [](auto& t) { return at::cross_entropy_loss(t[0], places(t, {0, 1})); }},
+    {"cross_entropy of other batches",
+     {{5, 4}},
+     [](auto& t) { return at::cross_entropy_loss(t[0], places(t, {0, 1})); }},
     {"take", {{5, 4}}, [](auto& t) { return at::take(t[0], places(t, {20})); }},
 };
 
@@ -96,20 +102,39 @@ const std::vector<BadCall> kCutPlaces = {
     {"gather", {{5, 1}}, [](auto& t) { return t[0].gather(0, cut_places(t, {0, 9, 2, 3, 4}).unsqueeze(1)); }},
     {"scatter", {{5, 1}}, [](auto& t) { return t[0].scatter(0, cut_places(t, {0, 1, 2, 3, 9}).unsqueeze(1), 1); }},
     {"index", {{5, 4}}, [](auto& t) { return at::index(t[0], {cut_places(t, {-6, 1, 2, 3, 4})}); }},
-    {"index_put", {{5, 4}, {5, 4}}, [](auto& t) { return at::index_put(t[0], {cut_places(t, {0, 1, 2, 3, 5})}, t[1]); }},
-    {"index_add", {{5, 4}, {5, 4}}, [](auto& t) { return at::index_add(t[0], 0, cut_places(t, {0, 1, 2, 3, 5}), t[1]); }},
+    {"index_put",
+     {{5, 4}, {5, 4}},
+     [](auto& t) { return at::index_put(t[0], {cut_places(t, {0, 1, 2, 3, 5})}, t[1]); }},
+    {"index_add",
+     {{5, 4}, {5, 4}},
+     [](auto& t) { return at::index_add(t[0], 0, cut_places(t, {0, 1, 2, 3, 5}), t[1]); }},
     {"embedding", {{5, 4}}, [](auto& t) { return at::embedding(t[0], cut_places(t, {0, 1, 2, 5, 4})); }},
     {"nll_loss", {{5, 4}}, [](auto& t) { return at::nll_loss(t[0], cut_places(t, {0, 4, 2, 3, 0})); }},
-    {"nll_loss of each", {{5, 4}}, [](auto& t) { return at::nll_loss(t[0], cut_places(t, {0, 1, 2, 3, 4}), {}, at::Reduction::None); }},
+    {"nll_loss of each",
+     {{5, 4}},
+     [](auto& t) { return at::nll_loss(t[0], cut_places(t, {0, 1, 2, 3, 4}), {}, at::Reduction::None); }},
     {"cross_entropy", {{5, 4}}, [](auto& t) { return at::cross_entropy_loss(t[0], cut_places(t, {0, 1, 2, 3, -1})); }},
     {"take", {{5, 4}}, [](auto& t) { return at::take(t[0], cut_places(t, {20, 1, 2})); }},
     {"remainder", {{5, 4}}, [](auto& t) { return at::remainder(cut_places(t, {4, 4, 4}), cut_places(t, {1, 2, 0})); }},
-    {"embedding_bag", {{5, 4}}, [](auto& t) { return std::get<0>(at::embedding_bag(t[0], cut_places(t, {0, 1, 2, 3, 7}), cut_places(t, {0, 2}))); }},
-    {"max_unpool2d", {{4, 1, 1, 1}}, [](auto& t) { return at::max_unpool2d(t[0], cut_places(t, {0, 1, 2, 9}).view({4, 1, 1, 1}), {2, 2}); }},
-    {"multi_margin_loss", {{5, 4}}, [](auto& t) { return at::multi_margin_loss(t[0], cut_places(t, {0, 1, 2, 3, 9})); }},
+    {"embedding_bag",
+     {{5, 4}},
+     [](auto& t) {
+       return std::get<0>(at::embedding_bag(t[0], cut_places(t, {0, 1, 2, 3, 7}), cut_places(t, {0, 2})));
+     }},
+    {"max_unpool2d",
+     {{4, 1, 1, 1}},
+     [](auto& t) { return at::max_unpool2d(t[0], cut_places(t, {0, 1, 2, 9}).view({4, 1, 1, 1}), {2, 2}); }},
+    {"multi_margin_loss",
+     {{5, 4}},
+     [](auto& t) { return at::multi_margin_loss(t[0], cut_places(t, {0, 1, 2, 3, 9})); }},
     {"bincount", {{5, 4}}, [](auto& t) { return at::bincount(cut_places(t, {0, 1, -2})); }},
     {"one_hot", {{5, 4}}, [](auto& t) { return at::one_hot(cut_places(t, {0, 1, 2, 9, 1}), 4); }},
-    {"binary_cross_entropy", {{5, 4}}, [](auto& t) { return at::binary_cross_entropy(cut_places(t, {0, 1, 2}).to(at::kFloat), cut_places(t, {0, 1, 1}).to(at::kFloat)); }},
+    {"binary_cross_entropy",
+     {{5, 4}},
+     [](auto& t) {
+       return at::binary_cross_entropy(cut_places(t, {0, 1, 2}).to(at::kFloat),
+                                       cut_places(t, {0, 1, 1}).to(at::kFloat));
+     }},
     {"cholesky", {{5, 2, 2}}, [](auto& t) { return at::linalg_cholesky(t[0]); }},
     {"inverse", {{5, 2, 2}}, [](auto& t) { return at::linalg_inv(t[0]); }},
     {"inverse of the fourth", {{5, 2, 2}}, [](auto& t) { return at::linalg_inv(all_but_one(t[0])); }},

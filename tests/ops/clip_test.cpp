@@ -31,8 +31,8 @@ struct Where {
 struct Model {
   Tensors whole, parts;
 
-  Model(const std::vector<Where>& wheres, int64_t n, const std::vector<std::vector<int64_t>>& shapes =
-        {{5, 3}, {1}, {4, 2}, {3}}) {
+  Model(const std::vector<Where>& wheres, int64_t n,
+        const std::vector<std::vector<int64_t>>& shapes = {{5, 3}, {1}, {4, 2}, {3}}) {
     for (size_t i = 0; i < wheres.size(); ++i) {
       auto grad = scrambled(shapes[i % shapes.size()]).sub(0.3 * i).to(at::kFloat);
       auto parameter = at::zeros_like(grad);
@@ -65,12 +65,12 @@ void expect_same_grads(const Model& model, double tolerance = 1e-6) {
 const std::vector<std::vector<Where>> kMixes = {
     // tensor parallelism, plain norms
     {{"tp", "[S(0)]"}, {"", ""}, {"tp", "[R]"}, {"", ""}},
-    {{"both", "[S(0), S(1)]"}, {"dp", "[S(0)]"}, {"both", "[S(0), R]"}, {"", ""}},        // with fully_shard around it
-    {{"both", "[S(0), S(1)]"}, {"flat", "[S(0)]"}, {"tp", "[S(1)]"}, {"dp", "[R]"}},      // all kinds of meshes
+    {{"both", "[S(0), S(1)]"}, {"dp", "[S(0)]"}, {"both", "[S(0), R]"}, {"", ""}},    // with fully_shard around it
+    {{"both", "[S(0), S(1)]"}, {"flat", "[S(0)]"}, {"tp", "[S(1)]"}, {"dp", "[R]"}},  // all kinds of meshes
     // none of which holds the others
     {{"dp", "[S(0)]"}, {"tp", "[S(0)]"}, {"tp", "[P(sum)]"}, {"", ""}},
     {{"both", "[P(sum), S(0)]"}, {"both", "[P(sum), R]"}, {"flat", "[P(avg)]"}, {"", ""}},
-    {{"flat", "[S(0)]"}, {"flat", "[S(0)]"}, {"flat", "[P(sum)]"}, {"flat", "[S(0)]"}},   // empty shards
+    {{"flat", "[S(0)]"}, {"flat", "[S(0)]"}, {"flat", "[P(sum)]"}, {"flat", "[S(0)]"}},  // empty shards
 };
 
 TEST(Clip, OfAnyMixOfGradientsIsThatOfPlainOnes) {
@@ -131,8 +131,8 @@ TEST(Clip, ReducesAPendingGradientOnceAndTogetherWithOthers) {
   EXPECT_EQ(moved, "all_reduce(sum) flat 6336B\n");  // 2 x 3/4 of 4,224 bytes of gradients
   torch::nn::utils::clip_grad_norm_(model.whole, 0.7);
   plain.step();
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(difference(full_tensor(model.parts[i]).detach(), model.whole[i].detach(),
-                                                      1e-6), "");
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(difference(full_tensor(model.parts[i]).detach(), model.whole[i].detach(), 1e-6), "");
 }
 
 TEST(Clip, ANormIsThatOfTheGradientWhenItWasAskedFor) {
@@ -153,16 +153,18 @@ TEST(Clip, PlainGradientsThatDifferBetweenRanksAreAnErrorOnAllOfThem) {
     for (auto& slot : mesh.slots()) values.push_back(at::full({1}, 1.f + slot.rank));
     auto before = plain_value(model.parts[0].grad()).clone();
     Tensors norms = {model.parts[0].grad().norm(), values.size() == 1 ? values[0].norm() : per_rank(values).norm()};
-    EXPECT_EQ(error_text<c10::ValueError>([&] { at::stack(norms); }),
-              "[aten::stack] a number that comes from plain tensors, or from meshes of some ranks, is to be joined with "
-              "numbers of all ranks of " + mesh.text() + ", but differs between them: its mean is " + (n == 2 ? "1.5" : "2.5") +
-              ", its standard deviation " + (n == 2 ? "0.5" : "1.11803") +
-              ". Plain tensors must be equal on all ranks there: average their gradients, or distribute them.");
+    EXPECT_EQ(
+        error_text<c10::ValueError>([&] { at::stack(norms); }),
+        "[aten::stack] a number that comes from plain tensors, or from meshes of some ranks, is to be joined with "
+        "numbers of all ranks of " +
+            mesh.text() + ", but differs between them: its mean is " + (n == 2 ? "1.5" : "2.5") +
+            ", its standard deviation " + (n == 2 ? "0.5" : "1.11803") +
+            ". Plain tensors must be equal on all ranks there: average their gradients, or distribute them.");
     norms = {model.parts[0].grad().abs().max(), values.size() == 1 ? values[0].max() : per_rank(values).max()};
     EXPECT_EQ(error_text<c10::ValueError>([&] { at::stack(norms); }),
               "[aten::stack] a number that comes from plain tensors is to be joined with numbers of all ranks of " +
-              mesh.text() + ", but differs between them: it is between 1 and " + std::to_string(n) +
-              ". Plain tensors must be equal on all ranks there: average their gradients, or distribute them.");
+                  mesh.text() + ", but differs between them: it is between 1 and " + std::to_string(n) +
+                  ". Plain tensors must be equal on all ranks there: average their gradients, or distribute them.");
     EXPECT_TRUE(at::equal(plain_value(model.parts[0].grad()), before));
   });
 }
@@ -201,11 +203,12 @@ TEST(Clip, APlainTensorMeetsNoNumberThatItsRankDoesNotHave) {
     auto norm = distribute_tensor(at::ones({2}), first, {Shard(0)}).norm();
     auto stacked = error_text<c10::ValueError>([&] { at::stack({norm, at::scalar_tensor(1.f)}); });
     if (current_world().hosted().back() == 0) return;
-    EXPECT_EQ(stacked, "[aten::stack] a plain tensor meets a number on DeviceMesh(cpu, 1), of which rank 1 is no part. "
-                       "Bring the number to a mesh of all ranks with redistribute first.");
+    EXPECT_EQ(stacked,
+              "[aten::stack] a plain tensor meets a number on DeviceMesh(cpu, 1), of which rank 1 is no part. "
+              "Bring the number to a mesh of all ranks with redistribute first.");
     EXPECT_EQ(text,
               "[aten::mul_.Tensor] a plain tensor meets a number on DeviceMesh(cpu, 1), of which rank 1 is no part. "
-                    "Bring the number to a mesh of all ranks with redistribute first.");
+              "Bring the number to a mesh of all ranks with redistribute first.");
   });
 }
 
@@ -262,8 +265,8 @@ TEST(ListsOfMixes, ForeachOpsAreThoseOfPlainTensors) {
       SCOPED_TRACE("ranks " + std::to_string(n) + ", mix " + std::to_string(&mix - kMixes.data()));
       Model model(mix, n);
       Tensors whole, parts;
-      for (size_t i = 0; i < mix.size(); ++i) whole.push_back(model.whole[i].grad()),
-          parts.push_back(model.parts[i].grad());
+      for (size_t i = 0; i < mix.size(); ++i)
+        whole.push_back(model.whole[i].grad()), parts.push_back(model.parts[i].grad());
       auto number = lay_out(at::scalar_tensor(0.5f), mesh_named("both", n), {Replicate(), Replicate()});
       std::vector<at::Scalar> factors = {1, 2, 3, 4};
       at::_foreach_mul_(whole, at::scalar_tensor(0.5f)), at::_foreach_mul_(parts, number);
@@ -314,8 +317,8 @@ TEST(ListsOfMixes, AScalersVerdictIsThatOfAllRanksInOneMessage) {
         SCOPED_TRACE("mix " + std::to_string(&mix - kMixes.data()) + ", infinite in " + std::to_string(bad));
         Model model(mix, n);
         Tensors whole, parts;
-        for (size_t i = 0; i < mix.size(); ++i) whole.push_back(model.whole[i].grad()),
-            parts.push_back(model.parts[i].grad());
+        for (size_t i = 0; i < mix.size(); ++i)
+          whole.push_back(model.whole[i].grad()), parts.push_back(model.parts[i].grad());
         if (bad < mix.size()) parts[bad].select(0, 0).fill_(INFINITY), whole[bad].select(0, 0).fill_(INFINITY);
         auto found = at::zeros({1}), wanted = at::zeros({1}), scale = at::full({1}, 0.5f);
         at::_amp_foreach_non_finite_check_and_unscale_(parts, found, scale);
@@ -340,16 +343,22 @@ TEST(ListsOfMixes, AnOpThatRefusesOneElementWritesToNone) {
     auto elsewhere = lay_out(at::ones({4}), other, {Shard(0), Replicate()});
     auto size = std::to_string(n);
     EXPECT_EQ(error_text<c10::Error>([&] { at::_foreach_add_(list, Tensors{cut(2), at::ones({3}), elsewhere}); }),
-              "[aten::_foreach_add_.List] element 2 of its lists is on DeviceMesh(cpu, flat=" + size + "), of shape [4], and meets one that is "
-              "on " + other.text() + ", of shape [4]. Elements that meet must be on one mesh: use distribute_tensor or redistribute.");
+              "[aten::_foreach_add_.List] element 2 of its lists is on DeviceMesh(cpu, flat=" + size +
+                  "), of shape [4], and meets one that is "
+                  "on " +
+                  other.text() +
+                  ", of shape [4]. Elements that meet must be on one mesh: use distribute_tensor or redistribute.");
     untouched();
     EXPECT_EQ(error_text<c10::Error>([&] { at::_foreach_add_(list, Tensors{cut(2), cut(3).narrow(0, 0, 3), cut(2)}); }),
-              "[aten::_foreach_add_.List] element 1 of its lists is a plain tensor, of shape [3], and meets one that is on DeviceMesh(cpu, "
-              "flat=" + size + "), of shape [3]. Elements that meet must be on one mesh: use distribute_tensor or redistribute.");
+              "[aten::_foreach_add_.List] element 1 of its lists is a plain tensor, of shape [3], and meets one that "
+              "is on DeviceMesh(cpu, "
+              "flat=" +
+                  size +
+                  "), of shape [3]. Elements that meet must be on one mesh: use distribute_tensor or redistribute.");
     untouched();
     Tensors none, momentum = {cut(1), at::full({3}, 1.f), cut(1)};
-    EXPECT_ANY_THROW(at::_fused_sgd_(list, Tensors{cut(2), at::ones({3}), elsewhere}, momentum, 0., 0.9, 0.1, 0.,
-                                     false, false, false));
+    EXPECT_ANY_THROW(at::_fused_sgd_(list, Tensors{cut(2), at::ones({3}), elsewhere}, momentum, 0., 0.9, 0.1, 0., false,
+                                     false, false));
     untouched();
   });
 }

@@ -28,11 +28,13 @@ void add_fft_composites(std::vector<Sample>& list) {
 void add_special_composites(std::vector<Sample>& list) {
   AddCalls each{list};
   const c10::IValue none;
-  each({"special_digamma", "special_psi", "special_gammaln", "special_log1p", "special_i0", "special_exp2"}, {pos({5, 3})});
+  each({"special_digamma", "special_psi", "special_gammaln", "special_log1p", "special_i0", "special_exp2"},
+       {pos({5, 3})});
   each({"special_erf", "special_erfc", "special_expit", "special_expm1", "special_sinc", "special_ndtr"}, {x({5, 3})});
   each({"special_erfinv"}, {unit({5, 3})});
   each({"special_gammainc", "special_gammaincc"}, {pos({5, 3}), pos({5, 3})});
-  each.list[list.size() - 1].gradient = each.list[list.size() - 2].gradient = false;  // LibTorch has none for the first input
+  each.list[list.size() - 1].gradient = each.list[list.size() - 2].gradient =
+      false;  // LibTorch has none for the first input
   each({"special_multigammaln"}, {pos({5, 3}) + 1, 2});
   each({"special_polygamma"}, {2, pos({5, 3})});
   each({"special_round"}, {x({5, 3}), 1});

@@ -22,7 +22,8 @@ void add_convolutions(const AddCalls& each) {
   each({"conv3d.padding"}, {x({5, 2, 3, 4, 4}), x({3, 2, 2, 2, 2}), kNone, Ints{1}, "valid", Ints{1}, 1});
   each({"conv_transpose1d"}, {x({5, 2, 4}), x({2, 3, 3}), x({3}), Ints{2}, Ints{1}, Ints{1}, 1, Ints{1}});
   each({"conv_transpose2d.input"}, {x({5, 2, 4, 3}), x({2, 3, 3, 3}), x({3}), Ints{2}, Ints{1}, Ints{1}, 1, Ints{1}});
-  each({"conv_transpose3d.input"}, {x({3, 2, 3, 2, 2}), x({2, 3, 2, 2, 2}), kNone, Ints{1}, Ints{0}, Ints{0}, 1, Ints{1}});
+  each({"conv_transpose3d.input"},
+       {x({3, 2, 3, 2, 2}), x({2, 3, 2, 2, 2}), kNone, Ints{1}, Ints{0}, Ints{0}, 1, Ints{1}});
   each({"thnn_conv2d"}, {x({5, 2, 5, 6}), x({4, 2, 3, 3}), Ints{3, 3}, x({4}), Ints{1, 1}, Ints{1, 1}});
   each({"slow_conv3d"}, {x({5, 2, 3, 4, 4}), x({3, 2, 2, 2, 2}), Ints{2, 2, 2}, x({3}), Ints{1, 1, 1}, Ints{0, 0, 0}});
 }
@@ -35,7 +36,8 @@ void add_pools(const AddCalls& each) {
   each({"max_pool1d", "max_pool1d_with_indices"}, {x({5, 2, 6}), Ints{2}, Ints{2}, Ints{1}, Ints{1}, false});
   each({"max_pool2d"}, {x({5, 2, 6, 5}), Ints{2, 2}, Ints{2, 2}, Ints{0}, Ints{1}, false});
   each({"max_pool3d"}, {x({3, 2, 4, 4, 3}), Ints{2, 2, 2}, Ints{2, 2, 2}, Ints{0}, Ints{1}, false});
-  for (auto mode : {"constant", "reflect", "replicate", "circular"}) each({"pad"}, {x({5, 2, 6}), Ints{2, 1}, mode, kNone});
+  for (auto mode : {"constant", "reflect", "replicate", "circular"})
+    each({"pad"}, {x({5, 2, 6}), Ints{2, 1}, mode, kNone});
   each({"grid_sampler"}, {x({5, 3, 4, 2}), unit({5, 3, 2, 2}), 0, 0, true});
   each({"upsample_nearest1d.vec"}, {x({5, 2, 4}), Ints{6}, kNone});
   each({"upsample_nearest2d.vec"}, {x({5, 2, 4, 3}), kNone, Floats{2, 1.5}});
@@ -88,7 +90,8 @@ void add_losses(const AddCalls& each) {
 
 void add_embeddings(const AddCalls& each) {
   for (int64_t mode : {0, 1, 2}) {
-    each({"embedding_bag"}, {x({7, 3}), below(7, {5}), at::tensor({0, 2, 2}, at::kLong), false, mode, false, kNone, false});
+    each({"embedding_bag"},
+         {x({7, 3}), below(7, {5}), at::tensor({0, 2, 2}, at::kLong), false, mode, false, kNone, false});
     each({"embedding_bag.padding_idx"},
          {x({7, 3}), below(7, {5}), at::tensor({0, 2, 5}, at::kLong), false, mode, false, kNone, true, 1});
   }

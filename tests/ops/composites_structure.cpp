@@ -51,8 +51,8 @@ void add_splits(const AddCalls& each) {
 }
 
 void add_views(const AddCalls& each) {
-  each({"adjoint", "mH", "mT", "fliplr", "flipud", "ravel", "conj", "resolve_conj", "resolve_neg", "real", "numpy_T", "matrix_H",
-        "atleast_1d", "atleast_2d", "atleast_3d"},
+  each({"adjoint", "mH", "mT", "fliplr", "flipud", "ravel", "conj", "resolve_conj", "resolve_neg", "real", "numpy_T",
+        "matrix_H", "atleast_1d", "atleast_2d", "atleast_3d"},
        {x({5, 3})});
   each({"contiguous"}, {x({5, 3}), at::MemoryFormat::Contiguous});
   each({"linalg_diagonal"}, {x({5, 3}), 0, 0, 1});

@@ -23,8 +23,8 @@ void add_names_of_others(const AddCalls& each) {
        {x({5, 3}), x({3})});
   each({"divide.Tensor", "true_divide.Tensor"}, {x({5, 3}), pos({5, 3})});
   each({"divide.Tensor_mode"}, {x({5, 3}), pos({5, 3}), "floor"});
-  each({"divide.Scalar", "true_divide.Scalar", "multiply.Scalar", "greater.Scalar", "greater_equal.Scalar", "less.Scalar",
-        "less_equal.Scalar", "not_equal.Scalar"},
+  each({"divide.Scalar", "true_divide.Scalar", "multiply.Scalar", "greater.Scalar", "greater_equal.Scalar",
+        "less.Scalar", "less_equal.Scalar", "not_equal.Scalar"},
        {x({5, 3}), 0.75});
   each({"divide.Scalar_mode"}, {x({5, 3}), 0.75, "trunc"});
   each({"subtract.Scalar"}, {x({5, 3}), 0.75, 2});
@@ -60,7 +60,7 @@ void add_reductions(const AddCalls& each) {
     each({"index_select_backward"}, {dim ? x({5, 4}) : x({4, 3}), Ints{5, 3}, dim, below(3, {4})});
     each({"repeat_interleave.self_int"}, {x({5, 3}), 2, dim, kNone});
     each({"repeat_interleave.self_Tensor"}, {x({5, 3}), below(3, {dim ? 3 : 5}), dim, kNone});
-    }
+  }
   each({"msort"}, {x({5, 3})});
   each({"diff"}, {x({5, 3}), 2, 0, x({1, 3}), x({2, 3})});
   each({"trapezoid.x", "trapz.x", "cumulative_trapezoid.x"}, {x({5, 3}), at::arange(3, at::kDouble), 1});

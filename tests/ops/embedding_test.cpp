@@ -26,7 +26,8 @@ TEST(Embedding, IsExactForEveryCutOfTheTable) {
               << table << " " << indices << " " << padding;
         }
         auto by_frequency = [&](auto& t) { return at::embedding(t[0], t[1], -1, true); };
-        EXPECT_EQ(compare(by_frequency, {waves({7, 5}), ids()}, line(n), {table, indices}), "") << table << " " << indices;
+        EXPECT_EQ(compare(by_frequency, {waves({7, 5}), ids()}, line(n), {table, indices}), "")
+            << table << " " << indices;
       }
     }
   }
@@ -48,9 +49,12 @@ TEST(EmbeddingBag, OfTensorsOnSeveralMeshesIsAnError) {
   auto grid = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
   auto table = lay_out(waves({7, 5}), line(4), {Shard(0)});
   auto bags = [&](const DeviceMesh& places, const DeviceMesh& offsets) {
-    auto whole = [](const at::Tensor& t, const DeviceMesh& mesh) { return lay_out(t, mesh, Placements(mesh.ndim(), Replicate())); };
+    auto whole = [](const at::Tensor& t, const DeviceMesh& mesh) {
+      return lay_out(t, mesh, Placements(mesh.ndim(), Replicate()));
+    };
     auto starts = at::tensor({0, 2}, at::kLong);
-    return error_text<c10::Error>([&] { at::embedding_bag(table, whole(at::arange(6), places), whole(starts, offsets)); });
+    return error_text<c10::Error>(
+        [&] { at::embedding_bag(table, whole(at::arange(6), places), whole(starts, offsets)); });
   };
   EXPECT_NE(bags(grid, line(4)).find("different meshes"), std::string::npos);
   EXPECT_NE(bags(line(4), grid).find("different meshes"), std::string::npos);

@@ -1,5 +1,6 @@
 #pragma once
-// A function or a module with every cut of its inputs and parameters: values and gradients must be those of plain tensors.
+// A function or a module with every cut of its inputs and parameters: values and gradients must be those of plain
+// tensors.
 
 #include <random>
 #include <string>
@@ -61,7 +62,7 @@ inline CutRun run(const CutCase& c, const Arrangement* arrangement, const Device
     p.set_data(laid(p));
     leaves.push_back(p);
   }
-  for (auto& buffer : net.module && mesh ? net.module->buffers() : Tensors()) {
+  for (auto& buffer : net.module&& mesh ? net.module->buffers() : Tensors()) {
     buffer.set_data(lay_out(buffer, *mesh, Placements(mesh->ndim(), Replicate())));
   }
   torch::manual_seed(11);
@@ -128,7 +129,8 @@ inline std::string first_difference(const Tensors& actual, const Tensors& expect
       continue;
     }
     bool counts = is_differentiable(e);
-    auto scale = counts && e.numel() ? std::max(1.0, at::abs(e).to(at::kDouble).nan_to_num(0, 0, 0).max().item<double>()) : 1.0;
+    auto scale =
+        counts && e.numel() ? std::max(1.0, at::abs(e).to(at::kDouble).nan_to_num(0, 0, 0).max().item<double>()) : 1.0;
     bool is_short = c10::elementSize(c10::toRealValueType(e.scalar_type())) < 8;
     auto wrong = counts ? difference(a / scale, e / scale, is_short ? 1e-5 : 1e-9) : difference(a, e);
     if (!wrong.empty()) return c10::str(what, " ", i, ": ", wrong);

@@ -8,7 +8,8 @@ namespace {
 namespace init = torch::nn::init;
 
 CutCase fills(std::string name, std::function<at::Tensor(at::Tensor)> fill, std::vector<int64_t> shape) {
-  CutCase c{std::move(name), function([fill](auto& t) { return fill(t[0].detach().clone()); }), {waves(std::move(shape))}};
+  CutCase c{
+      std::move(name), function([fill](auto& t) { return fill(t[0].detach().clone()); }), {waves(std::move(shape))}};
   c.gradient = false;
   return c;
 }

@@ -78,15 +78,15 @@ TEST(Linear, OnTwoAxesCutsBatchAndSequence) {
 TEST(Matmul, GivesValuesAndGradientsForAllShapes) {
   auto world = simulate(3);
   using Shape = std::vector<int64_t>;
-  std::vector<std::pair<Shape, Shape>> shapes = {{{4}, {4}},          {{5, 4}, {4}},       {{4}, {4, 3}},
-                                                 {{5, 4}, {4, 3}},    {{2, 5, 4}, {4, 3}}, {{2, 5, 4}, {4}},
-                                                 {{4}, {2, 4, 3}},    {{5, 4}, {2, 4, 3}}, {{2, 5, 4}, {2, 4, 3}},
-                                                 {{2, 1, 5, 4}, {6, 4, 3}}};
+  std::vector<std::pair<Shape, Shape>> shapes = {
+      {{4}, {4}},       {{5, 4}, {4}},    {{4}, {4, 3}},       {{5, 4}, {4, 3}},       {{2, 5, 4}, {4, 3}},
+      {{2, 5, 4}, {4}}, {{4}, {2, 4, 3}}, {{5, 4}, {2, 4, 3}}, {{2, 5, 4}, {2, 4, 3}}, {{2, 1, 5, 4}, {6, 4, 3}}};
   auto matmul = [](auto& t) { return at::matmul(t[0], t[1]); };
   for (auto& [a, b] : shapes) {
     for (int64_t i = -1; i < static_cast<int64_t>(a.size()); ++i) {
       for (int64_t k = -1; k < static_cast<int64_t>(b.size()); ++k) {
-        auto left = i < 0 ? "[R]" : "[S(" + std::to_string(i) + ")]", right = k < 0 ? "[R]" : "[S(" + std::to_string(k) + ")]";
+        auto left = i < 0 ? "[R]" : "[S(" + std::to_string(i) + ")]",
+             right = k < 0 ? "[R]" : "[S(" + std::to_string(k) + ")]";
         EXPECT_EQ(compare(matmul, {waves(a), waves(b)}, line(3), {left, right}), "")
             << at::IntArrayRef(a) << left << " " << at::IntArrayRef(b) << right;
       }

@@ -20,7 +20,8 @@ TEST(Losses, AreExactOnEveryCut) {
       {"smooth_l1", [](auto& x, auto& y, auto r) { return at::smooth_l1_loss(x, y, r, 0.5); }},
       {"huber", [](auto& x, auto& y, auto r) { return at::huber_loss(x, y, r, 0.7); }},
       {"bce", [](auto& x, auto& y, auto r) { return at::binary_cross_entropy(x.sigmoid(), y.sigmoid(), {}, r); }},
-      {"bce_with_logits", [](auto& x, auto& y, auto r) {
+      {"bce_with_logits",
+       [](auto& x, auto& y, auto r) {
          return at::binary_cross_entropy_with_logits(x * 9, y.sigmoid(), y.detach().abs(), y.detach().abs(), r);
        }},
       {"kl_div", [](auto& x, auto& y, auto r) { return at::kl_div(x, y.sigmoid(), r); }},
@@ -30,7 +31,8 @@ TEST(Losses, AreExactOnEveryCut) {
       {"cosine", [](auto& x, auto& y, auto r) { return at::cosine_similarity(x, y, r == 1 ? 1 : 0); }},
       {"hinge", [](auto& x, auto& y, auto r) { return at::hinge_embedding_loss(x, y.detach().sign(), 1.0, r); }},
       {"margin", [](auto& x, auto& y, auto r) { return at::margin_ranking_loss(x, y, y.detach().sign(), 0.1, r); }},
-      {"triplet", [](auto& x, auto& y, auto r) { return at::triplet_margin_loss(x, y, x * y, 1.0, 2, 1e-6, false, r); }},
+      {"triplet",
+       [](auto& x, auto& y, auto r) { return at::triplet_margin_loss(x, y, x * y, 1.0, 2, 1e-6, false, r); }},
   };
   for (int64_t n : {2, 3}) {
     auto world = simulate(n);

@@ -19,26 +19,34 @@ TEST(ModuleCuts, LinearAndTables) {
       {"Embedding padding_idx", MODULE(Embedding(nn::EmbeddingOptions(7, 4).padding_idx(2))), {ids}},
       {"EmbeddingBag", MODULE(EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMean))), {ids}},
       {"PReLU", MODULE(PReLU(nn::PReLUOptions().num_parameters(4))), {x}},
-      {"AdaptiveLogSoftmaxWithLoss", [] {
+      {"AdaptiveLogSoftmaxWithLoss",
+       [] {
          nn::AdaptiveLogSoftmaxWithLoss m(nn::AdaptiveLogSoftmaxWithLossOptions(4, 9, {2, 5}).div_value(2));
          return Net{m.ptr(), [m](auto& t) mutable {
                       auto found = m->forward(t[0], t[1]);
                       return Tensors{found.output, at::scalar_tensor(found.loss, at::kDouble), m->log_prob(t[0])};
                     }};
-       }, {x, at::tensor({0, 3, 8, 1, 6}, at::kLong)}},
+       },
+       {x, at::tensor({0, 3, 8, 1, 6}, at::kLong)}},
       {"Fold", MODULE(Fold(nn::FoldOptions({4, 5}, {2, 2}))), {waves({3, 8, 12})}},
       {"Unfold", MODULE(Unfold(nn::UnfoldOptions({2, 3}).padding(1))), {waves({3, 2, 5, 6})}},
       {"Functional", MODULE(Functional([](const at::Tensor& t) { return t.sin(); })), {x}},
-      {"Sequential", MODULE(Sequential(nn::Linear(4, 6), nn::LayerNorm(nn::LayerNormOptions({6})), nn::Linear(6, 2))), {x}},
-      {"ParameterList", [] {
+      {"Sequential",
+       MODULE(Sequential(nn::Linear(4, 6), nn::LayerNorm(nn::LayerNormOptions({6})), nn::Linear(6, 2))),
+       {x}},
+      {"ParameterList",
+       [] {
          nn::ParameterList m(waves({4, 3}), waves({3}));
          return Net{m.ptr(), [m](auto& t) mutable { return Tensors{at::mm(t[0], m[0]) + m[1]}; }};
-       }, {x}},
-      {"ModuleList", [] {
+       },
+       {x}},
+      {"ModuleList",
+       [] {
          nn::ModuleList m(nn::Linear(4, 3), nn::Linear(3, 2));
          auto part = [m](int i) mutable -> nn::LinearImpl& { return m->at<nn::LinearImpl>(i); };
          return Net{m.ptr(), [part](auto& t) mutable { return Tensors{part(1).forward(part(0).forward(t[0]))}; }};
-       }, {x}},
+       },
+       {x}},
   });
 }
 
@@ -60,7 +68,9 @@ TEST(ModuleCuts, Convolutions) {
   check_every_cut({
       {"Conv1d", MODULE(Conv1d(nn::Conv1dOptions(4, 2, 3).padding(1))), {line}},
       {"Conv2d", MODULE(Conv2d(nn::Conv2dOptions(4, 6, 3).padding(1).groups(2))), {image}},
-      {"Conv2d circular", MODULE(Conv2d(nn::Conv2dOptions(4, 2, 3).padding(1).padding_mode(torch::kCircular))), {image}},
+      {"Conv2d circular",
+       MODULE(Conv2d(nn::Conv2dOptions(4, 2, 3).padding(1).padding_mode(torch::kCircular))),
+       {image}},
       {"Conv3d", MODULE(Conv3d(2, 3, 2)), {volume}},
       {"ConvTranspose1d", MODULE(ConvTranspose1d(nn::ConvTranspose1dOptions(4, 2, 3).stride(2))), {line}},
       {"ConvTranspose2d", MODULE(ConvTranspose2d(4, 2, 3)), {image}},
@@ -86,24 +96,30 @@ TEST(ModuleCuts, PoolsAndPads) {
       {"ReplicationPad3d", MODULE(ReplicationPad3d(1)), {volume}},
       {"ZeroPad1d", MODULE(ZeroPad1d(1)), {line}},
       {"ZeroPad3d", MODULE(ZeroPad3d(1)), {volume}},
-      {"MaxUnpool1d", [] {
+      {"MaxUnpool1d",
+       [] {
          return Net{nullptr, [](auto& t) {
                       auto [x, at] = nn::MaxPool1d(2)->forward_with_indices(t[0]);
                       return Tensors{nn::MaxUnpool1d(2)->forward(x, at)};
                     }};
-       }, {line}},
-      {"MaxUnpool2d", [] {
+       },
+       {line}},
+      {"MaxUnpool2d",
+       [] {
          return Net{nullptr, [](auto& t) {
                       auto [x, at] = nn::MaxPool2d(2)->forward_with_indices(t[0]);
                       return Tensors{nn::MaxUnpool2d(2)->forward(x, at)};
                     }};
-       }, {image}},
-      {"MaxUnpool3d", [] {
+       },
+       {image}},
+      {"MaxUnpool3d",
+       [] {
          return Net{nullptr, [](auto& t) {
                       auto [x, at] = nn::MaxPool3d(2)->forward_with_indices(t[0]);
                       return Tensors{nn::MaxUnpool3d(2)->forward(x, at)};
                     }};
-       }, {volume}},
+       },
+       {volume}},
   });
 }
 
@@ -112,7 +128,8 @@ TEST(ModuleCuts, AttentionAndRecurrent) {
   auto layer = nn::TransformerEncoderLayerOptions(4, 2).dim_feedforward(6).dropout(0);
   check_every_cut({
       {"MultiheadAttention", MODULE(MultiheadAttention(4, 2)), {x, waves({2, 5, 4}, 1.1), waves({2, 5, 4}, 1.7)}},
-      {"MultiheadAttention add_zero_attn", MODULE(MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).add_zero_attn(true))),
+      {"MultiheadAttention add_zero_attn",
+       MODULE(MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).add_zero_attn(true))),
        {x, waves({2, 5, 4}, 1.1), waves({2, 5, 4}, 1.7)}},
       {"TransformerEncoderLayer", [=] { return net(nn::TransformerEncoderLayer(layer)); }, {x}},
       {"RNN", MODULE(RNN(4, 2)), {x}},

@@ -1,6 +1,6 @@
 #pragma once
-// Modules and functions on a batch that is cut, with replicated parameters: outputs, gradients and buffers must be those
-// of plain tensors, no op may run on whole tensors, and the batch stays where it is.
+// Modules and functions on a batch that is cut, with replicated parameters: outputs, gradients and buffers must be
+// those of plain tensors, no op may run on whole tensors, and the batch stays where it is.
 
 #include <functional>
 #include <set>
@@ -98,7 +98,8 @@ inline at::Tensor weighted(const Tensors& outputs) {
   at::Tensor sum;
   for (auto& out : outputs) {
     if (!out.requires_grad()) continue;
-    auto weight = ((at::arange(out.numel(), at::kDouble) * 0.37).sin() + 1.25).reshape(out.sizes()).to(out.scalar_type());
+    auto weight =
+        ((at::arange(out.numel(), at::kDouble) * 0.37).sin() + 1.25).reshape(out.sizes()).to(out.scalar_type());
     if (is_dtensor(out)) {
       weight = distribute_tensor(weight, mesh_of(out), Placements(mesh_of(out).ndim(), Replicate()), std::nullopt);
     }
@@ -153,7 +154,8 @@ inline void expect_equal(const Tensors& actual, const Tensors& expected, const s
     // An unused input has no gradient, or zeros.
     if (!actual[i].defined() || !expected[i].defined()) {
       EXPECT_FALSE((actual[i].defined() && actual[i].any().item<bool>()) ||
-                   (expected[i].defined() && expected[i].any().item<bool>())) << name << " is missing";
+                   (expected[i].defined() && expected[i].any().item<bool>()))
+          << name << " is missing";
       continue;
     }
     EXPECT_EQ(difference(actual[i], expected[i], 1e-9), "") << name;

@@ -49,15 +49,17 @@ TEST(Modules, Activations) {
       {"Tanh", MODULE(Tanh()), {x}},
       {"Tanhshrink", MODULE(Tanhshrink()), {x}},
       {"Threshold", MODULE(Threshold(0.2, -3)), {x}},
-      {"hardsigmoid, hardswish, logit", function([](auto& t) {
-         return at::hardsigmoid(t[0]) + at::hardswish(t[0]) + at::logit(t[0].sigmoid());
-       }), {x}},
+      {"hardsigmoid, hardswish, logit",
+       function([](auto& t) { return at::hardsigmoid(t[0]) + at::hardswish(t[0]) + at::logit(t[0].sigmoid()); }),
+       {x}},
       {"normalize", function([](auto& t) { return F::normalize(t[0], F::NormalizeFuncOptions().p(2).dim(1)); }), {x}},
-      {"RReLU in eval", [] {
+      {"RReLU in eval",
+       [] {
          auto m = nn::RReLU(nn::RReLUOptions().lower(0.1).upper(0.3));
          m->eval();
          return net(m);
-       }, {x}},
+       },
+       {x}},
       {"ReLU in place", function([](auto& t) { return F::relu(t[0] * 1, F::ReLUFuncOptions(true)); }), {x}},
   });
 }
@@ -69,22 +71,39 @@ TEST(Modules, LinearAndShapes) {
       {"Linear without bias", MODULE(Linear(nn::LinearOptions(4, 3).bias(false))), {rows({5, 2, 4})}},
       {"Linear on 3 dims", MODULE(Linear(4, 3)), {rows({5, 2, 4})}},
       {"Bilinear", MODULE(Bilinear(4, 3, 2)), {rows({5, 4}), rows({5, 3}, 1.1)}},
-      {"Bilinear on 3 dims", MODULE(Bilinear(nn::BilinearOptions(4, 3, 2).bias(false))), {rows({5, 2, 4}), rows({5, 2, 3}, 1.1)}},
+      {"Bilinear on 3 dims",
+       MODULE(Bilinear(nn::BilinearOptions(4, 3, 2).bias(false))),
+       {rows({5, 2, 4}), rows({5, 2, 3}, 1.1)}},
       {"Flatten", MODULE(Flatten()), {rows({5, 4, 3})}},
       {"Unflatten", MODULE(Unflatten(nn::UnflattenOptions(1, {2, 3}))), {rows({5, 6, 2})}},
       {"PixelShuffle", MODULE(PixelShuffle(2)), {rows({5, 8, 2, 3})}},
       {"PixelUnshuffle", MODULE(PixelUnshuffle(2)), {rows({5, 2, 4, 6})}},
       {"channel_shuffle", function([](auto& t) { return at::channel_shuffle(t[0], 2); }), {rows({5, 6, 2, 2})}},
-      {"one_hot", function([](auto& t) { return F::one_hot(t[0], 7); }), {numbers(7, {5, 3})}, "reduce"},  // the classes are looked at
-      {"PairwiseDistance", MODULE(PairwiseDistance(nn::PairwiseDistanceOptions().p(2))), {rows({5, 4}), rows({5, 4}, 1.1)}},
-      {"PairwiseDistance p 1", MODULE(PairwiseDistance(nn::PairwiseDistanceOptions().p(1).keepdim(true))), {rows({5, 4}), rows({5, 4}, 1.1)}},
-      {"CosineSimilarity", MODULE(CosineSimilarity(nn::CosineSimilarityOptions().dim(1))), {rows({5, 4, 2}), rows({5, 4, 2}, 1.1)}},
+      {"one_hot",
+       function([](auto& t) { return F::one_hot(t[0], 7); }),
+       {numbers(7, {5, 3})},
+       "reduce"},  // the classes are looked at
+      {"PairwiseDistance",
+       MODULE(PairwiseDistance(nn::PairwiseDistanceOptions().p(2))),
+       {rows({5, 4}), rows({5, 4}, 1.1)}},
+      {"PairwiseDistance p 1",
+       MODULE(PairwiseDistance(nn::PairwiseDistanceOptions().p(1).keepdim(true))),
+       {rows({5, 4}), rows({5, 4}, 1.1)}},
+      {"CosineSimilarity",
+       MODULE(CosineSimilarity(nn::CosineSimilarityOptions().dim(1))),
+       {rows({5, 4, 2}), rows({5, 4, 2}, 1.1)}},
       {"pdist", function([](auto& t) { return F::pdist(t[0]); }), {rows({5, 4})}, "gather"},
       {"cdist", function([](auto& t) { return at::cdist(t[0], t[1]); }), {rows({5, 4, 3}), rows({5, 2, 3}, 1.1)}},
-      {"cdist p 3", function([](auto& t) { return at::cdist(t[0], t[1], 3); }), {rows({5, 4, 3}), rows({5, 2, 3}, 1.1)}},
+      {"cdist p 3",
+       function([](auto& t) { return at::cdist(t[0], t[1], 3); }),
+       {rows({5, 4, 3}), rows({5, 2, 3}, 1.1)}},
       {"cdist of rows", function([](auto& t) { return at::cdist(t[0], t[1], 1.5); }), {rows({5, 3}), kept({4, 3})}},
-      {"einsum", function([](auto& t) { return at::einsum("bij,bkj->bik", {t[0], t[1]}); }), {rows({5, 4, 3}), rows({5, 2, 3}, 1.1)}},
-      {"baddbmm", function([](auto& t) { return at::baddbmm(t[0], t[1], t[2]); }), {rows({5, 4, 2}), rows({5, 4, 3}), rows({5, 3, 2})}},
+      {"einsum",
+       function([](auto& t) { return at::einsum("bij,bkj->bik", {t[0], t[1]}); }),
+       {rows({5, 4, 3}), rows({5, 2, 3}, 1.1)}},
+      {"baddbmm",
+       function([](auto& t) { return at::baddbmm(t[0], t[1], t[2]); }),
+       {rows({5, 4, 2}), rows({5, 4, 3}), rows({5, 3, 2})}},
   });
 }
 
@@ -101,12 +120,17 @@ TEST(Modules, Embeddings) {
       {"EmbeddingBag sum", bag(nn::EmbeddingBagOptions(7, 4).mode(torch::kSum)), {ids}, "gather"},
       {"EmbeddingBag max", bag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMax)), {ids}, "gather"},
       {"EmbeddingBag padding", bag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMean).padding_idx(1)), {ids}, "gather"},
-      {"EmbeddingBag weights", function([](auto& t) {
+      {"EmbeddingBag weights",
+       function([](auto& t) {
          return F::embedding_bag(t[0], t[1], F::EmbeddingBagFuncOptions().mode(torch::kSum).per_sample_weights(t[2]));
-       }), {ids, kept({7, 4}), rows({5, 3})}, "gather"},
-      {"embedding_bag with offsets", function([](auto& t) {
+       }),
+       {ids, kept({7, 4}), rows({5, 3})},
+       "gather"},
+      {"embedding_bag with offsets",
+       function([](auto& t) {
          return F::embedding_bag(t[0], t[1], F::EmbeddingBagFuncOptions().mode(torch::kSum).offsets(t[2]));
-       }), {numbers(7, {8}, -1), kept({7, 4}), Input{at::tensor({0, 2, 2, 5}, at::kLong), -1}}},
+       }),
+       {numbers(7, {8}, -1), kept({7, 4}), Input{at::tensor({0, 2, 2, 5}, at::kLong), -1}}},
   });
 }
 
@@ -117,39 +141,64 @@ TEST(Modules, Attention) {
   auto q = second({3, 60, 4}), k = second({2, 60, 4}, 1.1), v = second({2, 60, 4}, 1.7);
   check({
       {"MultiheadAttention", MODULE(MultiheadAttention(4, 2)), {q, k, v}, "reduce"},
-      {"MultiheadAttention of itself", [] {
+      {"MultiheadAttention of itself",
+       [] {
          auto m = nn::MultiheadAttention(4, 2);
          return Net{m.ptr(), [m](auto& t) mutable { return outputs_of(m->forward(t[0], t[0], t[0])); }};
-       }, {q}, "reduce"},
-      {"MultiheadAttention with masks", [] {
+       },
+       {q},
+       "reduce"},
+      {"MultiheadAttention with masks",
+       [] {
          auto m = nn::MultiheadAttention(4, 2);
-         return Net{m.ptr(), [m](auto& t) mutable { return outputs_of(m->forward(t[0], t[1], t[2], t[3], true, t[4])); }};
-       }, {q, k, v, Input{at::zeros({60, 2}, at::kBool)}, Input{at::tensor({0, 1, 0, 0, 1, 0}).reshape({3, 2}).to(at::kBool), -1}}, "reduce"},
-      {"MultiheadAttention other sizes", [] {
+         return Net{m.ptr(),
+                    [m](auto& t) mutable { return outputs_of(m->forward(t[0], t[1], t[2], t[3], true, t[4])); }};
+       },
+       {q, k, v, Input{at::zeros({60, 2}, at::kBool)},
+        Input{at::tensor({0, 1, 0, 0, 1, 0}).reshape({3, 2}).to(at::kBool), -1}},
+       "reduce"},
+      {"MultiheadAttention other sizes",
+       [] {
          auto m = nn::MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).kdim(3).vdim(3).add_zero_attn(true));
          return Net{m.ptr(), [m](auto& t) mutable { return outputs_of(m->forward(t[0], t[1], t[2])); }};
-       }, {q, second({2, 60, 3}), second({2, 60, 3})}, "reduce"},
-      {"MultiheadAttention bias_kv", MODULE(MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).add_bias_kv(true))), {q, k, v}, "reduce"},
+       },
+       {q, second({2, 60, 3}), second({2, 60, 3})},
+       "reduce"},
+      {"MultiheadAttention bias_kv",
+       MODULE(MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).add_bias_kv(true))),
+       {q, k, v},
+       "reduce"},
       {"TransformerEncoderLayer", [=] { return net(nn::TransformerEncoderLayer(transformer)); }, {q}, "reduce"},
       {"TransformerDecoderLayer", [=] { return net(nn::TransformerDecoderLayer(decoder)); }, {q, k}, "reduce"},
-      {"TransformerEncoder", [=] {
+      {"TransformerEncoder",
+       [=] {
          return net(nn::TransformerEncoder(nn::TransformerEncoderOptions(nn::TransformerEncoderLayer(transformer), 2)));
-       }, {q}, "reduce"},
-      {"TransformerDecoder", [=] {
+       },
+       {q},
+       "reduce"},
+      {"TransformerDecoder",
+       [=] {
          return net(nn::TransformerDecoder(nn::TransformerDecoderOptions(nn::TransformerDecoderLayer(decoder), 2)));
-       }, {q, k}, "reduce"},
-      {"Transformer", [] {
-         return net(nn::Transformer(nn::TransformerOptions(4, 2, 1, 1).dim_feedforward(6).dropout(0)));
-       }, {q, k}, "reduce"},
-      {"scaled_dot_product_attention", function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2]); }),
+       },
+       {q, k},
+       "reduce"},
+      {"Transformer",
+       [] { return net(nn::Transformer(nn::TransformerOptions(4, 2, 1, 1).dim_feedforward(6).dropout(0))); },
+       {q, k},
+       "reduce"},
+      {"scaled_dot_product_attention",
+       function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2]); }),
        {rows({5, 2, 3, 4}), rows({5, 2, 6, 4}), rows({5, 2, 6, 4}, 1.1)}},
-      {"causal", function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0., true); }),
+      {"causal",
+       function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0., true); }),
        {rows({5, 2, 3, 4}), rows({5, 2, 3, 4}), rows({5, 2, 3, 4}, 1.1)}},
-      {"causal on 3 dims", function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0., true); }),
+      {"causal on 3 dims",
+       function([](auto& t) { return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0., true); }),
        {rows({5, 3, 4}), rows({5, 3, 4}), rows({5, 3, 4}, 1.1)}},
-      {"causal math", function([](auto& t) {
-         return std::get<0>(at::_scaled_dot_product_attention_math(t[0], t[1], t[2], {}, 0., true));
-       }), {rows({5, 2, 3, 4}), rows({5, 2, 3, 4}), rows({5, 2, 3, 4}, 1.1)}},
+      {"causal math",
+       function(
+           [](auto& t) { return std::get<0>(at::_scaled_dot_product_attention_math(t[0], t[1], t[2], {}, 0., true)); }),
+       {rows({5, 2, 3, 4}), rows({5, 2, 3, 4}), rows({5, 2, 3, 4}, 1.1)}},
   });
 }
 
@@ -162,18 +211,26 @@ TEST(Modules, Recurrent) {
       {"GRU", MODULE(GRU(4, 2)), {x, h}},
       {"GRU two layers, both ways", MODULE(GRU(nn::GRUOptions(4, 2).num_layers(2).bidirectional(true))), {x, h2}},
       {"LSTM", MODULE(LSTM(4, 2)), {x}},
-      {"LSTM with state", [] {
+      {"LSTM with state",
+       [] {
          auto m = nn::LSTM(4, 2);
-         return Net{m.ptr(), [m](auto& t) mutable { return outputs_of(m->forward(t[0], std::make_tuple(t[1], t[2]))); }};
-       }, {x, h, c}},
-      {"LSTM batch first", MODULE(LSTM(nn::LSTMOptions(4, 2).batch_first(true).num_layers(2).bidirectional(true))), {rows({5, 3, 4})}},
+         return Net{m.ptr(),
+                    [m](auto& t) mutable { return outputs_of(m->forward(t[0], std::make_tuple(t[1], t[2]))); }};
+       },
+       {x, h, c}},
+      {"LSTM batch first",
+       MODULE(LSTM(nn::LSTMOptions(4, 2).batch_first(true).num_layers(2).bidirectional(true))),
+       {rows({5, 3, 4})}},
       {"LSTM projected", MODULE(LSTM(nn::LSTMOptions(4, 3).proj_size(2))), {x}},
       {"RNNCell", MODULE(RNNCell(4, 2)), {rows({5, 4}), rows({5, 2}, 1.1)}},
       {"GRUCell", MODULE(GRUCell(4, 2)), {rows({5, 4}), rows({5, 2}, 1.1)}},
-      {"LSTMCell", [] {
+      {"LSTMCell",
+       [] {
          auto m = nn::LSTMCell(4, 2);
-         return Net{m.ptr(), [m](auto& t) mutable { return outputs_of(m->forward(t[0], std::make_tuple(t[1], t[2]))); }};
-       }, {rows({5, 4}), rows({5, 2}, 1.1), rows({5, 2}, 1.9)}},
+         return Net{m.ptr(),
+                    [m](auto& t) mutable { return outputs_of(m->forward(t[0], std::make_tuple(t[1], t[2]))); }};
+       },
+       {rows({5, 4}), rows({5, 2}, 1.1), rows({5, 2}, 1.9)}},
       {"LSTMCell without state", MODULE(LSTMCell(4, 2)), {rows({5, 4})}},
   });
 }
@@ -196,24 +253,37 @@ TEST(Modules, Normalizations) {
       {"rms_norm", function([](auto& t) { return at::rms_norm(t[0], {3}, t[1]); }), {x, kept({3})}},
       {"InstanceNorm1d", MODULE(InstanceNorm1d(4)), {x}},
       {"InstanceNorm2d", MODULE(InstanceNorm2d(nn::InstanceNorm2dOptions(4).affine(true))), {image}},
-      {"InstanceNorm2d tracking", MODULE(InstanceNorm2d(nn::InstanceNorm2dOptions(4).affine(true).track_running_stats(true))), {image}, kSum},
+      {"InstanceNorm2d tracking",
+       MODULE(InstanceNorm2d(nn::InstanceNorm2dOptions(4).affine(true).track_running_stats(true))),
+       {image},
+       kSum},
       {"InstanceNorm3d", MODULE(InstanceNorm3d(4)), {volume}},
-      {"InstanceNorm2d in eval", [] {
+      {"InstanceNorm2d in eval",
+       [] {
          auto m = nn::InstanceNorm2d(nn::InstanceNorm2dOptions(4).track_running_stats(true));
          m->eval();
          return net(m);
-       }, {image}},
+       },
+       {image}},
       {"BatchNorm1d", MODULE(BatchNorm1d(4)), {rows({5, 4})}, kSum},
       {"BatchNorm1d on 3 dims", MODULE(BatchNorm1d(4)), {x}, kSum},
       {"BatchNorm2d", MODULE(BatchNorm2d(4)), {image}, kSum},
-      {"BatchNorm2d without running", MODULE(BatchNorm2d(nn::BatchNorm2dOptions(4).track_running_stats(false))), {image}, kSum},
-      {"BatchNorm2d cumulative", MODULE(BatchNorm2d(nn::BatchNorm2dOptions(4).momentum(std::nullopt).affine(false))), {image}, kSum},
+      {"BatchNorm2d without running",
+       MODULE(BatchNorm2d(nn::BatchNorm2dOptions(4).track_running_stats(false))),
+       {image},
+       kSum},
+      {"BatchNorm2d cumulative",
+       MODULE(BatchNorm2d(nn::BatchNorm2dOptions(4).momentum(std::nullopt).affine(false))),
+       {image},
+       kSum},
       {"BatchNorm3d", MODULE(BatchNorm3d(4)), {volume}, kSum},
-      {"BatchNorm2d in eval", [] {
+      {"BatchNorm2d in eval",
+       [] {
          auto m = nn::BatchNorm2d(4);
          m->eval();
          return net(m);
-       }, {image}},
+       },
+       {image}},
   });
 }
 
@@ -250,17 +320,32 @@ TEST(Modules, ConvolutionsPoolsAndPads) {
       {"ReflectionPad2d", MODULE(ReflectionPad2d(1)), {image}},
       {"ReplicationPad2d", MODULE(ReplicationPad2d(1)), {image}},
       {"Upsample nearest", MODULE(Upsample(nn::UpsampleOptions().scale_factor(std::vector<double>{2, 2}))), {image}},
-      {"Upsample bilinear", MODULE(Upsample(nn::UpsampleOptions().scale_factor(std::vector<double>{2, 1.5}).mode(torch::kBilinear))), {image}},
-      {"Upsample bicubic", MODULE(Upsample(nn::UpsampleOptions().size(std::vector<int64_t>{5, 7}).mode(torch::kBicubic).align_corners(true))), {image}},
-      {"grid_sample", function([](auto& t) { return F::grid_sample(t[0], t[1].tanh(), F::GridSampleFuncOptions().align_corners(true)); }),
+      {"Upsample bilinear",
+       MODULE(Upsample(nn::UpsampleOptions().scale_factor(std::vector<double>{2, 1.5}).mode(torch::kBilinear))),
+       {image}},
+      {"Upsample bicubic",
+       MODULE(
+           Upsample(nn::UpsampleOptions().size(std::vector<int64_t>{5, 7}).mode(torch::kBicubic).align_corners(true))),
+       {image}},
+      {"grid_sample",
+       function(
+           [](auto& t) { return F::grid_sample(t[0], t[1].tanh(), F::GridSampleFuncOptions().align_corners(true)); }),
        {image, rows({5, 3, 4, 2})}},
-      {"grid_sample nearest", function([](auto& t) {
-         return F::grid_sample(t[0], t[1].tanh(), F::GridSampleFuncOptions().mode(torch::kNearest).padding_mode(torch::kReflection).align_corners(false));
-       }), {image, rows({5, 3, 4, 2})}},
-      {"grid_sample of volumes", function([](auto& t) { return F::grid_sample(t[0], t[1].tanh(), F::GridSampleFuncOptions().align_corners(false)); }),
+      {"grid_sample nearest",
+       function([](auto& t) {
+         return F::grid_sample(
+             t[0], t[1].tanh(),
+             F::GridSampleFuncOptions().mode(torch::kNearest).padding_mode(torch::kReflection).align_corners(false));
+       }),
+       {image, rows({5, 3, 4, 2})}},
+      {"grid_sample of volumes",
+       function(
+           [](auto& t) { return F::grid_sample(t[0], t[1].tanh(), F::GridSampleFuncOptions().align_corners(false)); }),
        {volume, rows({5, 2, 3, 2, 3})}},
       {"affine_grid", function([](auto& t) { return F::affine_grid(t[0], {5, 4, 3, 2}, true); }), {rows({5, 2, 3})}},
-      {"affine_grid of volumes", function([](auto& t) { return F::affine_grid(t[0], {5, 4, 3, 2, 2}, false); }), {rows({5, 3, 4})}},
+      {"affine_grid of volumes",
+       function([](auto& t) { return F::affine_grid(t[0], {5, 4, 3, 2, 2}, false); }),
+       {rows({5, 3, 4})}},
   });
 }
 
@@ -276,11 +361,13 @@ TEST(Modules, Dropouts) {
     cases.push_back({name("FeatureAlphaDropout"), [p] { return net(nn::FeatureAlphaDropout(p)); }, {image}});
   }
   cases.push_back({"RReLU", MODULE(RReLU()), {x}, "gather"});  // which numbers are drawn depends on the signs
-  cases.push_back({"Dropout in eval", [] {
+  cases.push_back({"Dropout in eval",
+                   [] {
                      auto m = nn::Dropout(0.5);
                      m->eval();
                      return net(m);
-                   }, {x}});
+                   },
+                   {x}});
   check(cases);
 }
 

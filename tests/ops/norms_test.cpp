@@ -121,7 +121,9 @@ TEST(BatchNorm, UsesTheStatisticsOfTheWholeBatch) {
           return at::batch_norm(t[0], t[1], t[2], mean, var, training, 0.1, 1e-5, false);
         };
         EXPECT_EQ(compare(norm, {waves({5, 3, 2, 2}), waves({3}), waves({3}), waves({3}), waves({3})}, line(n),
-                          {at, "[R]", "[R]", "[R]", "[R]"}), "") << at << " " << training;
+                          {at, "[R]", "[R]", "[R]", "[R]"}),
+                  "")
+            << at << " " << training;
       }
     }
   }
@@ -131,10 +133,12 @@ TEST(BatchNorm, FollowsTheRunningStatistics) {
   auto world = simulate(4);
   auto x = waves({5, 3, 2});
   auto mean = at::zeros({3}, at::kDouble), var = at::ones({3}, at::kDouble);
-  auto cut_mean = lay_out(mean, square(), parse_placements("[R, R]")), cut_var = lay_out(var, square(), parse_placements("[R, S(0)]"));
+  auto cut_mean = lay_out(mean, square(), parse_placements("[R, R]")),
+       cut_var = lay_out(var, square(), parse_placements("[R, S(0)]"));
   for (int step = 0; step < 2; ++step) {
     at::batch_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false);
-    at::batch_norm(lay_out(x, square(), parse_placements("[S(0), S(2)]")), {}, {}, cut_mean, cut_var, true, 0.1, 1e-5, false);
+    at::batch_norm(lay_out(x, square(), parse_placements("[S(0), S(2)]")), {}, {}, cut_mean, cut_var, true, 0.1, 1e-5,
+                   false);
   }
   EXPECT_EQ(difference(full_tensor(cut_mean), mean, 1e-12), "");
   EXPECT_EQ(difference(full_tensor(cut_var), var, 1e-12), "");
@@ -144,11 +148,14 @@ TEST(Norms, WorkOnTwoAxes) {
   auto world = simulate(4);
   auto layer = [](auto& t) { return at::layer_norm(t[0], {5}, t[1], t[2]); };
   for (auto at : {"[S(0), S(2)]", "[S(2), S(2)]", "[S(1), S(0)]", "[S(2), P(sum)]"}) {
-    EXPECT_EQ(compare(layer, {waves({3, 4, 5}), waves({5}), waves({5})}, square(), {at, "[R, R]", "[R, S(0)]"}), "") << at;
+    EXPECT_EQ(compare(layer, {waves({3, 4, 5}), waves({5}), waves({5})}, square(), {at, "[R, R]", "[R, S(0)]"}), "")
+        << at;
     auto batch = [](auto& t) { return at::batch_norm(t[0], t[1], t[2], {}, {}, true, 0.1, 1e-5, false); };
-    EXPECT_EQ(compare(batch, {waves({3, 4, 5}), waves({4}), waves({4})}, square(), {at, "[R, R]", "[R, S(0)]"}), "") << at;
+    EXPECT_EQ(compare(batch, {waves({3, 4, 5}), waves({4}), waves({4})}, square(), {at, "[R, R]", "[R, S(0)]"}), "")
+        << at;
     auto group = [](auto& t) { return at::group_norm(t[0], 2, t[1], t[2]); };
-    EXPECT_EQ(compare(group, {waves({3, 4, 5}), waves({4}), waves({4})}, square(), {at, "[R, R]", "[R, S(0)]"}), "") << at;
+    EXPECT_EQ(compare(group, {waves({3, 4, 5}), waves({4}), waves({4})}, square(), {at, "[R, R]", "[R, S(0)]"}), "")
+        << at;
   }
 }
 
@@ -163,13 +170,18 @@ TEST(Statistics, OverCutDimsAreExact) {
           auto c = at::Scalar(correction);
           EXPECT_EQ(compare([&](auto& t) { return at::var(t[0], dims, c, false); }, x, line(n), {at}, 1e-10), "");
           EXPECT_EQ(compare([&](auto& t) { return at::std(t[0], dims, c, true); }, x, line(n), {at}, 1e-10), "");
-          EXPECT_EQ(compare([&](auto& t) { return std::get<1>(at::var_mean(t[0], dims, c, true)); }, x, line(n), {at}), "");
-          EXPECT_EQ(compare([&](auto& t) { return std::get<0>(at::std_mean(t[0], dims, c)); }, x, line(n), {at}, 1e-10), "");
+          EXPECT_EQ(compare([&](auto& t) { return std::get<1>(at::var_mean(t[0], dims, c, true)); }, x, line(n), {at}),
+                    "");
+          EXPECT_EQ(compare([&](auto& t) { return std::get<0>(at::std_mean(t[0], dims, c)); }, x, line(n), {at}, 1e-10),
+                    "");
         }
         for (double p : {0.0, 1.0, 2.0, 3.0, 0.5, -1.0, kInfinity, -kInfinity}) {
           EXPECT_EQ(compare([&](auto& t) { return at::linalg_vector_norm(t[0], p, dims, true); }, {waves({3, 5, 4})},
-                            line(n), {at}), "") << at << " p " << p;
-          EXPECT_EQ(compare([&](auto& t) { return at::norm(t[0], p, dims, false); }, {waves({3, 5, 4})}, line(n), {at}), "")
+                            line(n), {at}),
+                    "")
+              << at << " p " << p;
+          EXPECT_EQ(compare([&](auto& t) { return at::norm(t[0], p, dims, false); }, {waves({3, 5, 4})}, line(n), {at}),
+                    "")
               << at << " p " << p;
         }
       }

@@ -22,7 +22,7 @@ struct Parameter {
 
 // Whole, cut evenly, unevenly, with empty shards; and on a mesh of two axes.
 std::vector<Parameter> layouts(int64_t n, bool two_meshes) {
-  std::vector<Parameter> list = {{{3, 4}, {Replicate()}}, {{8, 3}, {Shard(0)}},          {{3, 7}, {Shard(1)}},
+  std::vector<Parameter> list = {{{3, 4}, {Replicate()}}, {{8, 3}, {Shard(0)}},           {{3, 7}, {Shard(1)}},
                                  {{2, 5}, {Shard(0)}},    {{7, 2}, {StridedShard(0, 2)}}, {{5}, {Shard(0)}}};
   if (!two_meshes || n % 2) return list;
   list.push_back({{5, 3}, {Shard(0), Shard(1)}, true});

@@ -46,7 +46,9 @@ TEST(Order, OnlyTotalsWinnersAndCandidatesMove) {
 }
 
 TEST(Order, BatchesOfLinearAlgebraStayWhereTheyAre) {
-  auto of = [](const at::Tensor& x) { return (x.unsqueeze(2) * x.unsqueeze(1)).tril() * 0.01 + at::diag_embed(x.sigmoid() + 1); };
+  auto of = [](const at::Tensor& x) {
+    return (x.unsqueeze(2) * x.unsqueeze(1)).tril() * 0.01 + at::diag_embed(x.sigmoid() + 1);
+  };
   auto inverse = [of](const at::Tensor& x) { return Tensors{at::linalg_inv(of(x))}; };
   EXPECT_EQ(traffic({8, 3}, inverse), "all_gather tp 24B\n");  // whether one is singular concerns all ranks
   EXPECT_EQ(traffic({8, 3}, [of](auto& x) { return Tensors{at::linalg_matrix_exp(of(x))}; }), "");

@@ -30,7 +30,8 @@ const std::vector<Binary> kOps = {
 
 std::vector<Placements> layouts_over_two_axes() {
   Placements kinds = {Replicate(), Shard(0)};
-  for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::max, ReduceOp::min}) kinds.push_back(Partial(op));
+  for (auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::max, ReduceOp::min})
+    kinds.push_back(Partial(op));
   std::vector<Placements> all;
   for (auto& first : kinds) {
     for (auto& second : kinds) {
@@ -50,7 +51,8 @@ TEST(Pending, OnTwoAxesGivesTheValuesOfThePlainOp) {
         for (auto& second : layouts_over_two_axes()) {
           auto result = op.call(lay_out(a, mesh, first), lay_out(b, mesh, second));
           EXPECT_TRUE(have_one_value(placements_of(result)));
-          EXPECT_EQ(difference(full_tensor(result), expected, 1e-10), "") << op.name << " " << str(first) << " " << str(second);
+          EXPECT_EQ(difference(full_tensor(result), expected, 1e-10), "")
+              << op.name << " " << str(first) << " " << str(second);
         }
       }
     }

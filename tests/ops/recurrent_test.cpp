@@ -58,8 +58,9 @@ void check_layer(const Layer& layer, const DeviceMesh& mesh, int64_t count, bool
   at::Tensor loss, whole_loss;
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(difference(full_tensor(found[i]).detach(), expected[i].detach(), tolerance), "") << i;
-    auto add = [&](at::Tensor& sum, const at::Tensor& out) { sum = sum.defined() ? sum + (out * out).sum()
-        : (out * out).sum(); };
+    auto add = [&](at::Tensor& sum, const at::Tensor& out) {
+      sum = sum.defined() ? sum + (out * out).sum() : (out * out).sum();
+    };
     add(loss, found[i]);
     add(whole_loss, expected[i]);
   }
@@ -70,8 +71,8 @@ void check_layer(const Layer& layer, const DeviceMesh& mesh, int64_t count, bool
   whole_loss.backward();
   EXPECT_EQ(difference(full_tensor(y.grad()), x.grad(), 10 * tolerance), "");
   for (size_t i = 0; i < plain->parameters().size(); ++i) {
-    EXPECT_EQ(difference(full_tensor(cut->parameters()[i].grad()), plain->parameters()[i].grad(), 10 * tolerance),
-              "") << "parameter " << i;
+    EXPECT_EQ(difference(full_tensor(cut->parameters()[i].grad()), plain->parameters()[i].grad(), 10 * tolerance), "")
+        << "parameter " << i;
   }
 }
 
@@ -81,8 +82,8 @@ TEST(Recurrent, LayersKeepABatchSharded) {
     for (auto& layer : layers()) {
       for (auto type : {at::kFloat, at::kDouble}) {
         for (bool batch_first : {false, true}) {
-          SCOPED_TRACE(std::string(layer.name) + " " + c10::toString(type) + (batch_first ? " batch first"
-              : "") + " on " + std::to_string(n));
+          SCOPED_TRACE(std::string(layer.name) + " " + c10::toString(type) + (batch_first ? " batch first" : "") +
+                       " on " + std::to_string(n));
           check_layer(layer, mesh, 1, false, batch_first, type);
           check_layer(layer, mesh, 2, true, batch_first, type);
         }

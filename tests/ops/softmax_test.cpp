@@ -21,8 +21,10 @@ TEST(Softmax, OverACutDimIsThatOfThePlainOp) {
       for (int64_t dim : {0, 1, -1}) {
         EXPECT_EQ(compare([&](auto& t) { return at::softmax(t[0], dim); }, {waves({3, 5, 4})}, line(n), {at}), "");
         EXPECT_EQ(compare([&](auto& t) { return at::log_softmax(t[0], dim); }, {waves({3, 5, 4})}, line(n), {at}), "");
-        EXPECT_EQ(compare([&](auto& t) { return at::logsumexp(t[0], {dim}, true); }, {waves({3, 5, 4})}, line(n), {at}), "");
-        EXPECT_EQ(compare([&](auto& t) { return at::_safe_softmax(t[0], dim); }, {waves({3, 5, 4})}, line(n), {at}), "");
+        EXPECT_EQ(compare([&](auto& t) { return at::logsumexp(t[0], {dim}, true); }, {waves({3, 5, 4})}, line(n), {at}),
+                  "");
+        EXPECT_EQ(compare([&](auto& t) { return at::_safe_softmax(t[0], dim); }, {waves({3, 5, 4})}, line(n), {at}),
+                  "");
       }
       EXPECT_EQ(compare([&](auto& t) { return at::logsumexp(t[0], {0, 1}); }, {waves({3, 5, 4})}, line(n), {at}), "");
     }
@@ -77,7 +79,8 @@ at::Tensor targets_for(const std::vector<int64_t>& logits) {
   return (at::arange(c10::multiply_integers(shape)) * 3 % logits[logits.size() > 1]).reshape(shape);
 }
 
-void compare_cross_entropy(const Case& c, const DeviceMesh& mesh, const std::string& logits, const std::string& target) {
+void compare_cross_entropy(const Case& c, const DeviceMesh& mesh, const std::string& logits,
+                           const std::string& target) {
   auto x = waves(c.logits), goal = targets_for(c.logits);
   auto classes = c.logits[c.logits.size() > 1];
   auto weight = c.weights.empty() ? at::Tensor() : (at::arange(classes, at::kDouble) + 1) / 3;

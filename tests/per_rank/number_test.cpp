@@ -27,17 +27,21 @@ TEST(PerRankNumber, IsTakenApart) {
 TEST(PerRankNumber, MeetsADistributedTensorOnlyWhereTheRanksAgree) {
   auto world = simulate(2);
   auto x = ones({4}, init_device_mesh(at::kCPU, {2}), {Shard(0)});
-  auto agreed = per_rank({torch::tensor(3.0f), torch::tensor(3.0f)}), differs = per_rank({torch::tensor(3.0f), torch::tensor(4.0f)});
+  auto agreed = per_rank({torch::tensor(3.0f), torch::tensor(3.0f)}),
+       differs = per_rank({torch::tensor(3.0f), torch::tensor(4.0f)});
   EXPECT_TRUE(at::equal(full_tensor(x * agreed), torch::full({4}, 3.0f)));
   EXPECT_EQ(error_text<c10::ValueError>([&] { x* differs; }),
-            "[aten::mul.Tensor] a number that differs between the simulated ranks, 3 and 4, meets a distributed tensor, which is one "
+            "[aten::mul.Tensor] a number that differs between the simulated ranks, 3 and 4, meets a distributed "
+            "tensor, which is one "
             "tensor for all of them. Use it on to_local(), and from_local() on the result.");
 }
 
 TEST(PerRank, NothingAndSeveralDtypesAreNoTensor) {
-  EXPECT_EQ(error_text<c10::ValueError>([] { per_rank({}); }), "[per_rank] no tensors are given. Give one for every hosted rank.");
+  EXPECT_EQ(error_text<c10::ValueError>([] { per_rank({}); }),
+            "[per_rank] no tensors are given. Give one for every hosted rank.");
   EXPECT_EQ(error_text<c10::ValueError>([] { per_rank({torch::ones(1), torch::ones(1, at::kInt)}); }),
-            "[per_rank] the simulated ranks hold tensors of float and of int. One tensor can stand only for tensors of one dtype.");
+            "[per_rank] the simulated ranks hold tensors of float and of int. One tensor can stand only for tensors of "
+            "one dtype.");
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ std::string by_rank(const Op& op, const at::Tensor& whole, const at::Tensor& wei
     auto wrong = difference(value_at(y, slot).detach(), expected.detach(), tolerance);
     if (!wrong.empty()) return where + "value: " + wrong;
     if (x.grad().defined() != own.grad().defined()) return where + "one side has no gradient";
-    if (own.grad().defined()) wrong = difference(shards_of(redistribute(x.grad(), {Shard(0)}))[slot], own.grad(), tolerance);
+    if (own.grad().defined())
+      wrong = difference(shards_of(redistribute(x.grad(), {Shard(0)}))[slot], own.grad(), tolerance);
     if (!wrong.empty()) return where + "gradient: " + wrong;
     if (w.grad().defined() != own_w.grad().defined()) return where + "one side has no gradient of the weight";
     if (own_w.grad().defined()) wrong = difference(value_at(w.grad(), slot), own_w.grad(), tolerance);
@@ -253,7 +254,8 @@ TEST(PerRank, AnOptimizerStepsUnevenParameters) {
   torch::optim::SGD sgd({leaf}, torch::optim::SGDOptions(0.5).momentum(0.9));
   leaf.pow(2).sum().backward();
   sgd.step();
-  for (size_t slot = 0; slot < 4; ++slot) EXPECT_EQ(difference(values_of(leaf)[slot].detach(), before[slot] * 0, 1e-12), "");
+  for (size_t slot = 0; slot < 4; ++slot)
+    EXPECT_EQ(difference(values_of(leaf)[slot].detach(), before[slot] * 0, 1e-12), "");
 }
 
 TEST(PerRank, AGraphIsKeptOrFreedAsAsked) {
@@ -263,7 +265,8 @@ TEST(PerRank, AGraphIsKeptOrFreedAsAsked) {
   loss.backward({}, true);
   loss.backward();
   EXPECT_EQ(difference(full_tensor(x.grad()), 2 * waves({5, 6}).exp(), 1e-12), "");
-  EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("backward through the graph a second time"), std::string::npos);
+  EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("backward through the graph a second time"),
+            std::string::npos);
 }
 
 TEST(PerRank, AValueThatWasWrittenToAfterItWasSavedIsAnError) {
@@ -271,7 +274,8 @@ TEST(PerRank, AValueThatWasWrittenToAfterItWasSavedIsAnError) {
   auto y = to_local(ranks.cut(waves({5, 6})).requires_grad_()) * 2;
   auto loss = (y * y).sum();
   y.add_(1);
-  EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("modified by an inplace operation"), std::string::npos);
+  EXPECT_NE(error_text<c10::Error>([&] { loss.backward(); }).find("modified by an inplace operation"),
+            std::string::npos);
 }
 
 TEST(PerRank, SizesThatDifferAreNumbersPerRank) {
@@ -290,15 +294,18 @@ TEST(PerRank, AskingForOneSizeWhereTheyDifferIsAnErrorThatSaysWhatToDo) {
   Ranks ranks;
   auto local = to_local(ranks.cut(waves({5, 6})));
   auto shapes =
-      "] has no one answer: the tensors of the simulated ranks have the shapes [2, 6], [2, 6], [1, 6], [0, 6]. Ask for sym_";
+      "] has no one answer: the tensors of the simulated ranks have the shapes [2, 6], [2, 6], [1, 6], [0, 6]. Ask for "
+      "sym_";
   auto advice = ", take the tensors apart with shards_of or values_of, or cut over a mesh that divides.";
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.size(0); }), std::string("[size") + shapes + "size" + advice);
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.sizes(); }), std::string("[sizes") + shapes + "sizes" + advice);
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.numel(); }), std::string("[numel") + shapes + "numel" + advice);
-  EXPECT_EQ(error_text<c10::ValueError>([&] { EXPECT_TRUE(local.sym_size(0) == 2); }),
-            "[per-rank number] the simulated ranks hold different values, 1|1|0|0, where one is asked for. Compute with "
-            "the number in tensors, take the ranks' tensors apart with shards_of or values_of (from Python: rank_map), or cut "
-            "the tensor over a mesh that divides it.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { EXPECT_TRUE(local.sym_size(0) == 2); }),
+      "[per-rank number] the simulated ranks hold different values, 1|1|0|0, where one is asked for. Compute with "
+      "the number in tensors, take the ranks' tensors apart with shards_of or values_of (from Python: rank_map), or "
+      "cut "
+      "the tensor over a mesh that divides it.");
 }
 
 TEST(PerRank, EqualSizesStayPlain) {
@@ -318,16 +325,18 @@ TEST(PerRank, ResultsOfDifferentNumbersOfDimsAreAnError) {
   Ranks ranks;
   auto local = to_local(ranks.cut(waves({5, 6})));
   EXPECT_EQ(error_text<c10::ValueError>([&] { local.squeeze(); }),
-            "[per_rank] the simulated ranks hold tensors of 2 and of 1 dims: [2, 6] and [6]. One tensor can stand only for tensors of "
+            "[per_rank] the simulated ranks hold tensors of 2 and of 1 dims: [2, 6] and [6]. One tensor can stand only "
+            "for tensors of "
             "as many dims; name the dims that an op is to drop.");
 }
 
 TEST(PerRank, ListsOfDifferentLengthsAreAnError) {
   Ranks ranks;
   auto local = to_local(ranks.cut(waves({5, 6})));
-  EXPECT_EQ(error_text<c10::ValueError>([&] { local.split(1, 0); }),
-            "[aten::split.Tensor] gives 2 tensors on one simulated rank and 1 on another. Take the ranks' tensors apart "
-            "with shards_of or values_of.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { local.split(1, 0); }),
+      "[aten::split.Tensor] gives 2 tensors on one simulated rank and 1 on another. Take the ranks' tensors apart "
+      "with shards_of or values_of.");
 }
 
 TEST(PerRank, PrintsEachShape) {
@@ -335,14 +344,16 @@ TEST(PerRank, PrintsEachShape) {
   std::ostringstream text;
   text << to_local(ranks.cut(at::arange(5)));
   EXPECT_EQ(text.str(),
-            "one tensor per rank (shape=[2|2|1|0], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [2]: [2, 3]\nslot 2 [1]: [4]\nslot 3 [0]: []");
+            "one tensor per rank (shape=[2|2|1|0], dtype=Long)\nslot 0 [2]: [0, 1]\nslot 1 [2]: [2, 3]\nslot 2 [1]: "
+            "[4]\nslot 3 [0]: []");
 }
 
 TEST(PerRank, DataPtrOfUnevenShardsNamesTheirShapes) {
   Ranks ranks;
   auto text = error_text<c10::Error>([&] { to_local(ranks.cut(at::arange(5))).data_ptr(); });
-  EXPECT_EQ(text, "[data_ptr] a tensor that stands for one per rank, of shape [2|2|1|0], has no memory of its own. Use "
-                  "values_of(tensor), which has that of every hosted rank.");
+  EXPECT_EQ(text,
+            "[data_ptr] a tensor that stands for one per rank, of shape [2|2|1|0], has no memory of its own. Use "
+            "values_of(tensor), which has that of every hosted rank.");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Plain parameters, states and sums that ranks write to: one value per rank where they differ, one for all where they do not.
+// Plain parameters, states and sums that ranks write to: one value per rank where they differ, one for all where they
+// do not.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -63,7 +64,8 @@ TEST(PlainTensors, ParametersTrainAsTheyDoOnEachRankAlone) {
         train(alone, shards_of(x)[slot], make);
         for (size_t i = 0; i < model->parameters().size(); ++i) {
           auto found = value_at(model->parameters()[i], slot).detach();
-          EXPECT_EQ(difference(found, alone->parameters()[i].detach(), 1e-12), "") << name << " " << i << " rank " << slot;
+          EXPECT_EQ(difference(found, alone->parameters()[i].detach(), 1e-12), "")
+              << name << " " << i << " rank " << slot;
         }
         EXPECT_TRUE(value_at(weight, slot).equal(value_at(model->parameters()[0], slot)));
       }
@@ -125,7 +127,8 @@ TEST(PlainTensors, ANormBesideTensorParallelLayersTrains) {
       for (size_t i = 0; i < model->parameters().size(); ++i) {
         auto p = model->parameters()[i];
         EXPECT_FALSE(is_per_rank(p)) << name << " " << i;
-        EXPECT_EQ(difference((is_dtensor(p) ? full_tensor(p) : p).detach(), alone->parameters()[i].detach(), 1e-9), "") << name << i;
+        EXPECT_EQ(difference((is_dtensor(p) ? full_tensor(p) : p).detach(), alone->parameters()[i].detach(), 1e-9), "")
+            << name << i;
       }
     }
   });
@@ -170,8 +173,11 @@ TEST(PlainTensors, MemoryThatOthersSeeIsNotWrittenByManyRanks) {
   auto local = to_local(lay_out(waves({4, 6}), init_device_mesh(at::kCPU, {2}), {Shard(0)}));
   auto plain = at::zeros({2, 6}, at::kDouble), alias = plain.detach();
   auto text = error_text<c10::ValueError>([&] { plain.add_(local); });
-  EXPECT_EQ(text.find("[aten::add_.Tensor] writes a value per simulated rank into a plain tensor of shape [2, 6] whose memory other "
-                      "tensors see, too."), 0) << text;
+  EXPECT_EQ(text.find("[aten::add_.Tensor] writes a value per simulated rank into a plain tensor of shape [2, 6] whose "
+                      "memory other "
+                      "tensors see, too."),
+            0)
+      << text;
   EXPECT_FALSE(is_per_rank(plain) || alias.any().item<bool>());
   alias.reset();
   plain.add_(local);
@@ -186,7 +192,8 @@ TEST(PlainTensors, AFailedWriteLeavesThemPlain) {
   EXPECT_FALSE(is_per_rank(plain) || plain.any().item<bool>());
 }
 
-// A composite op that uses its input twice, beside another use of it and of the weight: sums in another order have other bits.
+// A composite op that uses its input twice, beside another use of it and of the weight: sums in another order have
+// other bits.
 TEST(PlainTensors, ThatACompositeOpUsesGetTheGradientsOfARankAlone) {
   auto world = simulate(2);
   torch::manual_seed(1);

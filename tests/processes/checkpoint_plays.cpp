@@ -60,7 +60,8 @@ void play_check() {
   auto rows = zeros({200, 1003}, mesh, {Shard(1)}, at::kLong);
   auto bias = at::zeros({77}, at::kDouble);
   auto step = checkpoint::load(checkpoint::latest(runs), {{"rows", rows}, {"bias", bias}}).integer("step");
-  TORCH_CHECK(full_tensor(rows).equal(rows_of(step)) && bias.equal(bias_of(step)), "step ", step, " holds other values");
+  TORCH_CHECK(full_tensor(rows).equal(rows_of(step)) && bias.equal(bias_of(step)), "step ", step,
+              " holds other values");
   std::printf("step %ld\n", static_cast<long>(step));
 }
 

@@ -27,7 +27,8 @@ TEST(CurvesProcesses, AreExactlyThoseOfASimulation) {
       auto real = curve_of(make, way);
       auto world = simulate(n);
       auto simulated = curve_of(make, way);
-      for (int64_t step = 0; step < 20; ++step) ASSERT_EQ(real[step][0], simulated[step][rank]) << way.name << ", step " << step;
+      for (int64_t step = 0; step < 20; ++step)
+        ASSERT_EQ(real[step][0], simulated[step][rank]) << way.name << ", step " << step;
     }
   }
 }

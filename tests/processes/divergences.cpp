@@ -29,7 +29,9 @@ struct Start {
     weight = distribute_tensor(at::ones({6, 6}), mesh, {Shard(0)}).detach().requires_grad_();
   }
   at::Tensor cut() const { return from_local(at::full({2, 6}, double(rank() + 1)), mesh, {Shard(0)}); }
-  at::Tensor loss() const { return at::linear(distribute_tensor(at::ones({3, 6}), mesh, {Replicate()}), weight).square().sum(); }
+  at::Tensor loss() const {
+    return at::linear(distribute_tensor(at::ones({3, 6}), mesh, {Replicate()}), weight).square().sum();
+  }
   at::Tensor sharded(size_t which) const {
     torch::nn::Sequential model(torch::nn::Linear(torch::nn::LinearOptions(6, 6).bias(false)),
                                 torch::nn::Linear(torch::nn::LinearOptions(6, 6).bias(false)));
@@ -57,7 +59,11 @@ std::vector<Divergence> divergences() {
       {"another order", [](auto& s) { full(s.a), full(s.b); }, [](auto& s) { full(s.b), full(s.a); }},
       {"a redistribution left out", [](auto& s) { redistribute(s.a, {Replicate()}), redistribute(s.b, {Replicate()}); },
        [](auto& s) { redistribute(s.b, {Replicate()}); }},
-      {"one of a loop", [](auto& s) { for (int i = 0; i < 3; ++i) full(s.cut()); }, [](auto& s) { s.cut(), full(s.cut()), full(s.cut()); }},
+      {"one of a loop",
+       [](auto& s) {
+         for (int i = 0; i < 3; ++i) full(s.cut());
+       },
+       [](auto& s) { s.cut(), full(s.cut()), full(s.cut()); }},
       {"an op left out", [](auto& s) { full(s.a * 2); }, [](auto& s) { full(s.a); }},
       {"an op too much", [](auto& s) { full(s.a * 2); }, [](auto& s) { full(s.a * 2 * 2); }},
       {"another op", [](auto& s) { full(s.a.relu()); }, [](auto& s) { full(s.a.exp()); }},
@@ -66,23 +72,30 @@ std::vector<Divergence> divergences() {
       {"operands the other way round", [](auto& s) { full(s.a - s.b); }, [](auto& s) { full(s.b - s.a); }},
       {"another reduction", [](auto& s) { full(s.a.sum(1)); }, [](auto& s) { full(s.a.mean(1)); }},
       {"another row", [](auto& s) { full(s.a.select(1, 0)); }, [](auto& s) { full(s.a.select(1, 2)); }},
-      {"another shape that reduces alike", [](auto& s) { full(from_local(at::ones({2, 6}), s.mesh, {Shard(0)}).sum()); },
+      {"another shape that reduces alike",
+       [](auto& s) { full(from_local(at::ones({2, 6}), s.mesh, {Shard(0)}).sum()); },
        [](auto& s) { full(from_local(at::ones({6, 2}), s.mesh, {Shard(0)}).sum()); }},
       {"a write left out", [](auto& s) { s.a.mul_(2), full(s.a); }, [](auto& s) { full(s.a); }},
-      {"a write too much", [](auto& s) { s.a.mul_(2), full(s.a); }, [](auto& s) { s.a.mul_(2), s.a.mul_(2), full(s.a); }},
+      {"a write too much", [](auto& s) { s.a.mul_(2), full(s.a); },
+       [](auto& s) { s.a.mul_(2), s.a.mul_(2), full(s.a); }},
       {"a write to a view left out", [](auto& s) { s.a.select(1, 0).zero_(), full(s.a); }, [](auto& s) { full(s.a); }},
       {"a step left out", [](auto& s) { s.step(), full(s.weight.detach()); }, [](auto& s) { full(s.weight.detach()); }},
-      {"a step of a list left out", [](auto& s) { at::_foreach_add_({s.a, s.b}, 1), full(s.a); }, [](auto& s) { full(s.a); }},
+      {"a step of a list left out", [](auto& s) { at::_foreach_add_({s.a, s.b}, 1), full(s.a); },
+       [](auto& s) { full(s.a); }},
       {"a gradient added up", [](auto& s) { s.loss().backward(), full(s.weight.grad()); },
        [](auto& s) { s.loss().backward(), s.loss().backward(), full(s.weight.grad()); }},
       {"another loss", [](auto& s) { full(s.loss()); }, [](auto& s) { full(s.loss() / s.loss().detach()); }},
-      {"the number of another tensor", [](auto& s) { s.a.sum().template item<double>(), s.b.sum().template item<double>(); },
+      {"the number of another tensor",
+       [](auto& s) { s.a.sum().template item<double>(), s.b.sum().template item<double>(); },
        [](auto& s) { s.b.sum().template item<double>(); }},
       {"a pending value", [](auto& s) { (s.pending + 1).relu(); }, [](auto& s) { (s.pending * s.pending + 1).relu(); }},
       {"another number", [](auto& s) { full(s.a * 2); }, [](auto& s) { full(s.a * 3); }},
-      {"one of two numbers left out", [](auto& s) { full(s.a * 2.5), full(s.a * 3.5); }, [](auto& s) { full(s.a * 3.5); }},
-      {"another number in place", [](auto& s) { s.a.add_(s.b, 2), full(s.a); }, [](auto& s) { s.a.add_(s.b, 3), full(s.a); }},
-      {"another plain number", [](auto& s) { full(s.a + at::scalar_tensor(2)); }, [](auto& s) { full(s.a + at::scalar_tensor(3)); }},
+      {"one of two numbers left out", [](auto& s) { full(s.a * 2.5), full(s.a * 3.5); },
+       [](auto& s) { full(s.a * 3.5); }},
+      {"another number in place", [](auto& s) { s.a.add_(s.b, 2), full(s.a); },
+       [](auto& s) { s.a.add_(s.b, 3), full(s.a); }},
+      {"another plain number", [](auto& s) { full(s.a + at::scalar_tensor(2)); },
+       [](auto& s) { full(s.a + at::scalar_tensor(3)); }},
       {"another parameter of fully_shard", [](auto& s) { full(s.sharded(0)); }, [](auto& s) { full(s.sharded(1)); }},
       {"an op whose result is dropped", [](auto& s) { full(s.a); }, [](auto& s) { s.b.exp(), full(s.a); }, true},
       {"a view that is dropped", [](auto& s) { full(s.a); }, [](auto& s) { s.b.select(1, 0), full(s.a); }, true},

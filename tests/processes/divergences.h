@@ -1,5 +1,6 @@
 #pragma once
-// Ranks that run equal collectives on different tensors: programs of which one rank leaves out a call, or makes another one.
+// Ranks that run equal collectives on different tensors: programs of which one rank leaves out a call, or makes another
+// one.
 
 namespace intarsia {
 

@@ -39,7 +39,8 @@ TEST(ExplainProcesses, TellsWhatARealStepSendsAndNeeds) {
     SCOPED_TRACE(plan.name);
     auto model = mlp(512);
     auto loss = [&](const std::vector<at::Tensor>& in) { return model->forward(in[0]).sum(); };
-    auto story = explain(*model, mesh, [&](auto& stage) { plan.make(model, stage); }, {{{32, 5}, {}, at::kDouble}}, loss);
+    auto story =
+        explain(*model, mesh, [&](auto& stage) { plan.make(model, stage); }, {{{32, 5}, {}, at::kDouble}}, loss);
     plan.make(model, mesh);
     auto x = torch::ones({32, 5}, at::kDouble);
     loss({x}).backward();

@@ -13,9 +13,8 @@ TEST(DistributeModuleInProcesses, RanksWithOtherWeightsAgreeWithTheFirst) {
   torch::nn::Linear expected(3, 5);
   torch::manual_seed(rank());
   torch::nn::Linear model(3, 5);
-  distribute_module(*model, mesh, [](auto&, auto& module, auto& mesh) {
-    distribute_parameter(module, "weight", mesh, {Shard(0)});
-  });
+  distribute_module(*model, mesh,
+                    [](auto&, auto& module, auto& mesh) { distribute_parameter(module, "weight", mesh, {Shard(0)}); });
   EXPECT_EQ(shards_of(model->weight).size(), 1);
   EXPECT_TRUE(torch::equal(full_tensor(model->weight), expected->weight));
   EXPECT_TRUE(torch::equal(full_tensor(model->bias), expected->bias));

@@ -28,7 +28,9 @@ void expect_usable(torch::nn::Sequential model, const DeviceMesh& mesh) {
   model->forward(mine(inputs(0, {24, 5}), mesh)).square().mean().backward();
   plain->forward(inputs(0, {24, 5})).square().mean().backward();
   for (size_t i = 0; i < 6; ++i) {
-    EXPECT_TRUE(torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12)) << i;
+    EXPECT_TRUE(
+        torch::allclose(full_tensor(model->parameters()[i].grad()), plain->parameters()[i].grad(), 1e-12, 1e-12))
+        << i;
   }
 }
 
@@ -86,8 +88,9 @@ TEST(FullyShardProcesses, AParameterThatOneRankRegistersLateIsAnErrorOnAll) {
   auto pass = [&] { model->forward(mine(inputs(0, {24, 5}), mesh)).square().mean().backward(); };
   if (own_rank() == last_rank()) model->late = model->register_parameter("late", inputs(1, {7}));
   auto text = error_text<c10::Error>(pass);
-  EXPECT_EQ(text.find(own_rank() == last_rank() ? "[fully_shard] \"late\" of Growing was registered after fully_shard was called"
-                                                : "[data_parallel] the ranks are at different modules: rank 0 at "),
+  EXPECT_EQ(text.find(own_rank() == last_rank()
+                          ? "[fully_shard] \"late\" of Growing was registered after fully_shard was called"
+                          : "[data_parallel] the ranks are at different modules: rank 0 at "),
             0)
       << text;
   model->late = at::Tensor();
@@ -119,7 +122,8 @@ TEST(FullyShardProcesses, AParameterThatOneRankDoesNotUseIsNamedOnAllRanks) {
     auto hidden = apply(model, 2, apply(model, 0, x));
     (own_rank() == last_rank() ? hidden : apply(model, 4, hidden)).sum().backward();
   });
-  auto start = "[fully_shard] 4.weight, 4.bias of SequentialImpl got no gradient on rank " + std::to_string(last_rank());
+  auto start =
+      "[fully_shard] 4.weight, 4.bias of SequentialImpl got no gradient on rank " + std::to_string(last_rank());
   EXPECT_EQ(text.find(start), 0) << text;
   expect_usable(model, mesh);
 }
@@ -129,7 +133,8 @@ TEST(FullyShardProcesses, AnErrorInTheBackwardOfOneRankReachesAll) {
   auto model = mlp();
   shard_layers(model, mesh);
   auto hidden = apply(model, 0, mine(inputs(0, {24, 5}), mesh));
-  if (own_rank() == last_rank()) hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
+  if (own_rank() == last_rank())
+    hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
   auto out = apply(model, 4, apply(model, 2, hidden));
   auto text = error_text<c10::Error>([&] { out.sum().backward(); });
   if (own_rank() == last_rank()) {
@@ -141,9 +146,7 @@ TEST(FullyShardProcesses, AnErrorInTheBackwardOfOneRankReachesAll) {
 }
 
 // Copies of shards: the first half of the ranks has one copy, the second half the other.
-DeviceMesh two_copies() {
-  return init_device_mesh(at::kCPU, {2, current_world().size() / 2}, {"copies", "shards"});
-}
+DeviceMesh two_copies() { return init_device_mesh(at::kCPU, {2, current_world().size() / 2}, {"copies", "shards"}); }
 bool in_second_copy() { return own_rank() >= current_world().size() / 2; }
 
 TEST(FullyShardProcesses, CopiesThatSkipAModuleAreTold) {
@@ -182,7 +185,8 @@ TEST(FullyShardProcesses, AnErrorAtTheBeginningOfTheBackwardOfOneRankReachesAll)
   for (size_t i : {0, 2, 4}) fully_shard(*model[i], mesh, freed);
   for (auto& p : model[4]->parameters()) p.set_requires_grad(false);
   auto hidden = apply(model, 2, apply(model, 0, mine(inputs(0, {24, 5}), mesh)));
-  if (own_rank() == last_rank()) hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
+  if (own_rank() == last_rank())
+    hidden.register_hook([](const at::Tensor&) { TORCH_CHECK(false, "an error of the user"); });
   auto text = error_text<c10::Error>([&] { apply(model, 4, hidden).sum().backward(); });
   if (own_rank() == last_rank()) {
     EXPECT_EQ(text, "an error of the user");

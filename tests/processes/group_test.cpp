@@ -90,10 +90,10 @@ TEST(FromGroup, AGroupOfOtherRanksThanTheLineIsAnError) {
   std::iota(ranks.begin(), ranks.end(), 0);
   auto text = error_text<c10::ValueError>(
       [&] { mesh_from_groups(std::vector{group}, c10::DeviceType::CPU, {world_size()}, ranks, {"tp"}); });
-  EXPECT_EQ(text, c10::str("[mesh_from_groups] the group for axis tp has the ranks ",
-                           c10::ArrayRef<int64_t>(descending()), ", but the line of rank ", rank(),
-                           " on DeviceMesh(cpu, tp=", world_size(), ") has ", c10::ArrayRef<int64_t>(ranks),
-                           ". Make them agree, in order too."));
+  EXPECT_EQ(text,
+            c10::str("[mesh_from_groups] the group for axis tp has the ranks ", c10::ArrayRef<int64_t>(descending()),
+                     ", but the line of rank ", rank(), " on DeviceMesh(cpu, tp=", world_size(), ") has ",
+                     c10::ArrayRef<int64_t>(ranks), ". Make them agree, in order too."));
   EXPECT_EQ(error_text<c10::ValueError>([&] {
               mesh_from_groups(std::vector{group, group}, c10::DeviceType::CPU, {world_size()}, ranks, {"tp"});
             }),
@@ -105,7 +105,8 @@ TEST(FromGroup, AGroupOfOtherRanksThanTheLineIsAnError) {
 TEST(FromGroup, AGroupWithoutAStoreCarriesItsSubLines) {
   std::vector<int64_t> everyone(world_size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto* engine = choose_engine("gloo")({rank(), world_size(), nullptr, "", kTimeout}).release();  // worlds are never freed
+  auto* engine =
+      choose_engine("gloo")({rank(), world_size(), nullptr, "", kTimeout}).release();  // worlds are never freed
   engine->adopt(everyone, gloo_group("no store", everyone));
   WorldScope scope(*engine);
   EXPECT_EQ(sum_over(DeviceMesh(c10::DeviceType::CPU, {world_size()}, descending())), sum_of_signs(world_size()));
@@ -122,7 +123,8 @@ TEST(World, AnEngineThatDoesNotExistIsAnErrorOnEveryRank) {
   InitOptions options;
   options.engine = "shmm";
   auto text = error_text<c10::ValueError>([&] { init(options); });
-  auto over_store = error_text<c10::ValueError>([&] { init_from(store_for("shmm"), world->hosted()[0], world->size(), options); });
+  auto over_store =
+      error_text<c10::ValueError>([&] { init_from(store_for("shmm"), world->hosted()[0], world->size(), options); });
   set_process_world(world);
   EXPECT_EQ(text, "[init] there is no engine \"shmm\". Known: auto, gloo, mpi, shm, sockets.");
   EXPECT_EQ(over_store, text);
@@ -149,8 +151,8 @@ TEST(World, InitAgainReturnsTheSameWorld) {
   EXPECT_FALSE(world.simulated());
   auto* asked = getenv("INTARSIA_ENGINE");
   std::string engine = asked ? asked : "auto";
-  EXPECT_EQ(world.text(), "a job of " + std::to_string(world.size()) + " ranks over " +
-                              (engine == "auto" ? "shm and gloo" : engine));
+  EXPECT_EQ(world.text(),
+            "a job of " + std::to_string(world.size()) + " ranks over " + (engine == "auto" ? "shm and gloo" : engine));
   EXPECT_EQ(world.hosted(), std::vector<int64_t>{rank()});
 }
 

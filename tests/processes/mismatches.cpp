@@ -46,7 +46,8 @@ void deal(const Axis& axis, int64_t each, at::ScalarType type = at::kFloat) {
   axis.all_to_all({at::ones({each * axis.size()}, type)}, counts, {at::empty({each * axis.size()}, type)}, counts);
 }
 
-void scatter(const Axis& axis, std::vector<int64_t> counts, ReduceOp op = ReduceOp::sum, at::ScalarType type = at::kFloat) {
+void scatter(const Axis& axis, std::vector<int64_t> counts, ReduceOp op = ReduceOp::sum,
+             at::ScalarType type = at::kFloat) {
   int64_t length = 0;
   for (auto count : counts) length += count;
   axis.reduce_scatter({at::ones({length}, type)}, {counts}, op);
@@ -100,14 +101,17 @@ std::vector<Mismatch> mismatches() {
       {"local shape", [](auto& a) { take(a, {2, 6}, Partial()); }, [](auto& a) { take(a, {6, 2}, Partial()); }},
       {"after a backward", [](auto& a) { train(a, false); }, [](auto& a) { train(a, true); }},
       {"skipped in between", [](auto& a) { add(a, 1), add(a, 2), add(a, 3); }, [](auto& a) { add(a, 1), add(a, 3); }},
-      {"doubled gather", [](auto& a) { gather(a, 2), add(a, 4); }, [](auto& a) { gather(a, 2), gather(a, 2), add(a, 4); }},
+      {"doubled gather", [](auto& a) { gather(a, 2), add(a, 4); },
+       [](auto& a) { gather(a, 2), gather(a, 2), add(a, 4); }},
       {"reordered gathers", [](auto& a) { gather(a, 2), gather(a, 3); }, [](auto& a) { gather(a, 3), gather(a, 2); }},
       {"halves", [](auto& a) { add(a, 4, at::kHalf); }, [](auto& a) { add(a, 4, at::kBFloat16); }},
       {"bools", [](auto& a) { add(a, 4, at::kBool); }, [](auto& a) { add(a, 4, at::kByte); }},
-      {"product", [](auto& a) { add(a, 4, at::kFloat, ReduceOp::product); }, [](auto& a) { add(a, 4, at::kFloat, ReduceOp::min); }},
+      {"product", [](auto& a) { add(a, 4, at::kFloat, ReduceOp::product); },
+       [](auto& a) { add(a, 4, at::kFloat, ReduceOp::min); }},
       {"dtype of a gather", [](auto& a) { gather(a, 4); }, [](auto& a) { gather(a, 4, at::kInt); }},
       {"parts of a gather", [](auto& a) { gather_parts(a, {1, 2, 3}); }, [](auto& a) { gather_parts(a, {3, 2, 1}); }},
-      {"op of a scatter", [](auto& a) { scatter(a, {2, 2, 2}); }, [](auto& a) { scatter(a, {2, 2, 2}, ReduceOp::max); }},
+      {"op of a scatter", [](auto& a) { scatter(a, {2, 2, 2}); },
+       [](auto& a) { scatter(a, {2, 2, 2}, ReduceOp::max); }},
       {"dtype of a scatter", [](auto& a) { scatter(a, {2, 2, 2}); },
        [](auto& a) { scatter(a, {2, 2, 2}, ReduceOp::sum, at::kDouble); }},
       {"dtype of an exchange", [](auto& a) { deal(a, 2); }, [](auto& a) { deal(a, 2, at::kInt); }},
@@ -148,7 +152,8 @@ void play_mismatches() {
     init(options);
     std::printf("%s: rank %d: %s\n", mismatch.name, int(rank()), told(mismatch).c_str());
     std::fflush(stdout);
-    if (mismatch.late) std::this_thread::sleep_for(std::chrono::seconds(1));  // who leaves at once would be named instead
+    if (mismatch.late)
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // who leaves at once would be named instead
     finalize();
   }
 }

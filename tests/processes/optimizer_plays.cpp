@@ -54,7 +54,8 @@ void play_train_on() {
   init();
   auto mesh = init_device_mesh(at::kCPU, {world_size()});
   std::vector<std::filesystem::path> folders;
-  for (auto& entry : std::filesystem::directory_iterator(std::getenv("INTARSIA_TEST_FOLDER"))) folders.push_back(entry.path());
+  for (auto& entry : std::filesystem::directory_iterator(std::getenv("INTARSIA_TEST_FOLDER")))
+    folders.push_back(entry.path());
   std::sort(folders.begin(), folders.end());
   for (auto& folder : folders) train_on(folder, folder.filename(), mesh);
 }

@@ -61,7 +61,8 @@ TEST(IntarsiaBackend, RefusesAfterItWasShutDown) {
   backend->barrier()->wait();
   backend->shutdown();
   auto tensors = signs(1);
-  EXPECT_EQ(error_text<c10::Error>([&] { backend->allreduce(tensors); }), "[all_reduce] the process group \"tp\" was destroyed.");
+  EXPECT_EQ(error_text<c10::Error>([&] { backend->allreduce(tensors); }),
+            "[all_reduce] the process group \"tp\" was destroyed.");
 }
 
 }  // namespace

@@ -217,7 +217,8 @@ void name_the_carrier() {
   init();
   auto& axis = whole_axis();
   axis.all_reduce({at::ones({1})}, ReduceOp::sum);
-  std::printf("rank %d: %s, over %s\n", int(rank()), current_world().text().c_str(), engine_of(current_world()).carrier(axis.line()).c_str());
+  std::printf("rank %d: %s, over %s\n", int(rank()), current_world().text().c_str(),
+              engine_of(current_world()).carrier(axis.line()).c_str());
 }
 
 const std::map<std::string, std::function<void()>> kPlays = {
@@ -240,7 +241,8 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"other_code", rank_one_uses_other_code},
     {"item_alone", [] { alone([](auto& x) { x.template item<double>(); }); }},
     {"barrier_alone", [] { alone([](auto&) { barrier(); }); }},
-    {"save_alone", [] { alone([](auto& x) { checkpoint::save(c10::str("/tmp/intarsia-alone-", getppid()), {{"x", x}}); }); }},
+    {"save_alone",
+     [] { alone([](auto& x) { checkpoint::save(c10::str("/tmp/intarsia-alone-", getppid()), {{"x", x}}); }); }},
     {"without_rank_zero", a_group_without_rank_zero},
     {"mismatches", play_mismatches},
     {"divergences", play_divergences},

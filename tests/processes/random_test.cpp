@@ -93,7 +93,9 @@ TEST(Generators, OfRanksOutsideOfTheMeshStayBehind) {
   auto t = zeros({70, 60}, line(), {Shard(0)});
   auto error = error_text<c10::ValueError>([&] { t.uniform_(); });
   auto named = world_size() == 3 ? "[2]" : "[2, 3]";
-  EXPECT_NE(error.find(c10::str("the generators of the ranks ", named, " are in another state than that of rank 0")), error.npos) << error;
+  EXPECT_NE(error.find(c10::str("the generators of the ranks ", named, " are in another state than that of rank 0")),
+            error.npos)
+      << error;
   agree_on_generator(line());
   t.uniform_();
 }
@@ -129,7 +131,8 @@ TEST(RandomScope, NamesARankWhoseGeneratorDiffers) {
   auto mesh = line();
   torch::manual_seed(rank() == 1 ? 4 : 3);
   auto error = error_text<c10::ValueError>([&] { RandomScope scope(mesh); });
-  EXPECT_NE(error.find("the generators of the ranks [1] are in another state than that of rank 0"), error.npos) << error;
+  EXPECT_NE(error.find("the generators of the ranks [1] are in another state than that of rank 0"), error.npos)
+      << error;
   torch::manual_seed(3);
 }
 
@@ -157,7 +160,8 @@ TEST(RandomScope, KnowsDrawsOnAPartOfItsMeshForThatPartOnly) {
   if (world_size() == 2) return t.uniform_(), void();
   if (rank() < 2) {
     auto error = error_text<c10::Error>([&] { t.uniform_(); });
-    EXPECT_NE(error.find(c10::str("rank ", rank(), " has seeded or used its generator by itself, or on a part of")), error.npos);
+    EXPECT_NE(error.find(c10::str("rank ", rank(), " has seeded or used its generator by itself, or on a part of")),
+              error.npos);
   }
   error_text<c10::ValueError>([&] { scope.agree(); });
   agree_on_generator(line());

@@ -50,7 +50,9 @@ TEST(ReplicateProcesses, AParameterThatOneRankDoesNotUseIsNamedOnAllRanks) {
   auto model = mlp();
   replicate(*model, mesh);
   auto x = part_of(0, mesh);
-  auto partly = [&] { return model[2]->as<torch::nn::Linear>()->forward(model[0]->as<torch::nn::Linear>()->forward(x)).sum(); };
+  auto partly = [&] {
+    return model[2]->as<torch::nn::Linear>()->forward(model[0]->as<torch::nn::Linear>()->forward(x)).sum();
+  };
   auto text = error_text<c10::Error>([&] { (me() == last() ? partly() : squares(model, x)).backward(); });
   EXPECT_EQ(text, "[replicate] 4.weight, 4.bias of SequentialImpl got no gradient on rank " + std::to_string(last()) +
                       ". Use it in every step, set find_unused_parameters, or leave it out with ignored_parameters.");
@@ -87,8 +89,10 @@ TEST(ReplicateProcesses, AnErrorInTheBackwardOfOneRankReachesAll) {
   if (me() == last()) {
     EXPECT_EQ(text, "an error of the user");
   } else {
-    EXPECT_EQ(text, "[replicate] the backward pass of SequentialImpl ended with an error on rank " + std::to_string(last()) +
-                        ", so the gradients of this step are not averaged. See the error there; then call zero_grad and go on.");
+    EXPECT_EQ(
+        text,
+        "[replicate] the backward pass of SequentialImpl ended with an error on rank " + std::to_string(last()) +
+            ", so the gradients of this step are not averaged. See the error there; then call zero_grad and go on.");
   }
   model->zero_grad();
   squares(model, part_of(1, mesh)).backward();
@@ -108,9 +112,8 @@ TEST(ReplicateProcesses, RanksAtDifferentModulesAreTold) {
   replicate(*first, mesh);
   replicate(*second[0], mesh);
   auto x = part_of(0, mesh);
-  auto text = error_text<c10::Error>([&] {
-    (me() == last() ? squares(first, x) : second[0]->as<torch::nn::Linear>()->forward(x).sum()).backward();
-  });
+  auto text = error_text<c10::Error>(
+      [&] { (me() == last() ? squares(first, x) : second[0]->as<torch::nn::Linear>()->forward(x).sum()).backward(); });
   EXPECT_EQ(text.find("[data_parallel] the ranks are at different modules: rank 0 at LinearImpl"), 0) << text;
   first->zero_grad();
   squares(first, x).backward();
@@ -127,9 +130,11 @@ TEST(ReplicateProcesses, AParameterRegisteredOnOneRankIsNamedOnAll) {
     model->push_back(more);
   }
   EXPECT_EQ(error_text<c10::Error>([&] { squares(model, part_of(0, mesh)).backward(); }),
-            "[replicate] 5.weight, 5.bias of SequentialImpl got a gradient on rank " + std::to_string(last()) + " that is not averaged: "
-            "the parameter was registered after replicate was called. Register all parameters first, or call replicate again, which takes "
-            "those that it does not have yet.");
+            "[replicate] 5.weight, 5.bias of SequentialImpl got a gradient on rank " + std::to_string(last()) +
+                " that is not averaged: "
+                "the parameter was registered after replicate was called. Register all parameters first, or call "
+                "replicate again, which takes "
+                "those that it does not have yet.");
 }
 
 TEST(ReplicateProcesses, RanksThatRunOutOfBatchesKeepTheOthersCompany) {
@@ -161,12 +166,14 @@ TEST(ReplicateProcesses, AJoinMayCountOnlyThoseThatHaveBatches) {
   auto model = mlp();
   auto replica = replicate(*model, mesh);
   auto local = mlp();
-  replica.join([&] {
-    if (me() != last()) return;
-    squares(model, inputs(0, {4, 5})).backward();
-    squares(local, inputs(0, {4, 5})).backward();
-    EXPECT_TRUE(torch::allclose(model->parameters()[0].grad(), local->parameters()[0].grad(), 1e-12, 1e-12));
-  }, false);
+  replica.join(
+      [&] {
+        if (me() != last()) return;
+        squares(model, inputs(0, {4, 5})).backward();
+        squares(local, inputs(0, {4, 5})).backward();
+        EXPECT_TRUE(torch::allclose(model->parameters()[0].grad(), local->parameters()[0].grad(), 1e-12, 1e-12));
+      },
+      false);
 }
 
 TEST(ReplicateProcesses, AnErrorInsideAJoinReachesAll) {
@@ -179,7 +186,8 @@ TEST(ReplicateProcesses, AnErrorInsideAJoinReachesAll) {
       squares(model, part_of(0, mesh)).backward();
     });
   });
-  auto expected = me() == last() ? "no data" : "[replicate] the backward pass of SequentialImpl ended with an error on rank";
+  auto expected =
+      me() == last() ? "no data" : "[replicate] the backward pass of SequentialImpl ended with an error on rank";
   EXPECT_EQ(text.find(expected), 0) << text;
 }
 

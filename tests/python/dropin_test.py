@@ -113,7 +113,7 @@ class DropIn(unittest.TestCase):
         os.makedirs(os.path.join(os.path.dirname(path), "torchlike"))
         with open(os.path.join(os.path.dirname(path), "torchlike", "__init__.py"), "w") as file:
             file.write("from torch.distributed.tensor import DTensor\nprint(type(DTensor).__module__, flush=True)\n")
-        text = "import intarsia, os, subprocess, sys; from intarsia.__main__ import _pass_on; _pass_on(); sys.exit(subprocess.call([sys.executable, sys.argv[1]]))"
+        text = "import subprocess, sys; from intarsia.__main__ import _pass_on; _pass_on(); sys.exit(subprocess.call([sys.executable, sys.argv[1]]))"
         self.assertEqual(run("-c", text, path), (0, "intarsia._tensor\n"))
 
     def test_workers_of_torchrun_run_on_intarsia(self):

@@ -251,6 +251,17 @@ def save(folder):
         torch.save(wholes, f"{folder}/whole")
 
 
+def tuples_of_tensors_are_saved(folder):
+    x = distribute_tensor(torch.arange(6.0), init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
+    dcp.save({"a": {"pair": (1, x), "list": [None, x]}, "step": 3}, checkpoint_id=f"{folder}/tuples")
+    read = {"a": {"pair": (0, x * 0), "list": [0, x * 0]}, "step": 0}
+    dcp.load(read, checkpoint_id=f"{folder}/tuples")
+    assert read["step"] == 3 and read["a"]["pair"][0] == 1 and read["a"]["list"][0] is None
+    assert torch.equal(read["a"]["list"][1].full_tensor(), torch.arange(6.0))
+    pickled = read["a"]["pair"][1]  # a tuple is one object, that of the first rank, as in PyTorch
+    assert type(pickled) is torch.Tensor and torch.equal(pickled.to_local(), torch.arange(3.0))
+
+
 def load(folder):
     model, optimizer = trained()
     states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
@@ -285,7 +296,7 @@ class Programs(unittest.TestCase):
     def test_model_and_optimizer_of_four_ranks_are_read_by_two(self):
         with tempfile.TemporaryDirectory() as folder:
             run_ranks(4, [save], folder)
-            run_ranks(2, [load], folder)
+            run_ranks(2, [load, tuples_of_tensors_are_saved], folder)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,19 @@ def optimizers_map_over_plain_and_sharded_parameters() -> None:
         same_parameters(model, expected)
 
 
+def fused_steps_take_plain_sharded_and_scalar_parameters() -> None:
+    x, y = data()
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        model, expected = partly_sharded()  # of which one has no dims
+        own, goal = kind(model.parameters(), lr=0.1, fused=True), kind(expected.parameters(), lr=0.1)
+        for _ in range(2):
+            nn.functional.mse_loss(model(mine(x)), mine(y)).backward()
+            nn.functional.mse_loss(expected(x), y).backward()
+            own.step()
+            goal.step()
+        same_parameters(model, expected)
+
+
 def models_are_wrapped_and_remade_in_inference_mode() -> None:
     x, _ = data()
     for wrap in (lambda model: fully_shard(model, mesh=line()), lambda model: replicate(model, device_mesh=line())):
@@ -147,6 +160,7 @@ EVERYWHERE = [
     converted_batch_norms_see_the_rows_of_all,
     gradients_of_plain_and_sharded_parameters_are_clipped_together,
     optimizers_map_over_plain_and_sharded_parameters,
+    fused_steps_take_plain_sharded_and_scalar_parameters,
     handles_are_moved_and_cast_as_shards,
     models_are_wrapped_and_remade_in_inference_mode,
     a_parameter_that_comes_after_fully_shard_is_named,

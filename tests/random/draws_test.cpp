@@ -43,8 +43,8 @@ const std::vector<Draw> kDraws = {
     {"random_ below", [](at::Tensor& t) { t.random_(17); }, at::kInt},
     {"random_ between", [](at::Tensor& t) { t.random_(-5, 17); }, at::kLong},
     {"random_ between far ends", [](at::Tensor& t) { t.random_(-5, int64_t(1) << 40); }, at::kLong},
-    {"random_ of all 64 bits", [](at::Tensor& t) { t.random_(std::numeric_limits<int64_t>::lowest(), std::optional<int64_t>()); },
-     at::kLong},
+    {"random_ of all 64 bits",
+     [](at::Tensor& t) { t.random_(std::numeric_limits<int64_t>::lowest(), std::optional<int64_t>()); }, at::kLong},
     {"bernoulli_", [](at::Tensor& t) { t.bernoulli_(0.3); }},
     {"bernoulli_ of bools", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kBool},
     {"bernoulli_ of doubles", [](at::Tensor& t) { t.bernoulli_(0.3); }, at::kDouble},
@@ -118,8 +118,10 @@ TEST(Draws, OfManyNumbersAreThoseOfThePlainOpWhateverTheCut) {
   for_each_world({1, 2, 3, 4, 5, 8}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     for (auto& draw : kDraws) {
-      for (auto& shape : std::vector<std::vector<int64_t>>{{4099}, {2, 3333}, {67, 71}, {700, 5}, {3, 41, 37}, {16, 16, 16}}) {
-        for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) expect_same(draw, shape, mesh, {Shard(d)}, d % 2);
+      for (auto& shape :
+           std::vector<std::vector<int64_t>>{{4099}, {2, 3333}, {67, 71}, {700, 5}, {3, 41, 37}, {16, 16, 16}}) {
+        for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d)
+          expect_same(draw, shape, mesh, {Shard(d)}, d % 2);
         expect_same(draw, shape, mesh, {StridedShard(0, 2)}, true);
         expect_same(draw, shape, mesh, {Replicate()});
       }

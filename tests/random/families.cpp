@@ -28,7 +28,8 @@ void along_dim(Builder& b, const std::vector<AlongDim>& all, size_t i) {
 std::optional<size_t> distinct(Builder& b) {
   auto i = b.any();
   auto j = b.leaf(b.at(i).sizes().vec(), at::kDouble);
-  if (!b.emit(v(i) + " + " + v(j), [=](const ProgramValues& r) { return ProgramValues{r[i] + r[j]}; })) return std::nullopt;
+  if (!b.emit(v(i) + " + " + v(j), [=](const ProgramValues& r) { return ProgramValues{r[i] + r[j]}; }))
+    return std::nullopt;
   return j + 1;
 }
 
@@ -58,8 +59,10 @@ void scans(Builder& b) {
       {"cumprod with zeros", [](const Tensor& x, int64_t d) { return at::cumprod(at::relu(x) * 1.5, d); }},
       {"logcumsumexp", [](const Tensor& x, int64_t d) { return without_jump(at::logcumsumexp(x, d)); }},
       {"var", [](const Tensor& x, int64_t d) { return at::var(x, d, true, false); }},
-      // Of values that are all equal, as those of an expanded dim, rounding decides between a gradient of zero and a large one.
-      {"std", [](const Tensor& x, int64_t d) { return at::std(x + at::cumsum(at::ones_like(x), d), d, false, true) * 2; }},
+      // Of values that are all equal, as those of an expanded dim, rounding decides between a gradient of zero and a
+      // large one.
+      {"std",
+       [](const Tensor& x, int64_t d) { return at::std(x + at::cumsum(at::ones_like(x), d), d, false, true) * 2; }},
       {"norm", [](const Tensor& x, int64_t d) { return at::norm(x + 3, 2, d, true); }},
       {"norm of all", [](const Tensor& x, int64_t) { return at::norm(x + 3); }},
       {"norm 1 of all", [](const Tensor& x, int64_t) { return at::norm(x, 1); }},
@@ -98,8 +101,8 @@ void rearranging(Builder& b) {
   along_dim(b, all, b.any());
 }
 
-// LibTorch's own gradient of a batch norm is wrong where a dim of one element makes it ambiguous whether the channels come last in memory. The
-// same values, and gradients, in the usual order.
+// LibTorch's own gradient of a batch norm is wrong where a dim of one element makes it ambiguous whether the channels
+// come last in memory. The same values, and gradients, in the usual order.
 Tensor in_usual_order(const Tensor& x) {
   bool ambiguous = x.dim() > 3 && std::count(x.sizes().begin() + 2, x.sizes().end(), 1);
   return ambiguous ? x.reshape({-1}).reshape(x.sizes()) : x;
@@ -178,7 +181,8 @@ void indexing(Builder& b) {
     auto words = places(b, {2, 3}, b.at(i).size(0));
     if (!words || ndim != 2) return;
     auto p = *words;
-    b.emit("embedding(" + v(i) + ", " + v(p) + ")", [=](const ProgramValues& r) { return ProgramValues{at::embedding(r[i], r[p])}; });
+    b.emit("embedding(" + v(i) + ", " + v(p) + ")",
+           [=](const ProgramValues& r) { return ProgramValues{at::embedding(r[i], r[p])}; });
     return;
   }
   shape[d] = count;
@@ -186,7 +190,8 @@ void indexing(Builder& b) {
   if (!k) return;
   auto p = *k;
   if (kind < 6) {
-    b.emit("gather(" + v(i) + ", " + dim + ", " + v(p) + ")", [=](const ProgramValues& r) { return ProgramValues{at::gather(r[i], d, r[p])}; });
+    b.emit("gather(" + v(i) + ", " + dim + ", " + v(p) + ")",
+           [=](const ProgramValues& r) { return ProgramValues{at::gather(r[i], d, r[p])}; });
   } else {
     auto s = b.leaf(shape, b.at(i).scalar_type());
     if (kind == 6) {
@@ -210,17 +215,28 @@ void products(Builder& b) {
     emit("outer", [=](const ProgramValues& r) { return ProgramValues{at::outer(r[i], r[w])}; });
   } else if (x.dim() == 2) {
     auto w = b.leaf({3, x.size(1)}, dtype);
-    if (kind < 2) return emit("cdist", [=](const ProgramValues& r) { return ProgramValues{at::cdist(r[i], r[w], 1.5)}; });
-    if (kind < 4) return emit("einsum ik,jk->ij", [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->ij", {r[i], r[w]})}; });
-    emit("einsum ik,jk->k", [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->k", {r[i], r[w]})}; });
+    if (kind < 2)
+      return emit("cdist", [=](const ProgramValues& r) { return ProgramValues{at::cdist(r[i], r[w], 1.5)}; });
+    if (kind < 4)
+      return emit("einsum ik,jk->ij",
+                  [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->ij", {r[i], r[w]})}; });
+    emit("einsum ik,jk->k",
+         [=](const ProgramValues& r) { return ProgramValues{at::einsum("ik,jk->k", {r[i], r[w]})}; });
   } else if (x.dim() == 3) {
     auto w = b.leaf({x.size(0), x.size(2), 2}, dtype), c = b.leaf({x.size(0), x.size(1), 2}, dtype);
-    if (kind < 2) return emit("baddbmm", [=](const ProgramValues& r) { return ProgramValues{at::baddbmm(r[c], r[i], r[w], 0.5, 2)}; });
-    if (kind < 4) return emit("einsum bij,bjk->bik", [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->bik", {r[i], r[w]})}; });
-    emit("einsum bij,bjk->ik", [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->ik", {r[i], r[w]})}; });
+    if (kind < 2)
+      return emit("baddbmm",
+                  [=](const ProgramValues& r) { return ProgramValues{at::baddbmm(r[c], r[i], r[w], 0.5, 2)}; });
+    if (kind < 4)
+      return emit("einsum bij,bjk->bik",
+                  [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->bik", {r[i], r[w]})}; });
+    emit("einsum bij,bjk->ik",
+         [=](const ProgramValues& r) { return ProgramValues{at::einsum("bij,bjk->ik", {r[i], r[w]})}; });
   } else if (x.dim() == 4 && x.numel() > 0) {
-    auto k = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype), w = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype);
-    emit("attention", [=](const ProgramValues& r) { return ProgramValues{at::scaled_dot_product_attention(r[i], r[k], r[w])}; });
+    auto k = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype),
+         w = b.leaf({x.size(0), x.size(1), 3, x.size(3)}, dtype);
+    emit("attention",
+         [=](const ProgramValues& r) { return ProgramValues{at::scaled_dot_product_attention(r[i], r[k], r[w])}; });
   }
 }
 
@@ -230,14 +246,17 @@ void losses(Builder& b) {
       {"l1_loss", [](const Tensor& x, const Tensor& y, int64_t r) { return at::l1_loss(x, y, r); }},
       {"huber_loss", [](const Tensor& x, const Tensor& y, int64_t r) { return at::huber_loss(x, y, r, 0.7); }},
       {"kl_div", [](const Tensor& x, const Tensor& y, int64_t r) { return at::kl_div(x, y.sigmoid(), r); }},
-      {"bce_with_logits", [](const Tensor& x, const Tensor& y, int64_t r) {
-         return at::binary_cross_entropy_with_logits(x, y.sigmoid(), {}, {}, r);
-       }},
-      {"bce", [](const Tensor& x, const Tensor& y, int64_t r) { return at::binary_cross_entropy(x.sigmoid(), y.sigmoid(), {}, r); }},
-      {"soft_margin_loss", [](const Tensor& x, const Tensor& y, int64_t r) { return at::soft_margin_loss(x, y.detach().sign(), r); }},
-      {"cosine_similarity", [](const Tensor& x, const Tensor& y, int64_t r) { return at::cosine_similarity(x + 2, y, r ? -1 : 0); }},
+      {"bce_with_logits", [](const Tensor& x, const Tensor& y,
+                             int64_t r) { return at::binary_cross_entropy_with_logits(x, y.sigmoid(), {}, {}, r); }},
+      {"bce", [](const Tensor& x, const Tensor& y,
+                 int64_t r) { return at::binary_cross_entropy(x.sigmoid(), y.sigmoid(), {}, r); }},
+      {"soft_margin_loss",
+       [](const Tensor& x, const Tensor& y, int64_t r) { return at::soft_margin_loss(x, y.detach().sign(), r); }},
+      {"cosine_similarity",
+       [](const Tensor& x, const Tensor& y, int64_t r) { return at::cosine_similarity(x + 2, y, r ? -1 : 0); }},
       {"pairwise_distance", [](const Tensor& x, const Tensor& y, int64_t) { return at::pairwise_distance(x, y); }},
-      {"cross_entropy of shares", [](const Tensor& x, const Tensor& y, int64_t r) { return at::cross_entropy_loss(x, y.sigmoid(), {}, r); }},
+      {"cross_entropy of shares",
+       [](const Tensor& x, const Tensor& y, int64_t r) { return at::cross_entropy_loss(x, y.sigmoid(), {}, r); }},
   };
   auto i = b.any();
   if (b.at(i).numel() == 0) return;  // a mean of nothing
@@ -251,7 +270,8 @@ void losses(Builder& b) {
 }  // namespace
 
 const std::vector<DrawOp>& more_ops() {
-  static const std::vector<DrawOp> all = {order, scans, rearranging, rearranging, normalizing, indexing, indexing, products, losses};
+  static const std::vector<DrawOp> all = {order,    scans,    rearranging, rearranging, normalizing,
+                                          indexing, indexing, products,    losses};
   return all;
 }
 

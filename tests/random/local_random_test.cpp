@@ -152,23 +152,27 @@ TEST(LocalRandom, WhatIsComputedAgainDrawsTheSame) {
 TEST(LocalRandom, RefusesWhatAreNoPartsOfOne) {
   auto world = simulate(2);
   auto mesh = ranks();
-  EXPECT_EQ(error_text<c10::ValueError>([&] { LocalRandomScope scope(mesh, {Shard(0), Shard(1)}); }),
-            "[LocalRandomScope] 2 placements given, but DeviceMesh(cpu, dp=2) has 1 axes. Give one placement per axis.");
-  EXPECT_EQ(error_text<c10::ValueError>([&] { LocalRandomScope scope(mesh, {Partial()}); }),
-            "[LocalRandomScope] the parts [P(sum)] are not split by axes that cut different dims. Give a Replicate or a "
-            "Shard for each axis, each of another dim; or flatten axes that cut one dim.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { LocalRandomScope scope(mesh, {Shard(0), Shard(1)}); }),
+      "[LocalRandomScope] 2 placements given, but DeviceMesh(cpu, dp=2) has 1 axes. Give one placement per axis.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { LocalRandomScope scope(mesh, {Partial()}); }),
+      "[LocalRandomScope] the parts [P(sum)] are not split by axes that cut different dims. Give a Replicate or a "
+      "Shard for each axis, each of another dim; or flatten axes that cut one dim.");
   LocalRandomScope scope(mesh);
   auto rows = part(torch::ones({4, 2}), mesh, {Shard(0)});
   EXPECT_EQ(error_text<c10::NotImplementedError>([&] { torch::native_dropout(rows, 0.5, true); }),
             "[LocalRandomScope] aten::native_dropout draws inside of a kernel, which simulated ranks run one after the "
             "other. Use an op that is made of others, such as dropout.");
   auto leaf = rows.clone().requires_grad_();
-  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { leaf.uniform_(); }),
-            "[LocalRandomScope] aten::uniform_ on a tensor that requires grad. Draw into a new tensor, or in a NoGradGuard.");
+  EXPECT_EQ(
+      error_text<c10::NotImplementedError>([&] { leaf.uniform_(); }),
+      "[LocalRandomScope] aten::uniform_ on a tensor that requires grad. Draw into a new tensor, or in a NoGradGuard.");
   auto unlike = per_rank({torch::ones({2, 3}), torch::ones({1, 3})});
-  EXPECT_EQ(error_text<c10::NotImplementedError>([&] { torch::bernoulli(unlike); }),
-            "[LocalRandomScope] aten::bernoulli_ of a tensor of probabilities whose parts have different sizes: [S(0)] of "
-            "[3, 3]. Give parts of one size, or draw rand_like and compare.");
+  EXPECT_EQ(
+      error_text<c10::NotImplementedError>([&] { torch::bernoulli(unlike); }),
+      "[LocalRandomScope] aten::bernoulli_ of a tensor of probabilities whose parts have different sizes: [S(0)] of "
+      "[3, 3]. Give parts of one size, or draw rand_like and compare.");
   auto wide = per_rank({torch::ones({2, 3}), torch::ones({2, 4})});
   EXPECT_EQ(error_text<c10::ValueError>([&] { torch::rand_like(wide); }),
             "[LocalRandomScope] the ranks of DeviceMesh(cpu, dp=2) draw tensors that are not the parts [S(0)] of one: "

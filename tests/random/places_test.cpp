@@ -64,7 +64,8 @@ TEST(DrawsInPlace, IntoViewsReachTheBase) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     for (auto& fill : kFills) {
       for (auto& view : kViews) {
-        for (auto& cut : {Placement(Shard(0)), Placement(Shard(1)), Placement(StridedShard(0, 2)), Placement(Replicate())}) {
+        for (auto& cut :
+             {Placement(Shard(0)), Placement(Shard(1)), Placement(StridedShard(0, 2)), Placement(Replicate())}) {
           auto expected = at::arange(66. * 71).view({66, 71}).to(at::kFloat);
           auto t = lay_out(expected, mesh, {cut});
           seed_keeping_one();
@@ -82,7 +83,8 @@ TEST(DrawsInPlace, IntoViewsReachTheBase) {
   });
 }
 
-void expect_same_fill(const NamedFill& fill, int64_t size, at::ScalarType dtype, const DeviceMesh& mesh, bool contiguous) {
+void expect_same_fill(const NamedFill& fill, int64_t size, at::ScalarType dtype, const DeviceMesh& mesh,
+                      bool contiguous) {
   auto make = [&](const at::Tensor& t) { return contiguous ? t : t.view({size, 2}).select(1, 0); };
   auto whole = at::zeros({contiguous ? size : 2 * size}, dtype);
   auto t = make(lay_out(whole, mesh, {Shard(0)}));
@@ -92,7 +94,8 @@ void expect_same_fill(const NamedFill& fill, int64_t size, at::ScalarType dtype,
     fill.fill(each);
     fill.fill(each);  // from where the first one has left the generator
   }
-  EXPECT_TRUE(full_tensor(t).equal(expected)) << fill.name << " of " << size << " " << dtype << " on " << mesh.text() << contiguous;
+  EXPECT_TRUE(full_tensor(t).equal(expected))
+      << fill.name << " of " << size << " " << dtype << " on " << mesh.text() << contiguous;
 }
 
 TEST(DrawsInPlace, OfEverySizeAroundTheBlocksOfTheNormalDistribution) {
@@ -113,7 +116,8 @@ TEST(DrawsInPlace, OfEveryTypeAreThoseOfThePlainOpOrItsError) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
     for (auto& fill : kFills) {
-      for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
+      for (auto dtype :
+           {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
         auto expected = at::zeros({40, 71}, dtype);
         auto t = lay_out(expected, mesh, {Shard(0)});
         torch::manual_seed(5);

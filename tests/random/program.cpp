@@ -14,8 +14,8 @@
 namespace intarsia {
 namespace {
 
-const std::vector<std::vector<int64_t>> kMeshes = {{1}, {2}, {2}, {3}, {4}, {2, 2}, {2, 2}, {6},
-                                                   {2, 3}, {3, 2}, {8}, {2, 4}, {4, 2}, {2, 2, 2}};
+const std::vector<std::vector<int64_t>> kMeshes = {{1}, {2},    {2},    {3}, {4},    {2, 2}, {2, 2},
+                                                   {6}, {2, 3}, {3, 2}, {8}, {2, 4}, {4, 2}, {2, 2, 2}};
 
 std::string name(size_t i) { return "v" + std::to_string(i); }
 
@@ -84,8 +84,9 @@ std::string compare_values(const Program& program, const ProgramValues& values) 
     auto wrong = difference(found, goal, program.tolerance);
     if (!wrong.empty()) return name(i) + ": " + wrong;
     for (auto& shard : shards_of(values[i])) {
-      if (values[i].is_contiguous() && !shard.is_contiguous()) return name(i) + c10::str(" claims strides ", values[i].strides(),
-          ", but a local tensor of sizes ", shard.sizes(), " has ", shard.strides());
+      if (values[i].is_contiguous() && !shard.is_contiguous())
+        return name(i) + c10::str(" claims strides ", values[i].strides(), ", but a local tensor of sizes ",
+                                  shard.sizes(), " has ", shard.strides());
     }
   }
   return "";
@@ -93,7 +94,8 @@ std::string compare_values(const Program& program, const ProgramValues& values) 
 
 // A copy that is not contiguous: with gaps, or with its dims in another order.
 at::Tensor jumble(const at::Tensor& values, bool gaps) {
-  return in_order_of(gaps ? values.strides() : values.transpose(0, -1).contiguous().transpose(0, -1).strides(), values, gaps);
+  return in_order_of(gaps ? values.strides() : values.transpose(0, -1).contiguous().transpose(0, -1).strides(), values,
+                     gaps);
 }
 
 }  // namespace
@@ -120,7 +122,8 @@ Placements Builder::placements(int64_t ndim, at::ScalarType dtype, bool pending)
     Placement p = Replicate();
     if (kind >= 25 && ndim) p = Shard(below(ndim));
     if (kind >= 65 && ndim) p = StridedShard(below(ndim), 2 + below(2));
-    if (kind >= 75 && pending) p = Partial(pick({ReduceOp::sum, ReduceOp::sum, ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}));
+    if (kind >= 75 && pending)
+      p = Partial(pick({ReduceOp::sum, ReduceOp::sum, ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}));
     result.push_back(can_hold(p, dtype) ? p : Replicate());
   }
   return have_one_value(result) ? result : placements(ndim, dtype, pending);

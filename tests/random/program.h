@@ -23,21 +23,21 @@ using ProgramValues = std::vector<at::Tensor>;
 
 struct ProgramStep {
   std::string text;
-  std::function<ProgramValues(const ProgramValues&)> run;   // new values; an in-place step has none
-  at::Tensor leaf;                            // defined: this step is an input
-  std::optional<Placements> placements;       // of the input, or what to redistribute to
-  size_t source = 0;                          // of a redistribution
-  bool async = false;                         // which is only begun
-  bool jumbled = false;                       // the input's local tensors are not contiguous
+  std::function<ProgramValues(const ProgramValues&)> run;  // new values; an in-place step has none
+  at::Tensor leaf;                                         // defined: this step is an input
+  std::optional<Placements> placements;                    // of the input, or what to redistribute to
+  size_t source = 0;                                       // of a redistribution
+  bool async = false;                                      // which is only begun
+  bool jumbled = false;                                    // the input's local tensors are not contiguous
 };
 
 struct Program {
   uint64_t seed;
   std::vector<int64_t> mesh_shape;
   std::vector<ProgramStep> steps;
-  ProgramValues values;                 // of the plain run
-  std::vector<size_t> losses;    // values whose weighted sum is differentiated
-  std::vector<size_t> leaves;    // values that are inputs and require grad
+  ProgramValues values;        // of the plain run
+  std::vector<size_t> losses;  // values whose weighted sum is differentiated
+  std::vector<size_t> leaves;  // values that are inputs and require grad
   double tolerance = 1e-8;
 };
 
@@ -60,17 +60,17 @@ class Builder {
     return *(list.begin() + below(list.size()));
   }
 
-  size_t any();                                            // some value
-  std::optional<size_t> any_of(int64_t dim);               // some value of that many dims
+  size_t any();                               // some value
+  std::optional<size_t> any_of(int64_t dim);  // some value of that many dims
   const at::Tensor& at(size_t i) const { return program_.values[i]; }
   size_t leaf(std::vector<int64_t> shape, at::ScalarType dtype);
   size_t leaf(at::Tensor whole, bool may_be_jumbled = true);  // of these values
-  size_t partner(size_t i);                                // a value that broadcasts with value i
+  size_t partner(size_t i);                                   // a value that broadcasts with value i
   int64_t dim_of(size_t i) { return below(at(i).dim()) - (chance(0.3) && at(i).dim() ? at(i).dim() : 0); }
 
   bool emit(std::string text, std::function<ProgramValues(const ProgramValues&)> run);
   void redistribute(size_t source);
-  void write_locally(size_t i);                            // to the local tensors of value i
+  void write_locally(size_t i);  // to the local tensors of value i
   Placements placements(int64_t ndim, at::ScalarType dtype, bool pending);
   Program finish();
 
@@ -86,6 +86,8 @@ const std::vector<DrawOp>& more_ops();  // of more families
 void draw_sample(Builder& builder);     // any op that has a rule, as the samples of the rules call it
 
 // The logarithm of complex numbers without its jump: beside the negative numbers rounding decides between pi and -pi.
-inline at::Tensor without_jump(const at::Tensor& logarithm) { return logarithm.is_complex() ? at::exp(logarithm) : logarithm; }
+inline at::Tensor without_jump(const at::Tensor& logarithm) {
+  return logarithm.is_complex() ? at::exp(logarithm) : logarithm;
+}
 
 }  // namespace intarsia

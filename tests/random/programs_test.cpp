@@ -1,6 +1,5 @@
-// Random programs against plain tensors. INTARSIA_PROGRAMS=n draws n of them, from seed INTARSIA_FIRST on; INTARSIA_SEED=s runs
-// one and prints it.
-// Real processes run those whose mesh is as large as their world.
+// Random programs against plain tensors. INTARSIA_PROGRAMS=n draws n of them, from seed INTARSIA_FIRST on;
+// INTARSIA_SEED=s runs one and prints it. Real processes run those whose mesh is as large as their world.
 
 #include <cstdlib>
 

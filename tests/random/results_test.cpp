@@ -1,4 +1,5 @@
-// Random ops that return new tensors, or write into `out`: the numbers of the plain op, whatever the cut, and its generator afterwards.
+// Random ops that return new tensors, or write into `out`: the numbers of the plain op, whatever the cut, and its
+// generator afterwards.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ const std::vector<Result> kResults = {
     {"bernoulli_ with a tensor of doubles",
      [](auto& t, auto& g) { return at::empty_like(t, at::kInt).bernoulli_(t.to(at::kDouble), g); }},
     {"bernoulli_ with a row", [](auto& t, auto& g) { return at::empty_like(t).bernoulli_(t.select(0, 1), g); }},
-    {"bernoulli_ with another cut", [](auto& t, auto& g) { return at::empty_like(t).bernoulli_(t.t().contiguous().t(), g); }},
+    {"bernoulli_ with another cut",
+     [](auto& t, auto& g) { return at::empty_like(t).bernoulli_(t.t().contiguous().t(), g); }},
     {"normal of means", [](auto& t, auto& g) { return at::normal(t, 2.0, g); }},
     {"normal of deviations", [](auto& t, auto& g) { return at::normal(0.1, t, g); }},
     {"normal of both", [](auto& t, auto& g) { return at::normal(t, t, g); }},
@@ -37,7 +39,11 @@ const std::vector<Result> kResults = {
     {"poisson", [](auto& t, auto& g) { return at::poisson(t * 9, g); }},
     {"binomial", [](auto& t, auto& g) { return at::binomial(at::full_like(t, 17), t, g); }},
     {"rrelu", [](auto& t, auto& g) { return at::rrelu(t - 0.5, 0.1, 0.3, true, g); }},
-    {"rrelu_", [](auto& t, auto& g) { auto y = t - 0.5; return at::rrelu_(y, 0.1, 0.3, true, g); }},
+    {"rrelu_",
+     [](auto& t, auto& g) {
+       auto y = t - 0.5;
+       return at::rrelu_(y, 0.1, 0.3, true, g);
+     }},
     {"the noise of rrelu_with_noise",
      [](auto& t, auto& g) {
        auto noise = at::zeros_like(t);
@@ -49,7 +55,11 @@ const std::vector<Result> kResults = {
     {"randint_like", [](auto& t, auto&) { return at::randint_like(t, 100); }},
     {"randint_like between", [](auto& t, auto&) { return at::randint_like(t, -3, 100, at::kInt); }},
     {"dropout", [](auto& t, auto&) { return at::dropout(t, 0.3, true); }},
-    {"dropout_", [](auto& t, auto&) { auto y = t.clone(); return at::dropout_(y, 0.3, true); }},
+    {"dropout_",
+     [](auto& t, auto&) {
+       auto y = t.clone();
+       return at::dropout_(y, 0.3, true);
+     }},
     {"alpha_dropout", [](auto& t, auto&) { return at::alpha_dropout(t, 0.3, true); }},
     {"feature_dropout", [](auto& t, auto&) { return at::feature_dropout(t, 0.3, true); }},
     {"feature_alpha_dropout", [](auto& t, auto&) { return at::feature_alpha_dropout(t, 0.3, true); }},
@@ -61,28 +71,84 @@ const std::vector<Result> kResults = {
 at::Tensor room(const at::Tensor& t) { return at::full_like(t, 7); }
 at::Tensor row(const at::Tensor& t, at::ScalarType dtype) { return at::full_like(t.select(0, 0), 7, dtype); }
 const std::vector<Result> kOuts = {
-    {"rand", [](auto& t, auto& g) { auto out = room(t); return at::rand_out(out, t.sizes(), g); }},
-    {"randn", [](auto& t, auto& g) { auto out = room(t); return at::randn_out(out, t.sizes(), g); }},
-    {"normal of means", [](auto& t, auto& g) { auto out = room(t); return at::normal_out(out, t, 2., g); }},
-    {"normal of deviations", [](auto& t, auto& g) { auto out = room(t); return at::normal_out(out, 2., t, g); }},
-    {"normal of both", [](auto& t, auto& g) { auto out = room(t); return at::normal_out(out, t, t, g); }},
-    {"bernoulli", [](auto& t, auto& g) { auto out = room(t); return at::bernoulli_out(out, t, g); }},
-    {"poisson", [](auto& t, auto& g) { auto out = room(t); return at::poisson_out(out, t, g); }},
-    {"binomial", [](auto& t, auto& g) { auto out = room(t); return at::binomial_out(out, t * 9, t, g); }},
+    {"rand",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::rand_out(out, t.sizes(), g);
+     }},
+    {"randn",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::randn_out(out, t.sizes(), g);
+     }},
+    {"normal of means",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::normal_out(out, t, 2., g);
+     }},
+    {"normal of deviations",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::normal_out(out, 2., t, g);
+     }},
+    {"normal of both",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::normal_out(out, t, t, g);
+     }},
+    {"bernoulli",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::bernoulli_out(out, t, g);
+     }},
+    {"poisson",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::poisson_out(out, t, g);
+     }},
+    {"binomial",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::binomial_out(out, t * 9, t, g);
+     }},
     {"multinomial",
      [](auto& t, auto& g) {
        auto out = at::full_like(t.narrow(1, 0, 3), 7, at::kLong);
        return at::multinomial_out(out, t, 3, false, g);
      }},
-    {"uniform", [](auto& t, auto& g) { auto out = room(t); return at::uniform_out(out, t, 0, 1, g); }},
+    {"uniform",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::uniform_out(out, t, 0, 1, g);
+     }},
 };
 // Ops without a form that returns its result: an error that says so, on every rank.
 const std::vector<Result> kRefusedOuts = {
-    {"randint", [](auto& t, auto& g) { auto out = room(t); return at::randint_out(out, 9, t.sizes(), g); }},
-    {"randint between", [](auto& t, auto& g) { auto out = room(t); return at::randint_out(out, -3, 9, t.sizes(), g); }},
-    {"randperm", [](auto& t, auto& g) { auto out = row(t, at::kLong); return at::randperm_out(out, t.size(1), g); }},
-    {"normal", [](auto& t, auto& g) { auto out = room(t); return at::normal_out(out, 1., 2., t.sizes(), g); }},
-    {"rand_like", [](auto& t, auto&) { auto out = room(t); return at::rand_like_out(out, t); }},
+    {"randint",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::randint_out(out, 9, t.sizes(), g);
+     }},
+    {"randint between",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::randint_out(out, -3, 9, t.sizes(), g);
+     }},
+    {"randperm",
+     [](auto& t, auto& g) {
+       auto out = row(t, at::kLong);
+       return at::randperm_out(out, t.size(1), g);
+     }},
+    {"normal",
+     [](auto& t, auto& g) {
+       auto out = room(t);
+       return at::normal_out(out, 1., 2., t.sizes(), g);
+     }},
+    {"rand_like",
+     [](auto& t, auto&) {
+       auto out = room(t);
+       return at::rand_like_out(out, t);
+     }},
 };
 
 at::Tensor default_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
@@ -114,13 +180,16 @@ Drawn drawn_by(const Result& result, const at::Tensor& t, bool own_generator) {
 
 void expect_same_result(const Result& result, const at::Tensor& x, const DeviceMesh& mesh, const Placements& placements,
                         bool own_generator = false) {
-  auto expected = drawn_by(result, x, own_generator), got = drawn_by(result, lay_out(x, mesh, placements), own_generator);
-  auto where = c10::str(result.name, " of ", x.sizes(), " ", x.scalar_type(), " as ", str(placements), " on ", mesh.text());
+  auto expected = drawn_by(result, x, own_generator),
+       got = drawn_by(result, lay_out(x, mesh, placements), own_generator);
+  auto where =
+      c10::str(result.name, " of ", x.sizes(), " ", x.scalar_type(), " as ", str(placements), " on ", mesh.text());
   ASSERT_EQ(got.fails, expected.fails) << where << ": " << expected.error << "; " << got.error;
   if (expected.fails) return;
   EXPECT_EQ(got.value.dtype(), expected.value.dtype()) << where;
   EXPECT_TRUE(got.value.equal(expected.value)) << where;
-  EXPECT_TRUE(got.after.equal(expected.after) && got.after_mine.equal(expected.after_mine)) << "the generator after " << where;
+  EXPECT_TRUE(got.after.equal(expected.after) && got.after_mine.equal(expected.after_mine))
+      << "the generator after " << where;
 }
 
 at::Tensor numbers(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
@@ -192,7 +261,8 @@ TEST(RandomResults, ThatCannotBeWrittenIntoATensorAreAnError) {
     auto t = lay_out(numbers({7, 5}), init_device_mesh(at::kCPU, {n}), {Shard(0)});
     for (auto& result : kRefusedOuts) {
       auto error = drawn_by(result, t, false).error;
-      EXPECT_NE(error.find("writes into out tensors and has no functional form"), error.npos) << result.name << ": " << error;
+      EXPECT_NE(error.find("writes into out tensors and has no functional form"), error.npos)
+          << result.name << ": " << error;
     }
   });
 }

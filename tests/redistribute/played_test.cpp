@@ -24,10 +24,12 @@ TEST(PlayedAllToAll, MakesTwinsThatPartBeforeAWrite) {
   auto world = simulate(16);
   auto mesh = init_device_mesh(at::kCPU, {4, 4});
   auto x = distribute_tensor(ramp(), mesh, {Shard(0), Shard(1)});
-  auto whole = play_all_to_all(step_between(mesh, {Shard(0), Shard(1)}, {Replicate(), Replicate()}, {0, 1}), shards_of(x), {8, 6}, false)();
+  auto whole = play_all_to_all(step_between(mesh, {Shard(0), Shard(1)}, {Replicate(), Replicate()}, {0, 1}),
+                               shards_of(x), {8, 6}, false)();
   for (auto& shard : whole) EXPECT_TRUE(are_twins(shard, whole[0]));
   whole[3].mul_(0);
-  for (size_t slot = 0; slot < whole.size(); ++slot) EXPECT_EQ(difference(whole[slot], slot == 3 ? ramp() * 0 : ramp()), "");
+  for (size_t slot = 0; slot < whole.size(); ++slot)
+    EXPECT_EQ(difference(whole[slot], slot == 3 ? ramp() * 0 : ramp()), "");
   EXPECT_EQ(difference(full_tensor(x), ramp()), "");
 }
 
@@ -36,9 +38,11 @@ TEST(PlayedAllToAll, ARankTakesFromTheCopyBesideIt) {
   auto mesh = init_device_mesh(at::kCPU, {2, 2});
   auto x = distribute_tensor(ramp(), mesh, {Replicate(), Shard(0)});
   for (size_t slot : {2, 3}) shards_of(x)[slot].add_(100);  // the second copy
-  auto columns = play_all_to_all(step_between(mesh, {Replicate(), Shard(0)}, {Shard(1), Shard(1)}, {0, 1}), shards_of(x), {8, 6}, false)();
+  auto columns = play_all_to_all(step_between(mesh, {Replicate(), Shard(0)}, {Shard(1), Shard(1)}, {0, 1}),
+                                 shards_of(x), {8, 6}, false)();
   auto expected = deal_out(ramp(), {Shard(1), Shard(1)}, {2, 2});
-  for (size_t slot = 0; slot < 4; ++slot) EXPECT_EQ(difference(columns[slot], expected[slot] + (slot < 2 ? 0 : 100)), "");
+  for (size_t slot = 0; slot < 4; ++slot)
+    EXPECT_EQ(difference(columns[slot], expected[slot] + (slot < 2 ? 0 : 100)), "");
 }
 
 TEST(PlayedAllToAll, WhatIsUnderWayIsACopy) {
@@ -81,21 +85,25 @@ TEST(PlayedAllToAll, TracesTheBytesOfATradeBetweenPairs) {
   int checked = 0;
   for (auto& sides : {std::vector<int64_t>{2, 3}, {3, 2}}) {
     auto mesh = init_device_mesh(at::kCPU, sides);
-    for (auto& a : kinds) for (auto& b : kinds) for (auto& c : kinds) for (auto& d : kinds) {
-      auto step = step_between(mesh, {a, b}, {c, d}, {0, 1});
-      if (step.from == step.to || (is_replicate(a) && is_replicate(b))) continue;
-      auto whole = at::arange(35, at::kDouble).reshape({7, 5});
-      auto given = lay_out(whole, mesh, {a, b});
-      CommDebugMode comms;
-      auto moved = play_all_to_all(step, shards_of(given), {7, 5}, false)();
-      auto [sent, received] = traded(step, {7, 5});
-      auto events = comms.events();
-      ASSERT_EQ(events.size(), 1U);
-      EXPECT_EQ(std::pair(events[0].sent, events[0].received), std::pair(8 * sent, 8 * received)) << str(*step.from) << str(*step.to);
-      auto expected = deal_out(whole, {c, d}, sides);
-      for (size_t slot = 0; slot < 6; ++slot) ASSERT_EQ(difference(moved[slot], expected[slot]), "");
-      ++checked;
-    }
+    for (auto& a : kinds)
+      for (auto& b : kinds)
+        for (auto& c : kinds)
+          for (auto& d : kinds) {
+            auto step = step_between(mesh, {a, b}, {c, d}, {0, 1});
+            if (step.from == step.to || (is_replicate(a) && is_replicate(b))) continue;
+            auto whole = at::arange(35, at::kDouble).reshape({7, 5});
+            auto given = lay_out(whole, mesh, {a, b});
+            CommDebugMode comms;
+            auto moved = play_all_to_all(step, shards_of(given), {7, 5}, false)();
+            auto [sent, received] = traded(step, {7, 5});
+            auto events = comms.events();
+            ASSERT_EQ(events.size(), 1U);
+            EXPECT_EQ(std::pair(events[0].sent, events[0].received), std::pair(8 * sent, 8 * received))
+                << str(*step.from) << str(*step.to);
+            auto expected = deal_out(whole, {c, d}, sides);
+            for (size_t slot = 0; slot < 6; ++slot) ASSERT_EQ(difference(moved[slot], expected[slot]), "");
+            ++checked;
+          }
   }
   EXPECT_GT(checked, 300);
 }

@@ -1,6 +1,5 @@
-#include "intarsia/comm/reduce.h"
 #include "intarsia/redistribute/share.h"
-
+#include "intarsia/comm/reduce.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -28,8 +27,8 @@ at::Tensor numbers(at::ScalarType dtype) {
 }
 
 TEST(NeutralElement, LeavesEveryNumberAsItIs) {
-  for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32, at::kUInt64,
-                     at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat}) {
+  for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32,
+                     at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat}) {
     for (auto op : kOps) {
       bool inexact = at::isFloatingType(dtype) || at::isComplexType(dtype);
       bool orders = op == ReduceOp::min || op == ReduceOp::max;
@@ -42,9 +41,7 @@ TEST(NeutralElement, LeavesEveryNumberAsItIs) {
   }
 }
 
-TEST(NeutralElement, OfAnAverageThereIsNone) {
-  EXPECT_THROW(neutral_element(ReduceOp::avg, at::kFloat), c10::Error);
-}
+TEST(NeutralElement, OfAnAverageThereIsNone) { EXPECT_THROW(neutral_element(ReduceOp::avg, at::kFloat), c10::Error); }
 
 TEST(ShareOf, TheSharesReduceToTheValue) {
   for (auto op : kOps) {
@@ -61,8 +58,8 @@ TEST(ShareOf, TheSharesReduceToTheValue) {
 TEST(ShareOf, ANumbersShareIsThatOfATensor) {
   for_each_world({4}, [](int64_t) {
     auto mesh = init_device_mesh(at::kCPU, {2, 2});
-    for (auto* text : {"[R, R]", "[P(sum), P(sum)]", "[P(sum), P(avg)]", "[S(0), P(product)]", "[P(product), P(product)]",
-                       "[P(max), R]", "[P(sum), S(0)]"}) {
+    for (auto* text : {"[R, R]", "[P(sum), P(sum)]", "[P(sum), P(avg)]", "[S(0), P(product)]",
+                       "[P(product), P(product)]", "[P(max), R]", "[P(sum), S(0)]"}) {
       auto* layout = Layout::get(mesh, parse_placements(text));
       for (auto& slot : mesh.slots()) {
         auto number = share_of(at::Scalar(7.5), *layout, slot.coordinate);

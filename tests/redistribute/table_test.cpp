@@ -49,7 +49,9 @@ std::vector<Placements> layouts_of(const std::vector<Placement>& kinds, size_t a
 
 void check(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& from, const Placements& to) {
   auto moved = redistribute(lay_out(whole, mesh, from), to);
-  auto context = [&] { return str(from) + " -> " + str(to) + c10::str(" of ", whole.scalar_type(), whole.sizes(), " on ", mesh.text()); };
+  auto context = [&] {
+    return str(from) + " -> " + str(to) + c10::str(" of ", whole.scalar_type(), whole.sizes(), " on ", mesh.text());
+  };
   ASSERT_EQ(str(placements_of(moved)), str(to));
   // A third of a number is not exact; everything else is.
   bool thirds = std::count(from.begin(), from.end(), Placement(Partial("avg"))) > 0 && mesh.size() % 3 == 0;
@@ -89,11 +91,11 @@ int64_t check_all(const DeviceMesh& mesh, const std::vector<Placement>& kinds, c
   return checked;
 }
 
-const std::vector<Placement> kAll = {Replicate(),          Shard(0),       Shard(1),       StridedShard(0, 2),
-                                     StridedShard(1, 3),   Partial("sum"), Partial("avg"), Partial("max"),
-                                     Partial("min"),       Partial("product"), Partial("band"), Partial("bor"),
+const std::vector<Placement> kAll = {Replicate(),        Shard(0),           Shard(1),        StridedShard(0, 2),
+                                     StridedShard(1, 3), Partial("sum"),     Partial("avg"),  Partial("max"),
+                                     Partial("min"),     Partial("product"), Partial("band"), Partial("bor"),
                                      Partial("bxor")};
-const std::vector<at::ScalarType> kDtypes = {at::kBool, at::kByte,     at::kInt,   at::kLong,  at::kHalf,
+const std::vector<at::ScalarType> kDtypes = {at::kBool,     at::kByte,  at::kInt,    at::kLong,        at::kHalf,
                                              at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat};
 
 TEST(RedistributeTable, EveryPairOfPlacementsOnOneAxisInEveryDtype) {
@@ -106,8 +108,9 @@ TEST(RedistributeTable, EveryPairOfPlacementsOnOneAxisInEveryDtype) {
 }
 
 TEST(RedistributeTable, EveryPairOfPlacementsOnTwoAxes) {
-  const std::vector<Placement> kinds = {Replicate(), Shard(0), Shard(1), StridedShard(0, 2), StridedShard(0, 3),
-                                        Partial("sum"), Partial("avg"), Partial("max"), Partial("product")};
+  const std::vector<Placement> kinds = {Replicate(),        Shard(0),           Shard(1),
+                                        StridedShard(0, 2), StridedShard(0, 3), Partial("sum"),
+                                        Partial("avg"),     Partial("max"),     Partial("product")};
   int64_t checked = 0;
   for_each_world({4, 6}, [&](int64_t n) {
     for (auto& shape : std::set<Ints>{{2, n / 2}, {n / 2, 2}}) {
@@ -148,8 +151,8 @@ TEST(RedistributeTable, ASplitMayBeAnything) {
 TEST(RedistributeTable, APlanOfManyRunsIsMadeInTimeThatGrowsWithThem) {
   for_each_world({4}, [&](int64_t) {
     auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
-    auto *from = Layout::get(mesh, {StridedShard(0, 1 << 16), StridedShard(0, 1 << 17)});
-    auto *to = Layout::get(mesh, {StridedShard(0, 1 << 15), StridedShard(0, 1000000000)});
+    auto* from = Layout::get(mesh, {StridedShard(0, 1 << 16), StridedShard(0, 1 << 17)});
+    auto* to = Layout::get(mesh, {StridedShard(0, 1 << 15), StridedShard(0, 1000000000)});
     EXPECT_EQ(plan(from, to, {1 << 18}, 4).steps.back().to, to);
   });
 }
@@ -218,8 +221,9 @@ TEST(RedistributeTable, ASlowAxisIsReducedByItself) {
     auto *pending = Layout::get(mesh, {Partial(), Partial()}), *whole = Layout::get(mesh, {Replicate(), Replicate()});
     EXPECT_EQ(plan(pending, whole, {1 << 20}, 4).steps.size(), 2);
     auto* parts = Layout::get(mesh, {Shard(1), Shard(0)});
-    EXPECT_EQ(str(plan(pending, parts, {1 << 10, 1 << 10}, 4)),
-              "reduce_scatter tp [P(sum), P(sum)] -> [P(sum), S(0)]; reduce_scatter host [P(sum), S(0)] -> [S(1), S(0)]");
+    EXPECT_EQ(
+        str(plan(pending, parts, {1 << 10, 1 << 10}, 4)),
+        "reduce_scatter tp [P(sum), P(sum)] -> [P(sum), S(0)]; reduce_scatter host [P(sum), S(0)] -> [S(1), S(0)]");
     for (int64_t axis : {0, 1}) set_link_cost(mesh, axis, LinkCost());
   });
 }

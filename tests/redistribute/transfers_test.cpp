@@ -11,11 +11,14 @@
 namespace intarsia::redistribute_transfers_test {
 namespace {
 
-std::string transfers_text(const DeviceMesh& a, const char* from, const DeviceMesh& b, const char* to, std::vector<int64_t> shape) {
+std::string transfers_text(const DeviceMesh& a, const char* from, const DeviceMesh& b, const char* to,
+                           std::vector<int64_t> shape) {
   return str(transfers(*Layout::get(a, parse_placements(from)), *Layout::get(b, parse_placements(to)), shape));
 }
 
-DeviceMesh mesh_over(std::vector<int64_t> ranks) { return DeviceMesh(c10::kCPU, {static_cast<int64_t>(ranks.size())}, ranks); }
+DeviceMesh mesh_over(std::vector<int64_t> ranks) {
+  return DeviceMesh(c10::kCPU, {static_cast<int64_t>(ranks.size())}, ranks);
+}
 
 TEST(Transfers, ReplicasShareTheWorkOfSending) {
   auto world = simulate(6);
@@ -85,7 +88,8 @@ TEST(Transfers, OfRandomPairsOfLayoutsMoveExactlyWhatIsLacking) {
     for (auto& transfer : transfers(*from, *to, shape)) {
       auto source = deal_out(whole, from->placements(), from->mesh().shape().vec());
       auto at = [&](const Layout& layout, int64_t rank) {
-        return std::find(layout.mesh().ranks().begin(), layout.mesh().ranks().end(), rank) - layout.mesh().ranks().begin();
+        return std::find(layout.mesh().ranks().begin(), layout.mesh().ranks().end(), rank) -
+               layout.mesh().ranks().begin();
       };
       auto piece = extract(source[at(*from, transfer.sender)], transfer.runs);
       auto& target = got[transfer.receiver];

@@ -45,7 +45,8 @@ std::vector<at::Tensor> given(const SampleCall& sample, bool gaps) {
 
 std::vector<at::Tensor> plain_gradients(const SampleCall& sample, bool gaps) {
   std::vector<at::Tensor> leaves;
-  for (auto& t : given(sample, gaps)) leaves.push_back(wants_grad(t) ? (gaps ? t.detach() : t.detach().clone()).requires_grad_() : t);
+  for (auto& t : given(sample, gaps))
+    leaves.push_back(wants_grad(t) ? (gaps ? t.detach() : t.detach().clone()).requires_grad_() : t);
   try {
     return gradients(call(sample, leaves), leaves);
   } catch (const std::exception&) {
@@ -58,7 +59,8 @@ std::vector<at::Tensor> plain_gradients(const SampleCall& sample, bool gaps) {
 // Where they decide whether a reshape shares memory.
 std::vector<int64_t> strides_that_count(const at::Tensor& tensor) {
   std::vector<int64_t> strides;
-  for (int64_t d = 0; d < tensor.dim(); ++d) strides.push_back(tensor.size(d) == 1 || tensor.numel() == 0 ? 0 : tensor.stride(d));
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    strides.push_back(tensor.size(d) == 1 || tensor.numel() == 0 ? 0 : tensor.stride(d));
   return strides;
 }
 
@@ -68,7 +70,8 @@ std::vector<at::Tensor> call(const SampleCall& sample, const std::vector<at::Ten
   return tensors_in(stack);
 }
 
-std::vector<at::Tensor> laid_out(const SampleCall& sample, const DeviceMesh& mesh, const Placements& placements, bool gaps) {
+std::vector<at::Tensor> laid_out(const SampleCall& sample, const DeviceMesh& mesh, const Placements& placements,
+                                 bool gaps) {
   auto tensors = given(sample, gaps);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].defined()) tensors[i] = lay_out(tensors[i], mesh, {placements[i]});
@@ -83,7 +86,8 @@ std::string scaled_difference(const at::Tensor& actual, const at::Tensor& expect
   return difference(actual / scale, expected / scale, tolerance_beside_one(expected));
 }
 
-void compare(const SampleCall& sample, const DeviceMesh& mesh, const Placements& placements, bool values, bool gradient, bool gaps) {
+void compare(const SampleCall& sample, const DeviceMesh& mesh, const Placements& placements, bool values, bool gradient,
+             bool gaps) {
   std::vector<at::Tensor> results;
   try {
     results = gaps ? call(sample, given(sample, gaps)) : sample.expected();

@@ -24,7 +24,8 @@ TEST(Coverage, EveryRuleKnowsTheShapesOfItsResults) {
   for (auto& [name, rule] : rule_table().rules()) {
     if (rule.form.shapes || rule.form.whole || rule.asks_for_all || name.starts_with("mylib")) continue;
     auto dot = name.find('.');
-    auto op = c10::Dispatcher::singleton().findSchema({name.substr(0, dot), dot == name.npos ? "" : name.substr(dot + 1)});
+    auto op =
+        c10::Dispatcher::singleton().findSchema({name.substr(0, dot), dot == name.npos ? "" : name.substr(dot + 1)});
     ASSERT_TRUE(op) << name;
     bool runs_without_data = false;
     for (auto key : {Key::Meta, Key::CompositeExplicitAutograd, Key::CompositeExplicitAutogradNonFunctional,

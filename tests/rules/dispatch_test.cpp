@@ -33,7 +33,8 @@ TEST(Rules, DispatchGivesTheValuesAndGradientsOfThePlainOp) {
             EXPECT_NO_THROW(compare(plain, mesh, row.in, sample.values, sample.gradient));
           }
           for (auto& event : comms.fallbacks()) {
-            EXPECT_NE(event.op, sample.op) << "has a rule, but ran on whole tensors: it lacks the shapes of its results";
+            EXPECT_NE(event.op, sample.op)
+                << "has a rule, but ran on whole tensors: it lacks the shapes of its results";
           }
           ++tried;
         });
@@ -104,8 +105,8 @@ void expect_order_in_memory(const SampleCall& plain, const std::vector<at::Tenso
       EXPECT_TRUE(outputs[o].is_contiguous() || !expected[o].is_contiguous())
           << plain.text() << " " << str(placement) << ", output " << o << " has strides " << outputs[o].strides();
       EXPECT_TRUE(lie_alike(outputs[o], expected[o]))
-          << plain.text() << " " << str(placement) << ", output " << o << " has strides " << outputs[o].strides() << ", not "
-          << expected[o].strides();
+          << plain.text() << " " << str(placement) << ", output " << o << " has strides " << outputs[o].strides()
+          << ", not " << expected[o].strides();
     }
   }
 }
@@ -124,7 +125,9 @@ TEST(Rules, LeaveResultsInMemoryAsThePlainOpDoes) {
 // Every tensor of every sample in turn is one number and plain; the others are distributed.
 TEST(Rules, TakePlainNumbersInTheirStride) {
   int64_t tried = 0;
-  auto one_of = [](const at::Tensor& t) { return t.reshape({-1})[0].reshape(std::vector<int64_t>(t.dim(), 1)).clone(); };
+  auto one_of = [](const at::Tensor& t) {
+    return t.reshape({-1})[0].reshape(std::vector<int64_t>(t.dim(), 1)).clone();
+  };
   for (auto& sample : samples()) {
     SampleCall plain(sample, at::kDouble);
     bool trusts = is_inner(sample.op) || sample.op == "aten::binary_cross_entropy";

@@ -71,7 +71,8 @@ double largest_of(const at::Tensor& t) {
 // Short floats are compared beside the largest value and the largest product of two: terms of a sum may be that large.
 double tolerance_of(const at::Tensor& expected, const std::vector<at::Tensor>& inputs) {
   auto dtype = expected.scalar_type();
-  if (dtype != at::kHalf && dtype != at::kBFloat16) return c10::elementSize(c10::toRealValueType(dtype)) == 4 ? 1e-4 : 1e-9;
+  if (dtype != at::kHalf && dtype != at::kBFloat16)
+    return c10::elementSize(c10::toRealValueType(dtype)) == 4 ? 1e-4 : 1e-9;
   auto largest = largest_of(expected);
   for (auto& input : inputs) largest = std::max(largest, largest_of(input) * largest_of(input));
   return (dtype == at::kHalf ? 3e-3 : 2e-2) * std::max(1.0, largest);
@@ -106,7 +107,9 @@ const std::vector<Sample>& samples() {
   return *all;
 }
 
-bool is_inner(const std::string& op) { return op.find("backward") != std::string::npos || op.find("::_") != std::string::npos; }
+bool is_inner(const std::string& op) {
+  return op.find("backward") != std::string::npos || op.find("::_") != std::string::npos;
+}
 
 std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& values) {
   std::vector<at::Tensor> tensors;
@@ -224,8 +227,7 @@ std::vector<std::vector<at::Tensor>> run_on_ranks(const SampleCall& call, const 
   std::vector<Parts> dealt;
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     auto& whole = call.tensors()[i];
-    dealt.push_back(whole.defined() ? deal_out(whole, column(trial, i, false), trial.mesh_shape)
-                                    : Parts(mesh.size()));
+    dealt.push_back(whole.defined() ? deal_out(whole, column(trial, i, false), trial.mesh_shape) : Parts(mesh.size()));
   }
   auto seen = call.seen();
   std::vector<std::vector<at::Tensor>> results;

@@ -31,7 +31,8 @@ void add_structure_samples(std::vector<Sample>& list);
 void add_special_samples(std::vector<Sample>& list);
 void add_module_samples(std::vector<Sample>& list);
 
-// Whether only other ops call it: its kernel may take on trust that its tensors fit together and lie as those leave them.
+// Whether only other ops call it: its kernel may take on trust that its tensors fit together and lie as those leave
+// them.
 bool is_inner(const std::string& op);
 
 // Tensors of values that differ from each other: around zero, above zero, between -1 and 1; and whole numbers below n.
@@ -66,7 +67,7 @@ std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& values);
 
 // A row on each axis of a mesh.
 struct Trial {
-  std::vector<Row> rows;            // one per axis
+  std::vector<Row> rows;  // one per axis
   std::vector<int64_t> mesh_shape;
 };
 

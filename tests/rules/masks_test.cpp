@@ -1,5 +1,5 @@
-// Backward ops that compute only the gradients they are asked for: every subset of output_mask, on every row of the rule, gives
-// what the plain op gives.
+// Backward ops that compute only the gradients they are asked for: every subset of output_mask, on every row of the
+// rule, gives what the plain op gives.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ TEST(OutputMask, EverySubsetOfGradientsIsRight) {
       for_each_world({2, 3, 4}, [&](int64_t n) {
         if (!possible(plain, rule, {{row}, {n}})) return;
         for (size_t subset = 1; subset < size_t(1) << count; ++subset) {
-          SCOPED_TRACE(plain.text() + "  " + str(row) + " on " + std::to_string(n) + ", subset " + std::to_string(subset));
+          SCOPED_TRACE(plain.text() + "  " + str(row) + " on " + std::to_string(n) + ", subset " +
+                       std::to_string(subset));
           EXPECT_NO_THROW(compare_subset(plain, row, *place, subset, init_device_mesh(at::kCPU, {n})));
           ++tried;
         }

@@ -19,7 +19,8 @@ std::vector<Placement> placements_for(const at::Tensor& tensor, bool output) {
   std::vector<Placement> all = {R};
   if (!tensor.defined()) return all;
   for (int64_t d = 0; d < tensor.dim(); ++d) all.push_back(S(d));
-  if (!output && !tensor.is_floating_point()) return all;  // a share of an index leads anywhere, and some kernels do not look
+  if (!output && !tensor.is_floating_point())
+    return all;  // a share of an index leads anywhere, and some kernels do not look
   for (auto& p : {P_sum, P_avg, P_max, P_min}) {
     if (can_hold(p, tensor.scalar_type())) all.push_back(p);
   }
@@ -27,7 +28,8 @@ std::vector<Placement> placements_for(const at::Tensor& tensor, bool output) {
 }
 
 // Calls `body` with every way to pick one placement per list.
-void for_each_pick(const std::vector<std::vector<Placement>>& lists, const std::function<void(const Placements&)>& body) {
+void for_each_pick(const std::vector<std::vector<Placement>>& lists,
+                   const std::function<void(const Placements&)>& body) {
   std::vector<size_t> at(lists.size(), 0);
   while (true) {
     Placements picked;
@@ -39,8 +41,8 @@ void for_each_pick(const std::vector<std::vector<Placement>>& lists, const std::
   }
 }
 
-// The same call with other values: what is right only for those of the sample (all of them above zero, none of them a half)
-// is no row.
+// The same call with other values: what is right only for those of the sample (all of them above zero, none of them a
+// half) is no row.
 at::Tensor with_other_values(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point()) return tensor;
   return at::where(at::rand_like(tensor) < 0.2, at::randint_like(tensor, -1, 2), at::randn_like(tensor) * 2);
@@ -75,8 +77,9 @@ std::vector<Row> missing_rows(const Sample& sample, const SampleCall& call, cons
     if (other.runs()) others.push_back(std::move(other));
   }
   auto holds = [&](const Row& row) {
-    return is_right(call, rule, row, sample.values) &&
-           std::all_of(others.begin(), others.end(), [&](auto& other) { return is_right(other, rule, row, sample.values); });
+    return is_right(call, rule, row, sample.values) && std::all_of(others.begin(), others.end(), [&](auto& other) {
+             return is_right(other, rule, row, sample.values);
+           });
   };
   std::vector<std::vector<Placement>> inputs;
   for (auto& tensor : call.tensors()) inputs.push_back(placements_for(tensor, false));
@@ -115,7 +118,8 @@ void print_all() {
     SampleCall call(sample, at::kDouble);
     if (!call.runs() || call.tensors().size() > 3 || call.expected().empty()) continue;
     auto print = [&] {
-      for (auto& row : missing_rows(sample, call, rule_table().rules().at(sample.op))) std::cout << call.text() << "  " << str(row) << "\n";
+      for (auto& row : missing_rows(sample, call, rule_table().rules().at(sample.op)))
+        std::cout << call.text() << "  " << str(row) << "\n";
     };
     in_a_child(print, call.text());
   }

@@ -1,5 +1,5 @@
-// Values that a plain op refuses are an error on every rank, whichever of them holds the wrong one: the samples with one
-// element exchanged, through dispatch. A simulation tells if an error would not reach all ranks.
+// Values that a plain op refuses are an error on every rank, whichever of them holds the wrong one: the samples with
+// one element exchanged, through dispatch. A simulation tells if an error would not reach all ranks.
 
 #include <cmath>
 #include <limits>

@@ -24,7 +24,8 @@ void add_volume_pools(std::vector<Sample>& list) {
   auto image = x({3, 5, 4, 6, 5});
   auto [values, indices] = at::max_pool3d_with_indices(image, twos, twos, zeros, ones, false);
   list.push_back({"aten::max_pool3d_with_indices", {image, twos, twos, ones, ones, true}});
-  list.push_back({"aten::max_pool3d_with_indices_backward", {x(values.sizes().vec()), image, twos, twos, zeros, ones, false, indices}});
+  list.push_back({"aten::max_pool3d_with_indices_backward",
+                  {x(values.sizes().vec()), image, twos, twos, zeros, ones, false, indices}});
   list.push_back({"aten::max_unpool3d", {values, indices, Ints{4, 6, 5}, twos, zeros}});
   auto [flat, places] = at::max_pool2d_with_indices(x({3, 5, 6, 4}), {2, 2}, {2, 2}, {0, 0}, {1, 1}, false);
   list.push_back({"aten::max_unpool2d", {flat, places, Ints{6, 4}}});
@@ -56,14 +57,14 @@ void add_convolution_samples(std::vector<Sample>& list) {
                                  list.back().args[7].toIntVector(), groups);
       c10::List<bool> mask({true, true, true});
       list.push_back({"aten::convolution_backward",
-                      {x(out.sizes().vec()), x(input), x(weight), Ints{channels}, stride,
-                       padding, ones, transposed, list.back().args[7], groups, mask}});
+                      {x(out.sizes().vec()), x(input), x(weight), Ints{channels}, stride, padding, ones, transposed,
+                       list.back().args[7], groups, mask}});
     }
   };
   convolution({3, 5, 6, 7}, {4, 5, 3, 2}, 1, false);
   convolution({3, 5, 6, 7}, {5, 2, 3, 3}, 1, true);
-  convolution({2, 6, 9}, {6, 1, 3}, 6, false);   // depthwise
-  convolution({2, 8, 9}, {4, 2, 3}, 4, false);   // two channels to one, four times
+  convolution({2, 6, 9}, {6, 1, 3}, 6, false);  // depthwise
+  convolution({2, 8, 9}, {4, 2, 3}, 4, false);  // two channels to one, four times
   convolution({2, 4, 5}, {4, 3, 2}, 4, true);
   convolution({1, 2, 4, 5, 3}, {3, 2, 2, 3, 2}, 1, false);
 
@@ -76,8 +77,8 @@ void add_convolution_samples(std::vector<Sample>& list) {
   list.push_back({"aten::avg_pool2d", {x({3, 5, 6, 7}), two, two, one, true, false, none}});
   list.push_back({"aten::avg_pool2d_backward", {x({3, 5, 3, 3}), x({3, 5, 6, 7}), two, two, zero, false, true, none}});
   list.push_back({"aten::avg_pool3d", {x({3, 2, 4, 5, 4}), threes, ones, ones, false, true, 2}});
-  list.push_back({"aten::avg_pool3d_backward",
-                  {x({3, 2, 2, 3, 2}), x({3, 2, 4, 5, 4}), threes, ones, zeros, false, true, none}});
+  list.push_back(
+      {"aten::avg_pool3d_backward", {x({3, 2, 2, 3, 2}), x({3, 2, 4, 5, 4}), threes, ones, zeros, false, true, none}});
 
   for (size_t n : {2, 3}) {
     auto image = n == 2 ? Ints{3, 5, 6, 7} : Ints{3, 2, 4, 5, 6};
@@ -108,7 +109,9 @@ void add_convolution_samples(std::vector<Sample>& list) {
     add("_upsample_nearest_exact" + d, false);
     add(n == 1 ? "upsample_linear1d" : n == 2 ? "upsample_bilinear2d" : "upsample_trilinear3d", true);
     if (n == 2) {
-      for (auto op : {"upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) add(op, true);
+      for (auto op :
+           {"upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"})
+        add(op, true);
     }
     for (std::string pad : {"replication_pad", "reflection_pad"}) {
       auto grown = image;

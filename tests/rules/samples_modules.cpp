@@ -19,7 +19,8 @@ struct Adder {
 };
 
 void add_margins(const Adder& each) {
-  auto labels = at::tensor({3, 0, -1, 1, 2, -1, 0, 0, -1, 3, 2, 1, 0, 3, 2, -1, 1, -1, 0, 0}, at::kLong).reshape({5, 4});
+  auto labels =
+      at::tensor({3, 0, -1, 1, 2, -1, 0, 0, -1, 3, 2, 1, 0, 3, 2, -1, 1, -1, 0, 0}, at::kLong).reshape({5, 4});
   for (int64_t reduction : {at::Reduction::None, at::Reduction::Sum}) {
     auto grad = reduction == at::Reduction::None ? x({5}) : at::tensor(1.5, at::kDouble);
     each({"multi_margin_loss"}, {x({5, 4}), below(4, {5}), 2, 0.7, kMissing, reduction});
@@ -32,7 +33,8 @@ void add_margins(const Adder& each) {
   }
   auto scores = unit({6, 5, 4}).mul(3).log_softmax(2);
   Ints steps = {6, 5, 6, 4, 6}, counts = {2, 1, 2, 1, 2};
-  for (auto& targets : {at::tensor({1, 2, 3, 1, 1, 2, 3, 3, 2, 1}, at::kLong).reshape({5, 2}), at::tensor({1, 2, 3, 1, 2, 3, 2, 1}, at::kLong)}) {
+  for (auto& targets : {at::tensor({1, 2, 3, 1, 1, 2, 3, 3, 2, 1}, at::kLong).reshape({5, 2}),
+                        at::tensor({1, 2, 3, 1, 2, 3, 2, 1}, at::kLong)}) {
     auto [loss, paths] = at::_ctc_loss(scores, targets, steps, counts, 0, false);
     each({"_ctc_loss"}, {scores, targets, steps, counts, 0, false});
     each.list.back().values = false;  // the second result has places that nobody writes
@@ -42,12 +44,14 @@ void add_margins(const Adder& each) {
 
 void add_fractional_pools(const Adder& each) {
   auto share = [](Ints sizes) { return unit(sizes).abs(); };
-  for (const auto& [image, places] : {std::pair(x({5, 3, 4, 5}), share({5, 3, 2})), std::pair(x({5, 4, 5}), share({1, 5, 2}))}) {
+  for (const auto& [image, places] :
+       {std::pair(x({5, 3, 4, 5}), share({5, 3, 2})), std::pair(x({5, 4, 5}), share({1, 5, 2}))}) {
     each({"fractional_max_pool2d"}, {image, Ints{2, 2}, Ints{2, 3}, places});
     auto [out, at] = at::fractional_max_pool2d(image, {2, 2}, {2, 3}, places);
     each({"fractional_max_pool2d_backward"}, {x(out.sizes().vec()), image, Ints{2, 2}, Ints{2, 3}, at});
   }
-  for (const auto& [image, places] : {std::pair(x({5, 3, 4, 3, 4}), share({5, 3, 3})), std::pair(x({5, 4, 3, 4}), share({1, 5, 3}))}) {
+  for (const auto& [image, places] :
+       {std::pair(x({5, 3, 4, 3, 4}), share({5, 3, 3})), std::pair(x({5, 4, 3, 4}), share({1, 5, 3}))}) {
     each({"fractional_max_pool3d"}, {image, Ints{2, 2, 2}, Ints{2, 1, 2}, places});
     auto [out, at] = at::fractional_max_pool3d(image, {2, 2, 2}, {2, 1, 2}, places);
     each({"fractional_max_pool3d_backward"}, {x(out.sizes().vec()), image, Ints{2, 2, 2}, Ints{2, 1, 2}, at});
@@ -60,7 +64,8 @@ void add_grids(const Adder& each) {
     each({"grid_sampler_2d"}, {x({5, 3, 4, 2}), unit({5, 3, 2, 2}), mode, 0, true});
     each({"grid_sampler_3d"}, {x({3, 2, 4, 2, 3}), unit({3, 3, 2, 2, 3}), mode, 1, false});
     each({"grid_sampler_2d_backward"}, {x({5, 3, 3, 2}), x({5, 3, 4, 2}), unit({5, 3, 2, 2}), mode, 0, true, both});
-    each({"grid_sampler_3d_backward"}, {x({3, 2, 3, 2, 2}), x({3, 2, 4, 2, 3}), unit({3, 3, 2, 2, 3}), mode, 1, false, both});
+    each({"grid_sampler_3d_backward"},
+         {x({3, 2, 3, 2, 2}), x({3, 2, 4, 2, 3}), unit({3, 3, 2, 2, 3}), mode, 1, false, both});
   }
   each({"affine_grid_generator"}, {x({5, 2, 3}), Ints{5, 2, 3, 4}, true});
   each({"affine_grid_generator"}, {x({3, 3, 4}), Ints{3, 2, 3, 4, 2}, false});

@@ -26,7 +26,8 @@ void add_nn_samples(std::vector<Sample>& list) {
   list.push_back({"intarsia::contract", {x({2}), x({5})}});
 
   // statistics
-  each({"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"}, {x({5, 3, 4}), Ints{1}, 1, false});
+  each({"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"},
+       {x({5, 3, 4}), Ints{1}, 1, false});
   each({"var.correction", "var_mean.correction"}, {x({5, 3, 4}), Ints{0, -1}, 0, true});
   each({"linalg_vector_norm"}, {x({5, 3, 4}), 2, Ints{1}, false, none});
   each({"linalg_vector_norm"}, {x({5, 3, 4}), 3, Ints{0, -1}, true, none});

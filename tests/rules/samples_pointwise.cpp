@@ -12,11 +12,13 @@ void add_pointwise_samples(std::vector<Sample>& list) {
   };
 
   // f(x)
-  each({"neg", "relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
-        "trunc", "sign", "hardsigmoid", "deg2rad", "rad2deg", "abs", "angle", "cos", "sin", "tan", "sinc", "cosh",
-        "erfc", "frac", "silu", "mish", "hardswish", "reciprocal", "sgn", "signbit", "i0", "isnan", "isinf", "isposinf",
-        "isneginf", "logical_not", "bitwise_not", "special_log_ndtr", "special_erfcx", "special_i0e", "special_i1",
-        "special_i1e"},
+  each({"neg",           "relu",        "sigmoid",     "tanh",       "exp",         "exp2",        "expm1",
+        "erf",           "atan",        "asinh",       "sinh",       "ceil",        "floor",       "round",
+        "trunc",         "sign",        "hardsigmoid", "deg2rad",    "rad2deg",     "abs",         "angle",
+        "cos",           "sin",         "tan",         "sinc",       "cosh",        "erfc",        "frac",
+        "silu",          "mish",        "hardswish",   "reciprocal", "sgn",         "signbit",     "i0",
+        "isnan",         "isinf",       "isposinf",    "isneginf",   "logical_not", "bitwise_not", "special_log_ndtr",
+        "special_erfcx", "special_i0e", "special_i1",  "special_i1e"},
        {x({5, 3})});
   each({"log", "log2", "log10", "log1p", "sqrt", "acosh", "digamma", "lgamma", "rsqrt", "special_entr"}, {pos({5, 3})});
   each({"asin", "atanh", "acos", "erfinv"}, {unit({5, 3})});
@@ -54,11 +56,42 @@ void add_pointwise_samples(std::vector<Sample>& list) {
 
   // f(x, y), also where one broadcasts
   for (const Args& two : {Args{x({5, 3}), pos({5, 3})}, Args{x({5, 3}), pos({3})}, Args{pos({3, 1}), pos({1, 5})}}) {
-    each({"mul.Tensor", "div.Tensor", "maximum", "fmax", "minimum", "fmin", "pow.Tensor_Tensor", "atan2", "hypot",
-          "fmod.Tensor", "remainder.Tensor", "floor_divide", "logaddexp", "logaddexp2", "copysign.Tensor", "nextafter",
-          "ldexp.Tensor", "xlogy.Tensor", "special_xlog1py", "heaviside", "clamp_min.Tensor", "clamp_max.Tensor",
-          "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor",
-          "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor", "complex", "polar"},
+    each({"mul.Tensor",
+          "div.Tensor",
+          "maximum",
+          "fmax",
+          "minimum",
+          "fmin",
+          "pow.Tensor_Tensor",
+          "atan2",
+          "hypot",
+          "fmod.Tensor",
+          "remainder.Tensor",
+          "floor_divide",
+          "logaddexp",
+          "logaddexp2",
+          "copysign.Tensor",
+          "nextafter",
+          "ldexp.Tensor",
+          "xlogy.Tensor",
+          "special_xlog1py",
+          "heaviside",
+          "clamp_min.Tensor",
+          "clamp_max.Tensor",
+          "logical_and",
+          "logical_or",
+          "logical_xor",
+          "bitwise_and.Tensor",
+          "bitwise_or.Tensor",
+          "bitwise_xor.Tensor",
+          "eq.Tensor",
+          "ne.Tensor",
+          "lt.Tensor",
+          "le.Tensor",
+          "gt.Tensor",
+          "ge.Tensor",
+          "complex",
+          "polar"},
          two);
     each({"add.Tensor", "sub.Tensor", "rsub.Tensor"}, {two[0], two[1], 1});
     each({"add.Tensor", "sub.Tensor", "rsub.Tensor"}, {two[0], two[1], -2});

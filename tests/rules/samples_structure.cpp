@@ -63,7 +63,8 @@ void add_structure_samples(std::vector<Sample>& list) {
   each({"index_select"}, {x({4, 2, 3}), 0, below(4, {4})});  // a result of the input's own shape
   each({"gather"}, {x({5, 3}), 1, below(3, {5, 4}), false});
   each({"gather"}, {x({5, 3}), 0, below(5, {4, 2}), false});
-  each({"scatter.src", "scatter_add"}, {x({5, 7}), 1, (below(7, {7}) * 3 % 7).narrow(0, 0, 4).repeat({5, 1}), x({5, 4})});
+  each({"scatter.src", "scatter_add"},
+       {x({5, 7}), 1, (below(7, {7}) * 3 % 7).narrow(0, 0, 4).repeat({5, 1}), x({5, 4})});
   each({"scatter.value"}, {x({5, 7}), 1, below(7, {5, 4}), 2});
   each({"scatter.reduce"}, {x({5, 7}), 1, below(7, {5, 4}), x({5, 4}), "add"});
   each({"scatter.value_reduce"}, {x({5, 7}), 1, below(7, {5, 4}), 2, "multiply"});
@@ -74,14 +75,16 @@ void add_structure_samples(std::vector<Sample>& list) {
   each({"index_fill.int_Scalar"}, {x({5, 3}), 0, below(5, {2}), 2});
   each({"index_fill.int_Tensor"}, {x({5, 3}), 0, below(5, {2}), pos({})});
   each({"index_reduce"}, {x({5, 3}), 0, below(5, {4}), x({4, 3}), "amax", true});
-  for (auto& indices : {places({below(5, {4})}), places({std::nullopt, below(3, {4})}), places({below(5, {4}), below(3, {2, 1})}),
-                        places({below(5, {4}), std::nullopt, below(2, {4})})}) {
+  for (auto& indices :
+       {places({below(5, {4})}), places({std::nullopt, below(3, {4})}), places({below(5, {4}), below(3, {2, 1})}),
+        places({below(5, {4}), std::nullopt, below(2, {4})})}) {
     each({"index.Tensor", "_unsafe_index.Tensor"}, {x({5, 3, 2}), indices});
   }
   for (bool accumulate : {true, false}) {
     each({"index_put", "_unsafe_index_put"}, {x({5, 3, 2}), places({at::arange(4)}), x({4, 3, 2}), accumulate});
     each({"index_put"}, {x({5, 3, 2}), places({std::nullopt, at::tensor({2, -3}, at::kLong)}), x({2, 2}), accumulate});
-    each({"index_put"}, {x({5, 3, 2}), places({at::arange(4), std::nullopt, at::tensor({1, 0, 1, 0}, at::kLong)}), x({3}), accumulate});
+    each({"index_put"}, {x({5, 3, 2}), places({at::arange(4), std::nullopt, at::tensor({1, 0, 1, 0}, at::kLong)}),
+                         x({3}), accumulate});
     each({"_index_put_impl"}, {x({5, 3}), places({at::arange(4)}), x({4, 3}), accumulate, false});
   }
 
@@ -154,11 +157,11 @@ void add_special_samples(std::vector<Sample>& list) {
         "special_spherical_bessel_j0", "frexp.Tensor", "_conj_physical"},
        {pos({5, 3})});
   each({"mvlgamma"}, {pos({5, 3}) + 3, 2});
-  for (std::string op : {"chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
-                         "chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he",
-                         "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
-                         "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
-                         "shifted_chebyshev_polynomial_w"}) {
+  for (std::string op :
+       {"chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+        "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+        "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
+        "shifted_chebyshev_polynomial_w"}) {
     list.push_back({"aten::special_" + op, {unit({5, 3}), below(4, {3}).to(at::kDouble)}});
     list.push_back({"aten::special_" + op + ".x_scalar", {0.25, below(4, {5, 3}).to(at::kDouble)}});
     list.push_back({"aten::special_" + op + ".n_scalar", {unit({5, 3}), 3}});

@@ -1,5 +1,5 @@
-// The samples with dims made empty or shorter, through dispatch: where the plain op answers, so do we, with its values and
-// gradients; where it refuses, so do we, on every rank.
+// The samples with dims made empty or shorter, through dispatch: where the plain op answers, so do we, with its values
+// and gradients; where it refuses, so do we, on every rank.
 
 #include <algorithm>
 #include <map>
@@ -51,8 +51,9 @@ c10::IValue with_size(const c10::IValue& value, int64_t size, int64_t other) {
   return numbers;
 }
 
-// Each dim of each tensor alone, two of equal size, and all of one size, made empty or shorter by one; the numbers among the
-// arguments as they were, or changed alike. Of ops that take on trust that their tensors fit together only the last.
+// Each dim of each tensor alone, two of equal size, and all of one size, made empty or shorter by one; the numbers
+// among the arguments as they were, or changed alike. Of ops that take on trust that their tensors fit together only
+// the last.
 std::vector<Sample> resized(const Sample& sample, const SampleCall& plain, bool empty) {
   std::vector<Sample> found;
   for (auto& spots : spots_by_size(plain, is_inner(sample.op))) {
@@ -107,7 +108,9 @@ void try_answered(const Sample& sample, const SampleCall& plain, int64_t& tried)
 }
 
 void try_refused(const SampleCall& plain, int64_t& tried) {
-  auto error_of = [&](const std::vector<at::Tensor>& tensors) { return error_text<c10::Error>([&] { call(plain, tensors); }); };
+  auto error_of = [&](const std::vector<at::Tensor>& tensors) {
+    return error_text<c10::Error>([&] { call(plain, tensors); });
+  };
   auto expected = error_of(plain.tensors());
   for_each_world({2, 3, 4}, [&](int64_t n) {
     if (n == 3 && !process_world()) return;
@@ -143,9 +146,10 @@ bool leaves_memory_unset(const SampleCall& plain) {
 // Kernels that read memory which is not there if what they get does not fit together. (Backward ops are called for
 // gradients.)
 bool reads_on_trust(const std::string& op) {
-  static const char* const kParts[] = {"backward", "_unsafe",      "_reshape_alias", "flash_attention",
-                                       "lu_unpack", "_weight_norm", "_pdist",         "_ctc_loss", "fractional_max_pool"};
-  return std::any_of(std::begin(kParts), std::end(kParts), [&](auto* part) { return op.find(part) != std::string::npos; });
+  static const char* const kParts[] = {"backward",     "_unsafe", "_reshape_alias", "flash_attention",    "lu_unpack",
+                                       "_weight_norm", "_pdist",  "_ctc_loss",      "fractional_max_pool"};
+  return std::any_of(std::begin(kParts), std::end(kParts),
+                     [&](auto* part) { return op.find(part) != std::string::npos; });
 }
 
 void try_resized(bool empty) {
@@ -168,7 +172,8 @@ void try_resized(bool empty) {
       break;
     }
   }
-  std::cout << answered << " calls compared, " << refused << " refused, results left unset by " << c10::Join(" ", unset) << "\n";
+  std::cout << answered << " calls compared, " << refused << " refused, results left unset by " << c10::Join(" ", unset)
+            << "\n";
 }
 
 TEST(Sizes, EmptyDimsAreAnsweredOrRefusedAsByThePlainOp) { try_resized(true); }

@@ -11,17 +11,23 @@ namespace {
 TEST(RuleTable, ANameThatNobodyKnowsIsAnError) {
   RuleTable table;
   EXPECT_EQ(error_text<c10::ValueError>([&] { table.add("aten::ad.Tensor", pointwise()); }),
-            "[rule_table] there is no op aten::ad.Tensor. Define it before its rule, and name the overload too, as in aten::add.Tensor.");
-  EXPECT_NE(error_text<c10::ValueError>([&] { table.lower("aten::soft", [](const CutCall&) { return Lowering(); }); }).find("there is no op"),
+            "[rule_table] there is no op aten::ad.Tensor. Define it before its rule, and name the overload too, as in "
+            "aten::add.Tensor.");
+  EXPECT_NE(error_text<c10::ValueError>([&] {
+              table.lower("aten::soft", [](const CutCall&) { return Lowering(); });
+            }).find("there is no op"),
             std::string::npos);
-  EXPECT_NE(error_text<c10::ValueError>([&] { table.gradient("aten::emb", +[](const at::Tensor& t) { return t; }); }).find("there is no op"),
+  EXPECT_NE(error_text<c10::ValueError>([&] {
+              table.gradient("aten::emb", +[](const at::Tensor& t) { return t; });
+            }).find("there is no op"),
             std::string::npos);
 }
 
 TEST(RuleTable, ASecondRuleForOneOpIsAnError) {
   RuleTable table;
   table.add("aten::relu", pointwise());
-  EXPECT_EQ(error_text<c10::ValueError>([&] { table.add("aten::relu", pointwise()); }), "[rule_table] aten::relu has a rule already.");
+  EXPECT_EQ(error_text<c10::ValueError>([&] { table.add("aten::relu", pointwise()); }),
+            "[rule_table] aten::relu has a rule already.");
   table.replace("aten::relu", rows("mine", [](const OpCall&) { return Rows(); }));
   EXPECT_EQ(table.rules().at("aten::relu").family, "mine");
 }

@@ -263,7 +263,8 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
   if (!exact && at::allclose(a, e, tolerance, tolerance, /*equal_nan=*/true)) return "";
   if (exact && !at::isIntegralType(dtype, true) && at::allclose(a, e, 0, 0, true)) return "";
   auto text = c10::str("values\n", actual, "\nnot\n", expected);
-  return at::isComplexType(dtype) ? c10::str(text, "\nwith imaginary parts\n", at::imag(a), "\nnot\n", at::imag(e)) : text;
+  return at::isComplexType(dtype) ? c10::str(text, "\nwith imaginary parts\n", at::imag(a), "\nnot\n", at::imag(e))
+                                  : text;
 }
 
 }  // namespace intarsia

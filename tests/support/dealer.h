@@ -21,7 +21,8 @@ Parts deal_out(const at::Tensor& whole, const Placements& placements, const std:
 at::Tensor put_together(const Parts& pieces, const Placements& placements, const std::vector<int64_t>& mesh_shape,
                         at::IntArrayRef shape);
 
-// Whether values of this type can be pending under the placement: no average of whole numbers, no largest complex number.
+// Whether values of this type can be pending under the placement: no average of whole numbers, no largest complex
+// number.
 bool can_hold(const Placement& placement, at::ScalarType dtype);
 
 // Empty if the tensors agree in shape, dtype and values (exact for whole numbers); else what differs.

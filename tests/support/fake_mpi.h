@@ -1,5 +1,6 @@
 #pragma once
-// An MPI between threads, as port.h has it: messages match as MPI's do, arrive late, and large ones wait for their receiver.
+// An MPI between threads, as port.h has it: messages match as MPI's do, arrive late, and large ones wait for their
+// receiver.
 
 #include <algorithm>
 #include <cstring>
@@ -138,7 +139,8 @@ class FakeMpi {
 
 class FakeLine final : public MpiLine {
  public:
-  FakeLine(FakeMpi& mpi, std::string name, std::vector<int> ranks, int me) : mpi_(mpi), name_(std::move(name)), ranks_(std::move(ranks)), me_(me) {}
+  FakeLine(FakeMpi& mpi, std::string name, std::vector<int> ranks, int me)
+      : mpi_(mpi), name_(std::move(name)), ranks_(std::move(ranks)), me_(me) {}
   MpiRequest send(const void* from, int64_t bytes, int member, int stream) override {
     return mpi_.send({name_, me_, member, stream}, from, bytes, ranks_[member]);
   }

@@ -17,7 +17,8 @@ inline at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& values,
   return at::empty_strided(values.sizes(), dense, values.options()).copy_(values);
 }
 
-// The whole must be the same on every rank. The local tensors lie in memory as it does; with gaps between rows if it has any.
+// The whole must be the same on every rank. The local tensors lie in memory as it does; with gaps between rows if it
+// has any.
 inline at::Tensor lay_out(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
   auto pieces = deal_out(whole, placements, mesh.shape().vec());
   Shards mine;

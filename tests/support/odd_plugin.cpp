@@ -37,5 +37,5 @@ void end_it() {}
 }  // namespace intarsia
 
 extern "C" __attribute__((visibility("default"))) intarsia::MpiPlugin intarsia_mpi_plugin;
-intarsia::MpiPlugin intarsia_mpi_plugin = {intarsia::kMpiPortVersion + intarsia::odd("version"), "MPICH 4.0.2", &intarsia::says,
-                                           &intarsia::open_it, &intarsia::end_it};
+intarsia::MpiPlugin intarsia_mpi_plugin = {intarsia::kMpiPortVersion + intarsia::odd("version"), "MPICH 4.0.2",
+                                           &intarsia::says, &intarsia::open_it, &intarsia::end_it};

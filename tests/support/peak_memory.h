@@ -12,7 +12,9 @@ namespace intarsia {
 // LibTorch reports to it what the thread allocates and frees.
 class PeakMemory final : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { peak_ = std::max(peak_, now_ += size); }
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    peak_ = std::max(peak_, now_ += size);
+  }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t peak() const { return peak_; }
 
@@ -32,7 +34,9 @@ int64_t peak_of(Body body) {
 // The largest block that was asked for while it lives.
 class LargestBlock final : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { largest_ = std::max(largest_, size); }
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    largest_ = std::max(largest_, size);
+  }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t bytes() const { return largest_; }
 

@@ -1,5 +1,6 @@
 #pragma once
-// The worlds that a test body runs in: simulated ones here; in a program of real processes, the world it was started in.
+// The worlds that a test body runs in: simulated ones here; in a program of real processes, the world it was started
+// in.
 
 #include <cstdint>
 #include <initializer_list>

@@ -32,7 +32,9 @@ const std::vector<Case> kCases = {
     {"matmul and relu", {{5, 4}, {4, 3}}, [](auto& t) { return at::relu(at::matmul(t[0], t[1])); }},
     {"conv2d", {{5, 2, 4, 4}, {3, 2, 3, 3}}, [](auto& t) { return at::conv2d(t[0], t[1]); }},
     {"softmax of a product", {{5, 4}, {4, 3}}, [](auto& t) { return at::softmax(at::mm(t[0], t[1]), 1); }},
-    {"mse of products", {{5, 4}, {4, 3}}, [](auto& t) { return at::mse_loss(at::mm(t[0], t[1]), at::mm(t[0], t[1]) + 1); }},
+    {"mse of products",
+     {{5, 4}, {4, 3}},
+     [](auto& t) { return at::mse_loss(at::mm(t[0], t[1]), at::mm(t[0], t[1]) + 1); }},
     {"a sum of two dtypes", {{5, 4}, {4, 4}}, [](auto& t) { return at::cat({at::mm(t[0], t[1]), t[0]}, 1); }},
 };
 

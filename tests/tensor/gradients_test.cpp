@@ -11,7 +11,9 @@ namespace intarsia::tensor_gradients_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
-at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor ramp(std::vector<int64_t> shape) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape);
+}
 
 TEST(Gradients, OfRedistributeIsTheGradientAtTheSource) {
   in_every_world([] {
@@ -98,13 +100,15 @@ TEST(Gradients, OfAnEmptyEntryOfCatFlowOn) {
   });
 }
 
-// The formula of ormqr's gradient writes into parts of what it has computed, which may be pending: on one rank, over nobody.
+// The formula of ormqr's gradient writes into parts of what it has computed, which may be pending: on one rank, over
+// nobody.
 TEST(Gradients, OfFormulasThatWriteIntoPendingValuesAreRightOnOneRankToo) {
   in_every_world([] {
     auto values = at::sin(ramp({5, 5}) * 0.7), scales = at::cos(ramp({5}));
     for (auto placement : {Placement(Shard(0)), Placement(Shard(1)), Placement(Replicate()), Placement(Partial())}) {
       auto matrix = values.clone().requires_grad_();
-      auto cut = lay_out(values, line(), {placement}).requires_grad_(), cut_scales = lay_out(scales, line(), {Shard(0)});
+      auto cut = lay_out(values, line(), {placement}).requires_grad_(),
+           cut_scales = lay_out(scales, line(), {Shard(0)});
       at::ormqr(matrix, scales, matrix).sum().backward();
       at::ormqr(cut, cut_scales, cut).sum().backward();
       EXPECT_EQ(difference(full_tensor(cut.grad()), matrix.grad(), 1e-9), "") << str(placement);

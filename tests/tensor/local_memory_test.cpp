@@ -11,7 +11,9 @@ namespace intarsia::tensor_local_memory_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}); }
-at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor ramp(std::vector<int64_t> shape) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape);
+}
 
 // Three of the six columns of a tensor of its own on every rank.
 at::Tensor columns_on(int64_t rank) { return (ramp({2, 4, 6}).square() + rank).narrow(-1, 0, 3); }
@@ -40,7 +42,8 @@ TEST(FromLocal, OfAPartOfALargerTensorHasGapsAndSharesItsMemory) {
 // Kernels of norms take for granted what their callers make sure of by looking at the whole.
 TEST(FromLocal, OfAPartOfALargerTensorIsNormalizedAsThePlainOneIs) {
   in_every_world([] {
-    auto x = from_local(columns(), line(), {Shard(0)}).detach().requires_grad_(), plain = all_columns().requires_grad_();
+    auto x = from_local(columns(), line(), {Shard(0)}).detach().requires_grad_(),
+         plain = all_columns().requires_grad_();
     auto weights = ramp({plain.size(0), 4, 3});
     auto loss = [&](const at::Tensor& t, const at::Tensor& w) { return (at::group_norm(t, 2) * w).sum(); };
     loss(x, distribute_tensor(weights, line(), {Shard(0)})).backward();

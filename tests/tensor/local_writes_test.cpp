@@ -1,4 +1,5 @@
-// Writes through local memory (to_local, shards_of, the tensor given to from_local) are seen by all who look at the tensor.
+// Writes through local memory (to_local, shards_of, the tensor given to from_local) are seen by all who look at the
+// tensor.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,9 +20,19 @@ const std::vector<std::pair<const char*, Write>> kWrites = {
     {"to_local", [](auto& x) { to_local(x).mul_(10); }},
     {"to_local of a view", [](auto& x) { to_local(x.t()).mul_(10); }},
     {"a view of to_local", [](auto& x) { to_local(x).unsqueeze(0).mul_(10); }},
-    {"to_local, kept", [](auto& x) { auto local = to_local(x.detach()); local.mul_(2), local.mul_(5); }},
-    {"shards_of", [](auto& x) { for (auto& shard : shards_of(x)) shard.mul_(10); }},
-    {"shards_of a view", [](auto& x) { for (auto& shard : shards_of(x.unsqueeze(0))) shard.mul_(10); }},
+    {"to_local, kept",
+     [](auto& x) {
+       auto local = to_local(x.detach());
+       local.mul_(2), local.mul_(5);
+     }},
+    {"shards_of",
+     [](auto& x) {
+       for (auto& shard : shards_of(x)) shard.mul_(10);
+     }},
+    {"shards_of a view",
+     [](auto& x) {
+       for (auto& shard : shards_of(x.unsqueeze(0))) shard.mul_(10);
+     }},
 };
 const std::vector<Placement> kPlacements = {Replicate(), Shard(0), Shard(1), StridedShard(0, 2), Partial()};
 
@@ -99,9 +110,12 @@ TEST(LocalWrites, ToACopyThatIsOutOfDateAreAnError) {
   EXPECT_EQ(difference(full_tensor(x), ramp() + 1), "") << "to hold it is none";
   local.mul_(10);
   auto text = error_text<c10::Error>([&] { full_tensor(x); });
-  EXPECT_EQ(text, "[aten::select] the local tensor of this view was written to after the tensor that it views had changed. The view "
-                  "is a copy, brought together from other ranks, and to_local showed it as it was. Call to_local again after a write, "
-                  "or write to the view itself.");
+  EXPECT_EQ(text,
+            "[aten::select] the local tensor of this view was written to after the tensor that it views had changed. "
+            "The view "
+            "is a copy, brought together from other ranks, and to_local showed it as it was. Call to_local again after "
+            "a write, "
+            "or write to the view itself.");
 }
 
 TEST(LocalWrites, ThroughWhatWasGivenToFromLocalAreSeen) {
@@ -167,7 +181,8 @@ TEST(LocalWrites, AreNotCountedByInPlaceOpsOfTheTensorItself) {
     std::vector<int64_t> before;
     for (auto& shard : shards_of(x)) before.push_back(shard._version());
     x.add_(1), x.mul_(x), x.select(0, 1).fill_(3), x.clamp_(0, 9), at::add_out(x, x, x), x.zero_(), x.normal_();
-    at::_foreach_add_({x}, 1), x.index_fill_(0, distribute_tensor(at::tensor({int64_t{0}}), line(), {Replicate()}), 4), x.copy_(x + 1);
+    at::_foreach_add_({x}, 1), x.index_fill_(0, distribute_tensor(at::tensor({int64_t{0}}), line(), {Replicate()}), 4),
+        x.copy_(x + 1);
     for (size_t slot = 0; slot < before.size(); ++slot) EXPECT_EQ(shards_of(x)[slot]._version(), before[slot]);
   });
 }

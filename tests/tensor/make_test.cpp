@@ -11,7 +11,9 @@ namespace intarsia::tensor_make_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}); }
-at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor ramp(std::vector<int64_t> shape) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape);
+}
 
 // A value that differs from rank to rank: the rank's number added to `base`.
 at::Tensor by_rank(const at::Tensor& base) {
@@ -60,8 +62,10 @@ TEST(DistributeTensor, RefusesOtherShapesAndDtypesOnEveryRank) {
       auto last = current_world().size() - 1;
       auto expected = "[distribute_tensor] the ranks of " + line().text() + " give different tensors: ";
       for (int64_t r = 0; r < last; ++r) expected += c10::str("rank ", r, " Float[6, 4], ");
-      EXPECT_EQ(text, expected + c10::str("rank ", last, " Float[4, 6]. Their values may differ, but not their shape, dtype and whether "
-                                          "they require grad."));
+      EXPECT_EQ(text,
+                expected + c10::str("rank ", last,
+                                    " Float[4, 6]. Their values may differ, but not their shape, dtype and whether "
+                                    "they require grad."));
     }
   });
 }
@@ -76,7 +80,9 @@ TEST(DistributeTensor, RefusesOtherDtypesOnEveryRank) {
 TEST(Factories, RefuseNegativeSizesAsThePlainOnesDo) {
   in_every_world([] {
     auto mesh = line();
-    auto expect_alike = [](auto plain, auto ours) { EXPECT_EQ(error_text<c10::Error>(ours), error_text<c10::Error>(plain)); };
+    auto expect_alike = [](auto plain, auto ours) {
+      EXPECT_EQ(error_text<c10::Error>(ours), error_text<c10::Error>(plain));
+    };
     expect_alike([] { at::zeros({-2, 3}); }, [&] { intarsia::zeros({-2, 3}, mesh, {Shard(0)}); });
     expect_alike([] { at::ones({-2, 3}); }, [&] { intarsia::ones({-2, 3}, mesh, {Replicate()}); });
     expect_alike([] { at::empty({-2, 3}); }, [&] { intarsia::empty({-2, 3}, mesh, {Shard(1)}); });
@@ -108,14 +114,16 @@ TEST(DistributeTensor, RefusesWhatItCannotDo) {
   auto world = simulate(2);
   auto mesh = line();
   auto x = distribute_tensor(ramp({4}), mesh, {Shard(0)});
-  EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(ramp({4}), mesh, {}); }),
-            "[distribute_tensor] 0 placements given, but DeviceMesh(cpu, tp=2) has 1 axis. Give one placement per axis.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { distribute_tensor(ramp({4}), mesh, {}); }),
+      "[distribute_tensor] 0 placements given, but DeviceMesh(cpu, tp=2) has 1 axis. Give one placement per axis.");
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(ramp({4}), mesh, {Shard(0)}, 2); }),
             "[distribute_tensor] src_data_rank 2 is not on axis \"tp\" of DeviceMesh(cpu, tp=2). It must be below 2.");
   EXPECT_EQ(error_text<c10::ValueError>([&] { distribute_tensor(x, mesh, {Replicate()}); }),
             "[distribute_tensor] the tensor is already distributed as [S(0)], not as [R]. Use redistribute.");
-  EXPECT_EQ(error_text<c10::TypeError>([&] { full_tensor(ramp({4})); }),
-            "[full_tensor] needs a distributed tensor, but got a plain one of shape [4]. Make one with distribute_tensor.");
+  EXPECT_EQ(
+      error_text<c10::TypeError>([&] { full_tensor(ramp({4})); }),
+      "[full_tensor] needs a distributed tensor, but got a plain one of shape [4]. Make one with distribute_tensor.");
 }
 
 TEST(FromLocal, TakesEqualShardsAsTheyAre) {
@@ -152,9 +160,10 @@ TEST(FromLocal, NamesTheRankWhoseShardDoesNotFit) {
   auto world = simulate(2);
   FromLocalOptions options;
   options.shape = std::vector<int64_t>{5, 3};
-  EXPECT_EQ(error_text<c10::ValueError>([&] { from_local(at::zeros({3, 3}), line(), {Shard(0)}, options); }),
-            "[from_local] rank 1 holds a shard of shape [3, 3], but [S(0)] on DeviceMesh(cpu, tp=2) of a tensor of shape "
-            "[5, 3] needs [2, 3]. Shards are cut as torch.chunk cuts; pass the global shape, or set run_check.");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([&] { from_local(at::zeros({3, 3}), line(), {Shard(0)}, options); }),
+      "[from_local] rank 1 holds a shard of shape [3, 3], but [S(0)] on DeviceMesh(cpu, tp=2) of a tensor of shape "
+      "[5, 3] needs [2, 3]. Shards are cut as torch.chunk cuts; pass the global shape, or set run_check.");
   options.shape = std::vector<int64_t>{5};
   EXPECT_EQ(error_text<c10::ValueError>([&] { from_local(at::zeros({3, 3}), line(), {Shard(0)}, options); }),
             "[from_local] the shape [5] has 1 dims, but the local tensor has 2. Their numbers must be equal.");
@@ -187,7 +196,8 @@ TEST(FullTensor, IsTheCallersOwn) {
 
 TEST(Factories, MakeOnlyTheShards) {
   in_every_world([] {
-    for (auto& placements : {Placements{Shard(0)}, Placements{Replicate()}, Placements{Partial()}, Placements{Partial("max")}}) {
+    for (auto& placements :
+         {Placements{Shard(0)}, Placements{Replicate()}, Placements{Partial()}, Placements{Partial("max")}}) {
       EXPECT_TRUE(at::equal(full_tensor(zeros({5, 2}, line(), placements)), at::zeros({5, 2})));
       EXPECT_TRUE(at::equal(full_tensor(ones({5, 2}, line(), placements)), at::ones({5, 2})));
       EXPECT_TRUE(at::equal(full_tensor(full({5}, 7, line(), placements)), at::full({5}, 7, at::kLong)));
@@ -207,8 +217,9 @@ TEST(FromLocal, PendingReductionsOfSeveralKindsHaveNoOneValue) {
   auto world = simulate(4);
   auto mesh = init_device_mesh(at::kCPU, {2, 2});
   auto text = error_text<c10::ValueError>([&] { from_local(at::ones({2}), mesh, {Partial("max"), Partial()}); });
-  EXPECT_EQ(text, "[from_local] [P(max), P(sum)] has no one value: it depends on which reduction is done first. Use one "
-                  "kind of Partial on all axes, or sums and averages.");
+  EXPECT_EQ(text,
+            "[from_local] [P(max), P(sum)] has no one value: it depends on which reduction is done first. Use one "
+            "kind of Partial on all axes, or sums and averages.");
   EXPECT_EQ(full_tensor(from_local(at::ones({2}), mesh, {Partial("avg"), Partial()})).sum().item<float>(), 4);
 }
 

@@ -20,7 +20,9 @@ namespace intarsia::tensor_ops_test {
 namespace {
 
 DeviceMesh line() { return init_device_mesh(at::kCPU, {current_world().size()}, {"tp"}); }
-at::Tensor ramp(std::vector<int64_t> shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape); }
+at::Tensor ramp(std::vector<int64_t> shape) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).reshape(shape);
+}
 at::Tensor cut(const at::Tensor& whole, const char* placements = "[S(0)]") {
   return lay_out(whole, line(), parse_placements(placements));
 }
@@ -53,7 +55,8 @@ TEST(Ops, TakeMissingOptionalTensors) {
     EXPECT_EQ(difference(full_tensor(at::cross_entropy_loss(cut(x), cut(target))), expected, 1e-12), "");
     at::Tensor weight = ramp({4}) + 1;
     EXPECT_EQ(difference(full_tensor(at::cross_entropy_loss(cut(x), cut(target), cut(weight, "[R]"))),
-                         at::cross_entropy_loss(x, target, weight), 1e-12), "");
+                         at::cross_entropy_loss(x, target, weight), 1e-12),
+              "");
     EXPECT_EQ(difference(full_tensor(cut(x).index({cut(target, "[R]")})), x.index({target})), "");
   });
 }
@@ -83,8 +86,9 @@ TEST(Ops, InPlaceOnAPendingSumThatCannotStayPendingIsAnErrorWhereThatIsAskedFor)
   set_pending_writes(PendingWrites::error);
   auto text = error_text<c10::Error>([&] { x.relu_(); });
   set_pending_writes(PendingWrites::settle);
-  EXPECT_EQ(text, "[aten::relu_] [4] [P(sum)] on DeviceMesh(cpu, tp=2): in-place operations that require placement changes "
-                  "are not supported. Use the op that returns a new tensor, or redistribute first.");
+  EXPECT_EQ(text,
+            "[aten::relu_] [4] [P(sum)] on DeviceMesh(cpu, tp=2): in-place operations that require placement changes "
+            "are not supported. Use the op that returns a new tensor, or redistribute first.");
   EXPECT_EQ(difference(full_tensor(x), ramp({4})), "") << "and it changed nothing";
 }
 
@@ -99,10 +103,12 @@ TEST(Ops, PlainTensorsOfOneElementMixFreely) {
 TEST(Ops, PlainTensorsFollowThePolicyOfTheScope) {
   auto world = simulate(2);
   auto x = ramp({4, 3});
-  EXPECT_EQ(error_text<c10::Error>([&] { cut(x) + x; }),
-            "[aten::add.Tensor] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [4, 3], "
-            "while others lie on DeviceMesh(cpu, tp=2). Distribute it with distribute_tensor or from_local, the parameters of a "
-            "module with distribute_module, or open a PlainTensorScope(PlainTensors::replicate).");
+  EXPECT_EQ(
+      error_text<c10::Error>([&] { cut(x) + x; }),
+      "[aten::add.Tensor] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [4, 3], "
+      "while others lie on DeviceMesh(cpu, tp=2). Distribute it with distribute_tensor or from_local, the parameters "
+      "of a "
+      "module with distribute_module, or open a PlainTensorScope(PlainTensors::replicate).");
   for (auto policy : {PlainTensors::replicate, PlainTensors::verify}) {
     PlainTensorScope scope(policy);
     EXPECT_EQ(difference(full_tensor(cut(x) + x), x + x), "");
@@ -113,9 +119,10 @@ TEST(Ops, DifferentMeshesAreAnErrorThatNamesBoth) {
   auto world = simulate(4);
   auto a = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {4}, {"tp"}), {Shard(0)});
   auto b = distribute_tensor(ramp({4}), init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"}), {Shard(0), Replicate()});
-  EXPECT_EQ(error_text<c10::Error>([&] { a + b; }),
-            "[aten::add.Tensor] its tensors lie on different meshes: DeviceMesh(cpu, tp=4) and DeviceMesh(cpu, dp=2, tp=2)."
-            " Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
+  EXPECT_EQ(
+      error_text<c10::Error>([&] { a + b; }),
+      "[aten::add.Tensor] its tensors lie on different meshes: DeviceMesh(cpu, tp=4) and DeviceMesh(cpu, dp=2, tp=2)."
+      " Bring them to one mesh first (full_tensor and distribute_tensor, or redistribute).");
 }
 
 TEST(Ops, MeshesOfTwoWorldsAreAnErrorThatSaysSo) {
@@ -129,8 +136,10 @@ TEST(Ops, MeshesOfTwoWorldsAreAnErrorThatSaysSo) {
   }();
   auto world = simulate(2);
   EXPECT_EQ(error_text<c10::Error>([&] { before + make(2); }),
-            "[aten::add.Tensor] its tensors lie on meshes of two worlds: DeviceMesh(cpu, tp=2) of a simulation of 3 ranks, which is "
-            "not the current world; and DeviceMesh(cpu, tp=2) of a simulation of 2 ranks. A world ends with finalize() or with its "
+            "[aten::add.Tensor] its tensors lie on meshes of two worlds: DeviceMesh(cpu, tp=2) of a simulation of 3 "
+            "ranks, which is "
+            "not the current world; and DeviceMesh(cpu, tp=2) of a simulation of 2 ranks. A world ends with finalize() "
+            "or with its "
             "scope. Make meshes and tensors of the current one anew.");
 }
 
@@ -145,7 +154,8 @@ TEST(Ops, AnOpWithoutARuleRunsOnWholeTensorsAndSaysSoOnce) {
     inside(cut(x));
     EXPECT_EQ(std::count(fallbacks.ops.begin(), fallbacks.ops.end(), "aten::hash_tensor"), 2);
     EXPECT_LE(std::count_if(warnings.texts.begin(), warnings.texts.end(),
-                            [](auto& t) { return t.find("[aten::hash_tensor]") == 0; }), 1);
+                            [](auto& t) { return t.find("[aten::hash_tensor]") == 0; }),
+              1);
   });
 }
 
@@ -153,7 +163,8 @@ TEST(Ops, StrictModeMakesAMissingRuleAnError) {
   auto world = simulate(2);
   StrictScope strict;
   EXPECT_EQ(error_text<c10::NotImplementedError>([&] { at::hash_tensor(cut(ramp({4, 3})), {1}); }),
-            "[aten::hash_tensor] has no sharding rule ([4, 3] [S(0)] on DeviceMesh(cpu, tp=2)), and strict mode is on. Register a "
+            "[aten::hash_tensor] has no sharding rule ([4, 3] [S(0)] on DeviceMesh(cpu, tp=2)), and strict mode is on. "
+            "Register a "
             "rule, or redistribute its inputs to Replicate.");
 }
 

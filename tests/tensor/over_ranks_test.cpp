@@ -87,8 +87,8 @@ TEST(FirstRank, IsOneOfAllAndPlayedByASimulation) {
     print_once("loss ", 0.5);
     print_with_rank("has ", 3, " rows");
     auto n = std::to_string(current_world().size()), last = std::to_string(current_world().size() - 1);
-    auto mine = process_world() || n == "1" ? "rank " + std::to_string(current_world().hosted()[0]) : "ranks 0 to " +
-        last;
+    auto mine =
+        process_world() || n == "1" ? "rank " + std::to_string(current_world().hosted()[0]) : "ranks 0 to " + last;
     EXPECT_EQ(testing::internal::GetCapturedStdout(),
               std::string(is_first_rank() ? "loss 0.5\n" : "") + "[" + mine + " of " + n + "] has 3 rows\n");
   });

@@ -71,7 +71,8 @@ TEST(PendingWrites, ThroughAViewReachTheBase) {
 TEST(PendingWrites, OverTwoAxesAndBesideCutsReduceWhatIsPending) {
   auto world = simulate(6);
   auto mesh = init_device_mesh(at::kCPU, {2, 3});
-  for (Placements placements : {Placements{Partial(), Shard(1)}, {Shard(0), Partial()}, {Partial(), Partial()}, {Partial(), Replicate()}}) {
+  for (Placements placements :
+       {Placements{Partial(), Shard(1)}, {Shard(0), Partial()}, {Partial(), Partial()}, {Partial(), Replicate()}}) {
     auto x = lay_out(ramp(), mesh, placements);
     x.relu_().sub_(1);
     EXPECT_EQ(difference(full_tensor(x), ramp() - 1, 1e-12), "") << str(placements);
@@ -92,7 +93,8 @@ TEST(PendingWrites, KeepGradients) {
       return std::pair(loss, leaf.grad());
     };
     auto [value, grad] = run(ramp().requires_grad_(), ramp().t());
-    auto [loss, actual] = run(lay_out(ramp(), line(), {Shard(1)}).requires_grad_(), lay_out(ramp().t().contiguous(), line(), {Shard(0)}));
+    auto [loss, actual] =
+        run(lay_out(ramp(), line(), {Shard(1)}).requires_grad_(), lay_out(ramp().t().contiguous(), line(), {Shard(0)}));
     EXPECT_NEAR(loss.item<double>(), value.item<double>(), 1e-9 * value.item<double>());
     EXPECT_EQ(difference(full_tensor(actual) / value.item<double>(), grad / value.item<double>(), 1e-12), "");
   });
@@ -111,16 +113,19 @@ TEST(PendingWrites, OfWhatAFormulaHasSavedAreTheErrorOfAutograd) {
 // One step of a model whose batch is cut, so that its gradients are pending sums.
 using Step = std::function<at::Tensor(std::vector<at::Tensor> parameters, const std::function<at::Tensor()>& loss)>;
 const std::vector<std::pair<const char*, Step>> kSteps = {
-    {"clip_grad_value_", [](auto parameters, auto& loss) {
+    {"clip_grad_value_",
+     [](auto parameters, auto& loss) {
        loss().backward();
        torch::nn::utils::clip_grad_value_(parameters, 0.01);
        return parameters[0].grad();
      }},
-    {"clamp_ of a gradient", [](auto parameters, auto& loss) {
+    {"clamp_ of a gradient",
+     [](auto parameters, auto& loss) {
        loss().backward();
        return parameters[0].mutable_grad().clamp_(-0.02, 0.01);
      }},
-    {"LBFGS", [](auto parameters, auto& loss) {
+    {"LBFGS",
+     [](auto parameters, auto& loss) {
        torch::optim::LBFGS optimizer(parameters, torch::optim::LBFGSOptions(0.1).max_iter(5));
        optimizer.step([&] {
          optimizer.zero_grad();
@@ -130,7 +135,8 @@ const std::vector<std::pair<const char*, Step>> kSteps = {
        });
        return parameters[0].detach();
      }},
-    {"a loss that is added to", [](auto parameters, auto& loss) {
+    {"a loss that is added to",
+     [](auto parameters, auto& loss) {
        auto value = loss();
        value += 0.1;
        (value * value).backward();
@@ -141,7 +147,9 @@ const std::vector<std::pair<const char*, Step>> kSteps = {
 TEST(PendingWrites, OfLibTorchItselfWorkOnPendingGradients) {
   in_every_world([] {
     for (auto& [name, step] : kSteps) {
-      auto run = [&](const at::Tensor& w, const at::Tensor& x) { return step({w}, [&] { return at::mm(x, w).sin().square().sum(); }); };
+      auto run = [&](const at::Tensor& w, const at::Tensor& x) {
+        return step({w}, [&] { return at::mm(x, w).sin().square().sum(); });
+      };
       auto weight = ramp().t().contiguous() / 4;
       auto expected = run(weight.clone().requires_grad_(), ramp());
       auto actual = run(lay_out(weight, line(), {Replicate()}).requires_grad_(), lay_out(ramp(), line(), {Shard(0)}));
@@ -172,8 +180,10 @@ TEST(PendingWrites, ShowInTheTraceAndAreJudged) {
   {
     ImplicitMovesScope scope(ImplicitMoves::error);
     auto text = error_text<c10::Error>([&] { x.relu_(); });
-    EXPECT_EQ(text, "[aten::relu_] Implicit redistribution occurred for a tensor: all_reduce 0 [P(sum)] -> [R]. Call redistribute on it "
-                    "first, or leave the scope that forbids implicit moves.");
+    EXPECT_EQ(text,
+              "[aten::relu_] Implicit redistribution occurred for a tensor: all_reduce 0 [P(sum)] -> [R]. Call "
+              "redistribute on it "
+              "first, or leave the scope that forbids implicit moves.");
   }
   EXPECT_EQ(str(placements_of(x)), "[P(sum)]") << "nothing has changed";
   CommDebugMode comms;

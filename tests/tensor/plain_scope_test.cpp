@@ -75,7 +75,9 @@ TEST(PlainScope, ReachesTheDerivativeOfTheDerivative) {
 TEST(PlainScope, EndsForWhatIsMadeAfterIt) {
   for_each_world({2}, [](int64_t n) {
     auto cut = lay_out(scrambled({6, 4}), init_device_mesh(at::kCPU, {n}), {Shard(0)}).requires_grad_();
-    { PlainTensorScope scope(PlainTensors::replicate); }
+    {
+      PlainTensorScope scope(PlainTensors::replicate);
+    }
     EXPECT_ANY_THROW(cut * scrambled({6, 4}));
     auto out = cut.exp();  // no node of a scope, so its backward pass takes no plain gradient
     EXPECT_ANY_THROW(out.backward(at::ones({6, 4}, at::kDouble)));

@@ -7,7 +7,6 @@
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
-#include "intarsia/tensor/printing.h"
 #include "intarsia/tensor/policy.h"
 #include "intarsia/tensor/printing.h"
 #include "tests/support/error_text.h"
@@ -41,9 +40,10 @@ TEST(Printing, StreamsShowTheSameText) {
   Pair pair;
   EXPECT_TRUE(interposed());
   auto x = distribute_tensor(torch::arange(3), pair.mesh, {Shard(0)});
-  auto text = "DTensor(shape=[3], dtype=Long, placements=[S(0)], mesh=DeviceMesh(cpu, tp=2))\n"
-              "rank 0 [2]: [0, 1]\n"
-              "rank 1 [1]: [2]";
+  auto text =
+      "DTensor(shape=[3], dtype=Long, placements=[S(0)], mesh=DeviceMesh(cpu, tp=2))\n"
+      "rank 0 [2]: [0, 1]\n"
+      "rank 1 [1]: [2]";
   EXPECT_EQ(streamed(x), text);
   EXPECT_EQ(c10::str(x), text);
   EXPECT_EQ(streamed(c10::IValue(x)), text);
@@ -121,7 +121,8 @@ TEST(Printing, OfAViewWhoseBaseHasChangedDoesNotCommunicate) {
   CommDebugMode comms;
   for (auto& view : {row, part}) {
     auto text = str(view);
-    EXPECT_NE(text.find(") as it was: its base has changed since, read it to refresh\nrank 0 ["), std::string::npos) << text;
+    EXPECT_NE(text.find(") as it was: its base has changed since, read it to refresh\nrank 0 ["), std::string::npos)
+        << text;
     EXPECT_NE(text.find("3"), std::string::npos) << text;
   }
   EXPECT_EQ(comms.text(), "");
@@ -140,8 +141,10 @@ TEST(DataPtr, ItsErrorSaysWhatToCall) {
   auto x = ones({4}, pair.mesh, {Shard(0)});
   auto advice =
       "a distributed tensor of shape [4], [S(0)] on DeviceMesh(cpu, tp=2), has no memory of its own. Use "
-      "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
-      "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to load one "
+      "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, "
+      "b) "
+      "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and "
+      "to load one "
       "checkpoint::load or load_full_state_dict(module, dict).";
   EXPECT_EQ(error_text<c10::Error>([&] { x.data_ptr(); }), std::string("[data_ptr] ") + advice);
   EXPECT_EQ(error_text<c10::Error>([&] { x.data_ptr<float>(); }), std::string("[data_ptr] ") + advice);

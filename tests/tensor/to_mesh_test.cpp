@@ -35,7 +35,8 @@ void for_each_pair(Body body) {
       if (first == second) continue;
       for (auto* from : a.placements) {
         for (auto* to : b.placements) {
-          SCOPED_TRACE(c10::str(from, " on ", c10::IntArrayRef(a.ranks), " to ", to, " on ", c10::IntArrayRef(b.ranks)));
+          SCOPED_TRACE(
+              c10::str(from, " on ", c10::IntArrayRef(a.ranks), " to ", to, " on ", c10::IntArrayRef(b.ranks)));
           body(first, parse_placements(from), second, parse_placements(to));
         }
       }
@@ -88,8 +89,8 @@ TEST(ToMesh, GradientsComeBackToTheFirstMesh) {
 TEST(ToMesh, AScalarAndOtherDtypesTravelToo) {
   for_each_world({4}, [](int64_t) {
     DeviceMesh first(c10::kCPU, {2}, {0, 1}), second(c10::kCPU, {3}, {1, 2, 3});
-    for (auto& whole : {at::scalar_tensor(7, at::kDouble), at::arange(5, at::kLong).to(at::kBool), at::arange(7).to(at::kBFloat16),
-                        at::arange(6).to(at::kComplexFloat).conj()}) {
+    for (auto& whole : {at::scalar_tensor(7, at::kDouble), at::arange(5, at::kLong).to(at::kBool),
+                        at::arange(7).to(at::kBFloat16), at::arange(6).to(at::kComplexFloat).conj()}) {
       auto placements = whole.dim() ? Placements{Shard(0)} : Placements{Replicate()};
       auto moved = redistribute(distribute_tensor(whole, first, placements, std::nullopt), second, placements);
       EXPECT_TRUE(!takes_part(second) || full_tensor(moved).equal(whole));
@@ -140,7 +141,8 @@ at::Tensor numbered_groups(const at::Tensor& base, const DeviceMesh& mesh) {
   return from_local(shards.size() == 1 ? shards[0] : per_rank(shards), mesh, whole);
 }
 
-// What every hosted rank of its mesh sees of the whole tensor, as a multiple of `base`; by rank, 0 where it holds nothing.
+// What every hosted rank of its mesh sees of the whole tensor, as a multiple of `base`; by rank, 0 where it holds
+// nothing.
 std::vector<double> multiples(const at::Tensor& tensor, const at::Tensor& base) {
   std::vector<double> result(4, 0);
   auto whole = redistribute(tensor, Placements(mesh_of(tensor).ndim(), Replicate()));
@@ -181,7 +183,8 @@ TEST(ToMesh, EveryGroupOfACutMeshGetsTheTensorAndGradientsAddUp) {
 
 TEST(ToMesh, AGroupGetsTheTensorOfTheGroupThatItsRanksAreIn) {
   for_each_world({4}, [](int64_t) {
-    auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"}), singles = init_device_mesh(c10::kCPU, {4, 1}, {"a", "b"})["b"];
+    auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"}),
+         singles = init_device_mesh(c10::kCPU, {4, 1}, {"a", "b"})["b"];
     DeviceMesh low(c10::kCPU, {2}, {1, 0}), high(c10::kCPU, {1}, {3});
     auto base = at::arange(1, 11, at::kDouble).reshape({5, 2});
     struct Case {
@@ -205,10 +208,13 @@ TEST(ToMesh, RanksOfSeveralGroupsDoNotSayWhoseTensorTheyWant) {
   for_each_world({4}, [](int64_t) {
     auto mesh = init_device_mesh(c10::kCPU, {2, 2}, {"dp", "tp"});
     auto x = numbered_groups(at::ones({4}), mesh["tp"]);
-    EXPECT_EQ(error_text<c10::ValueError>([&] { redistribute(x, mesh["dp"], {Shard(0)}); }),
-              "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) is a slice of another mesh and stands for 2 groups of ranks, "
-              "which hold different tensors. The ranks [0, 2] of DeviceMesh(cpu, dp=2; ranks [0 2] [1 3]) are not all in one of "
-              "them, so it is ambiguous whose tensor they get. Use meshes whose ranks are, or gather the tensors first.");
+    EXPECT_EQ(
+        error_text<c10::ValueError>([&] { redistribute(x, mesh["dp"], {Shard(0)}); }),
+        "[redistribute] DeviceMesh(cpu, tp=2; ranks [0 1] [2 3]) is a slice of another mesh and stands for 2 groups of "
+        "ranks, "
+        "which hold different tensors. The ranks [0, 2] of DeviceMesh(cpu, dp=2; ranks [0 2] [1 3]) are not all in one "
+        "of "
+        "them, so it is ambiguous whose tensor they get. Use meshes whose ranks are, or gather the tensors first.");
   });
 }
 

@@ -29,10 +29,13 @@ using MakeOptimizer = std::function<std::shared_ptr<torch::optim::Optimizer>(std
 
 const std::vector<std::pair<const char*, MakeOptimizer>> kOptimizers = {
     {"SGD", [](auto p) { return std::make_shared<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1)); }},
-    {"SGD with momentum", [](auto p) {
-       return std::make_shared<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true));
+    {"SGD with momentum",
+     [](auto p) {
+       return std::make_shared<torch::optim::SGD>(
+           p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true));
      }},
-    {"Adam", [](auto p) { return std::make_shared<torch::optim::Adam>(p, torch::optim::AdamOptions(0.05).amsgrad(true)); }},
+    {"Adam",
+     [](auto p) { return std::make_shared<torch::optim::Adam>(p, torch::optim::AdamOptions(0.05).amsgrad(true)); }},
     {"AdamW", [](auto p) { return std::make_shared<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.05)); }},
 };
 
@@ -49,7 +52,8 @@ std::vector<double> losses(Net& net, torch::optim::Optimizer& optimizer, const a
   return result;
 }
 
-// Column-parallel then row-parallel, batch-parallel, weights cut by FSDP: [first weight, bias, second weight, bias, batch].
+// Column-parallel then row-parallel, batch-parallel, weights cut by FSDP: [first weight, bias, second weight, bias,
+// batch].
 const std::vector<std::vector<const char*>> kLayouts = {
     {"[S(0)]", "[S(0)]", "[S(1)]", "[R]", "[R]"},
     {"[R]", "[R]", "[R]", "[R]", "[S(0)]"},
@@ -67,7 +71,8 @@ TEST(Training, EqualsPlainTrainingStepByStep) {
         Net net;
         auto optimizer = make(net.parameters());  // made before: it must see the parameters change
         size_t i = 0;
-        for (auto& p : net.parameters()) p.set_data(distribute_tensor(p.detach(), line(), parse_placements(layout[i++])));
+        for (auto& p : net.parameters())
+          p.set_data(distribute_tensor(p.detach(), line(), parse_placements(layout[i++])));
         EXPECT_TRUE(is_dtensor(net.first->weight));
         auto actual = losses(net, *optimizer, lay_out(batch(), line(), parse_placements(layout[4])),
                              lay_out(labels(), line(), parse_placements(layout[4])));

@@ -1,4 +1,5 @@
-// Replicas on simulated ranks share memory. Nothing of that may be seen: a write reaches the ranks that write, each once.
+// Replicas on simulated ranks share memory. Nothing of that may be seen: a write reaches the ranks that write, each
+// once.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -32,12 +33,17 @@ const std::vector<std::pair<const char*, Make>> kReplicas = {
     {"distribute_tensor of one's own", [] { return distribute_tensor(ramp(), line(), {Replicate()}, std::nullopt); }},
     {"S(0) -> R", [] { return redistribute(distribute_tensor(ramp(), line(), {Shard(0)}), {Replicate()}); }},
     {"S(1) -> R", [] { return redistribute(distribute_tensor(ramp(), line(), {Shard(1)}), {Replicate()}); }},
-    {"S(1) -> R, under way", [] { return redistribute(distribute_tensor(ramp(), line(), {Shard(1)}), {Replicate()}, true); }},
+    {"S(1) -> R, under way",
+     [] { return redistribute(distribute_tensor(ramp(), line(), {Shard(1)}), {Replicate()}, true); }},
     {"P(sum) -> R", [] { return redistribute(lay_out(ramp(), line(), {Partial()}), {Replicate()}); }},
-    {"P(avg) -> R", [] { return redistribute(distribute_tensor(ramp(), line(), {Partial(ReduceOp::avg)}), {Replicate()}); }},
+    {"P(avg) -> R",
+     [] { return redistribute(distribute_tensor(ramp(), line(), {Partial(ReduceOp::avg)}), {Replicate()}); }},
     {"from_local of one for all", [] { return from_local(ramp(), line(), {Replicate()}); }},
     {"the result of an op", [] { return distribute_tensor(ramp(), line(), {Replicate()}) * 1; }},
-    {"a factory", [] { return zeros({4, 6}, line(), {Replicate()}, at::kDouble) + distribute_tensor(ramp(), line(), {Replicate()}); }},
+    {"a factory",
+     [] {
+       return zeros({4, 6}, line(), {Replicate()}, at::kDouble) + distribute_tensor(ramp(), line(), {Replicate()});
+     }},
 };
 
 using Write = std::function<void(at::Tensor&)>;
@@ -54,18 +60,25 @@ const std::vector<std::pair<const char*, Write>> kWrites = {
     {"a transposed view", [](auto& x) { x.t().sub_(2); }},
     {"a flat view", [](auto& x) { x.view({24}).slice(0, 3, 20, 2).zero_(); }},
     {"between views", [](auto& x) { x[0].add_(x[3]); }},
-    {"index_put_", [](auto& x) { x.index_fill_(0, is_dtensor(x) ? distribute_tensor(at::arange(2), mesh_of(x), {Replicate()}) : at::arange(2), 8); }},
+    {"index_put_",
+     [](auto& x) {
+       x.index_fill_(0, is_dtensor(x) ? distribute_tensor(at::arange(2), mesh_of(x), {Replicate()}) : at::arange(2), 8);
+     }},
     {"data()", [](auto& x) { x.data().neg_(); }},
     {"detach()", [](auto& x) { x.detach().neg_(); }},
     {"set_data", [](auto& x) { x.set_data(like(x, 4)), x.add_(1); }},
     {"every local tensor", [](auto& x) { is_dtensor(x) ? to_local(x).mul_(2) : x.mul_(2); }},
-    {"every shard", [](auto& x) {
+    {"every shard",
+     [](auto& x) {
        if (!is_dtensor(x)) x.mul_(2);
-       if (is_dtensor(x)) for (auto& shard : shards_of(x)) shard.mul_(2);
+       if (is_dtensor(x))
+         for (auto& shard : shards_of(x)) shard.mul_(2);
      }},
-    {"every shard of a view", [](auto& x) {
+    {"every shard of a view",
+     [](auto& x) {
        if (!is_dtensor(x)) x.t().mul_(2);
-       if (is_dtensor(x)) for (auto& shard : shards_of(x.t())) shard.mul_(2);
+       if (is_dtensor(x))
+         for (auto& shard : shards_of(x.t())) shard.mul_(2);
      }},
 };
 
@@ -134,7 +147,8 @@ TEST(TwinTensors, OptimizersStepOnceOnEveryRank) {
   in_every_world([] {
     auto plain = ramp().requires_grad_(), cut = distribute_tensor(ramp(), line(), {Replicate()}).requires_grad_();
     torch::optim::AdamW ours({cut}, 0.1), theirs({plain}, 0.1);
-    torch::optim::SGD sgd({cut}, torch::optim::SGDOptions(0.1).momentum(0.9)), sgd_plain({plain}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD sgd({cut}, torch::optim::SGDOptions(0.1).momentum(0.9)),
+        sgd_plain({plain}, torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 3; ++step) {
       for (auto* optimizer : std::initializer_list<torch::optim::Optimizer*>{&ours, &theirs, &sgd, &sgd_plain}) {
         optimizer->zero_grad();
@@ -191,11 +205,16 @@ TEST(TwinTensors, RulesThatAskForARanksPlaceGetIt) {
   for_each_world({4, 8}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {2, n / 2});
     auto square = at::ones({8, 8}, at::kDouble);  // every shard is the same
-    for (auto& placements : std::vector<Placements>{{Shard(0), Replicate()}, {Shard(0), Shard(1)}, {Replicate(), Shard(1)}}) {
-      auto x = from_local(at::ones(local_shape(*Layout::get(mesh, placements), {8, 8}, {0, 0}), at::kDouble), mesh, placements);
+    for (auto& placements :
+         std::vector<Placements>{{Shard(0), Replicate()}, {Shard(0), Shard(1)}, {Replicate(), Shard(1)}}) {
+      auto x = from_local(at::ones(local_shape(*Layout::get(mesh, placements), {8, 8}, {0, 0}), at::kDouble), mesh,
+                          placements);
       EXPECT_EQ(difference(full_tensor(at::tril(x)), at::tril(square)), "") << str(placements);
       EXPECT_EQ(difference(full_tensor(at::cumsum(x, 0)), at::cumsum(square, 0)), "") << str(placements);
-      EXPECT_EQ(difference(full_tensor(at::embedding(x, distribute_tensor(at::arange(8), mesh, {Replicate(), Replicate()}))), square), "");
+      EXPECT_EQ(
+          difference(full_tensor(at::embedding(x, distribute_tensor(at::arange(8), mesh, {Replicate(), Replicate()}))),
+                     square),
+          "");
     }
   });
 }

@@ -25,7 +25,8 @@ void at_every_arrival(Body body) {
   }
 }
 
-const std::vector<Placement> kFrom = {Replicate(), Shard(0), Shard(1), StridedShard(0, 2), Partial(), Partial(ReduceOp::max)};
+const std::vector<Placement> kFrom = {Replicate(),        Shard(0),  Shard(1),
+                                      StridedShard(0, 2), Partial(), Partial(ReduceOp::max)};
 const std::vector<Placement> kTo = {Replicate(), Shard(0), Shard(1), StridedShard(1, 2)};
 const std::vector<std::pair<const char*, void (*)(const at::Tensor&)>> kWrites = {
     {"a dispatched write", [](const at::Tensor& x) { at::Tensor(x).mul_(100); }},
@@ -57,7 +58,8 @@ TEST(PendingCollectives, ManyMovesFinishInAnyOrder) {
       moved.push_back(redistribute(x, {kTo[i % 3 == 0 ? 0 : 2]}, /*async_op=*/true));
       x.add_(1);
     }
-    for (auto i : {3, 0, 11, 5, 1, 2, 4, 10, 9, 8, 7, 6}) EXPECT_EQ(difference(full_tensor(moved[i]), ramp() + i), "") << i;
+    for (auto i : {3, 0, 11, 5, 1, 2, 4, 10, 9, 8, 7, 6})
+      EXPECT_EQ(difference(full_tensor(moved[i]), ramp() + i), "") << i;
   });
 }
 

@@ -57,7 +57,8 @@ TEST(Views, WritingThroughAViewChangesTheBase) {
 
 TEST(Views, OfAPendingValueAreSettledWithIt) {
   in_every_world([] {
-    for (auto& view : {View([](auto& x) { return at::lift(x); }), View([](auto& x) { return x.t(); }), View([](auto& x) { return x.detach(); })}) {
+    for (auto& view : {View([](auto& x) { return at::lift(x); }), View([](auto& x) { return x.t(); }),
+                       View([](auto& x) { return x.detach(); })}) {
       auto plain = ramp() - 8, x = lay_out(plain, line(), {Partial()});
       view(plain).relu_();
       view(x).relu_();
@@ -150,14 +151,18 @@ TEST(Views, ShareMemoryWithWhatTheyViewAndNothingElse) {
   in_every_world([] {
     auto x = lay_out(ramp(), line(), {Shard(0)});
     auto row = x.select(0, 2), corner = x.t().diagonal().slice(0, 1, 2);
-    for (auto& view : {x.t(), row, corner, x.detach(), to_local(x)}) EXPECT_TRUE(is_alias_of(x, view) && is_alias_of(view, x));
+    for (auto& view : {x.t(), row, corner, x.detach(), to_local(x)})
+      EXPECT_TRUE(is_alias_of(x, view) && is_alias_of(view, x));
     EXPECT_TRUE(is_alias_of(row, corner));
     for (auto& other : {x.clone(), redistribute(x, {Replicate()}), x + 1, ramp()}) EXPECT_FALSE(is_alias_of(x, other));
     auto text = error_text<c10::Error>([&] { x.is_alias_of(row); });
-    EXPECT_EQ(text, "[storage] a distributed tensor of shape [4, 6], [S(0)] on " + line().text() + ", has no memory of its own. Use "
-                    "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the whole; is_alias_of(a, b) "
-                    "tells whether two tensors share memory. To save a module, use checkpoint::save or full_state_dict(module), and to "
-                    "load one checkpoint::load or load_full_state_dict(module, dict).");
+    EXPECT_EQ(text, "[storage] a distributed tensor of shape [4, 6], [S(0)] on " + line().text() +
+                        ", has no memory of its own. Use "
+                        "to_local(tensor) or shards_of(tensor) for the local shard, or full_tensor(tensor) for the "
+                        "whole; is_alias_of(a, b) "
+                        "tells whether two tensors share memory. To save a module, use checkpoint::save or "
+                        "full_state_dict(module), and to "
+                        "load one checkpoint::load or load_full_state_dict(module, dict).");
   });
 }
 

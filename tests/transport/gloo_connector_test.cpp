@@ -24,9 +24,11 @@ Backend wait_long() {
   return nullptr;
 }
 
-// What rank 0, to which `connect` happens, says if another process, as rank 1, goes as far as `play` after both have met.
+// What rank 0, to which `connect` happens, says if another process, as rank 1, goes as far as `play` after both have
+// met.
 template <class Play>
-std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after_its_end = false, Backend (*connect)() = give_up) {
+std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after_its_end = false,
+                            Backend (*connect)() = give_up) {
   char path[] = "/tmp/making_test_XXXXXX";
   close(mkstemp(path));
   const std::vector<int64_t> ranks{0, 1};

@@ -150,10 +150,14 @@ TEST(Mpi, RanksInDifferentCollectivesAreToldBothSides) {
       auto mine = brought(me, 4), all = at::empty({8});
       end(group.all_gather(what(Collective::all_gather, mine), mine, all, {4, 4}));
     });
-    EXPECT_EQ(text, me == 0 ? "collective 1 on axis \"x\": rank 0 is in all_reduce(sum) of 4 floats for a direct call, rank 1 in "
-                              "all_gather of 4 floats (its collective 1). All ranks of a line must run the same collectives in the same order."
-                            : "collective 1 on axis \"x\": rank 1 is in all_gather of 4 floats for a direct call, rank 0 in "
-                              "all_reduce(sum) of 4 floats (its collective 1). All ranks of a line must run the same collectives in the same order.");
+    EXPECT_EQ(text,
+              me == 0
+                  ? "collective 1 on axis \"x\": rank 0 is in all_reduce(sum) of 4 floats for a direct call, rank 1 in "
+                    "all_gather of 4 floats (its collective 1). All ranks of a line must run the same collectives in "
+                    "the same order."
+                  : "collective 1 on axis \"x\": rank 1 is in all_gather of 4 floats for a direct call, rank 0 in "
+                    "all_reduce(sum) of 4 floats (its collective 1). All ranks of a line must run the same collectives "
+                    "in the same order.");
     auto again = error_text<c10::DistBackendError>([&] { add_up(group, me, 3); });
     EXPECT_EQ(again, "this group has failed before: " + text);
   });
@@ -183,7 +187,9 @@ TEST(Mpi, RanksThatDoNotTakePartAreNamedWhenTheTimeIsOver) {
     on_mpi(4, {1 << 30, MpiThreads::multiple, milliseconds(300)}, [&](const Group& group, int64_t me) {
       if (me == 1 || me == 2) return std::this_thread::sleep_for(milliseconds(600));
       auto text = error_text<c10::DistBackendError>([&] { add_up(group, me, numel); });
-      EXPECT_TRUE(text.starts_with("ranks 1, 2 did not take part within 0.3 s. ") || text.find(" is gone (it failed)") != text.npos) << text;
+      EXPECT_TRUE(text.starts_with("ranks 1, 2 did not take part within 0.3 s. ") ||
+                  text.find(" is gone (it failed)") != text.npos)
+          << text;
     });
   }
 }
@@ -208,8 +214,10 @@ TEST(Mpi, CollectivesBelongToOneThreadWhereMpiAllowsNoOther) {
   on_mpi(2, {1 << 30, MpiThreads::funneled}, [&](const Group& group, int64_t me) {
     std::string text;
     std::thread([&] { text = error_text<c10::Error>([&] { add_up(group, me, 3); }); }).join();
-    EXPECT_EQ(text, "MPI was started with MPI_THREAD_FUNNELED, so that only the thread that started it may run collectives. Call "
-                    "MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE.");
+    EXPECT_EQ(
+        text,
+        "MPI was started with MPI_THREAD_FUNNELED, so that only the thread that started it may run collectives. Call "
+        "MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE.");
     add_up(group, me, 3);
   });
 }

@@ -116,7 +116,8 @@ TEST(Shm, AnEmptyCollectiveEndsBehindOneThatIsUnderWay) {
     auto mine = value_of(me, 5), all = at::empty({10}), nothing = at::empty({0}), none = at::empty({0});
     if (me == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other one has to wait
     auto wait = group.all_gather(call(Collective::all_gather, mine), mine, all, {5, 5});
-    for (int i = 0; i < 3; ++i) group.all_reduce(call(Collective::all_reduce, nothing, ReduceOp::sum), nothing, none, false);
+    for (int i = 0; i < 3; ++i)
+      group.all_reduce(call(Collective::all_reduce, nothing, ReduceOp::sum), nothing, none, false);
     finish_it(wait);
     EXPECT_TRUE(at::equal(all, at::cat({value_of(0, 5), value_of(1, 5)})));
   });
@@ -139,8 +140,9 @@ TEST(Shm, AMemberThatIsLateIsNamedWhenTheTimeIsOver) {
     auto mine = at::ones({4}), result = at::empty({4});
     auto text = error_text<c10::DistBackendError>(
         [&] { group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); });
-    EXPECT_EQ(text, "rank 1 did not take part within 0.3 s. Stuck, gone, or running other code: look at the output. "
-                    "INTARSIA_TIMEOUT sets the wait in seconds.");
+    EXPECT_EQ(text,
+              "rank 1 did not take part within 0.3 s. Stuck, gone, or running other code: look at the output. "
+              "INTARSIA_TIMEOUT sets the wait in seconds.");
   });
 }
 
@@ -170,9 +172,11 @@ TEST(Shm, AnotherCollectiveIsNotTakenForOurs) {
     auto text = error_text<c10::DistBackendError>(
         [&] { group.all_reduce(call(Collective::all_reduce, mine, ReduceOp::sum), mine, result, false); });
     if (me == 0 && text.starts_with("collective")) {
-      EXPECT_EQ(text, "collective 0 on axis \"x\": rank 0 is in all_reduce(sum) of 4 floats for a direct call, rank 1 in "
-                      "all_reduce(sum) of 6 floats (its collective 0). All ranks of a line must run the same collectives in the "
-                      "same order.");
+      EXPECT_EQ(
+          text,
+          "collective 0 on axis \"x\": rank 0 is in all_reduce(sum) of 4 floats for a direct call, rank 1 in "
+          "all_reduce(sum) of 6 floats (its collective 0). All ranks of a line must run the same collectives in the "
+          "same order.");
     } else {  // the other was faster to tell, and has left
       EXPECT_NE(text, "");
     }
@@ -195,7 +199,8 @@ TEST(Shm, AnInterruptedMemberTellsTheOthers) {
     if (me == 0) {
       EXPECT_THROW(wait(), Interruption);
     } else {
-      EXPECT_EQ(error_text<c10::DistBackendError>(wait), "rank 0 was interrupted while it waited. Start the job again.");
+      EXPECT_EQ(error_text<c10::DistBackendError>(wait),
+                "rank 0 was interrupted while it waited. Start the job again.");
     }
   });
   set_interrupts(nullptr);

@@ -55,8 +55,10 @@ TEST(Flights, SayWhatTheyAreAndHowFarTheyGot) {
   end_entry(call, false);
   auto report = flight_report(1);
   EXPECT_NE(report.find("[flight recorder] rank 1, the last 1 of "), report.npos) << report;
-  EXPECT_NE(report.find("57 on axis \"tp\" [0, 1] over shm: all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R: failed after "),
-            report.npos) << report;
+  EXPECT_NE(report.find("57 on axis \"tp\" [0, 1] over shm: all_reduce(sum) of 64 floats for aten::mm of [8, 8] from "
+                        "P(sum) to R: failed after "),
+            report.npos)
+      << report;
 }
 
 TEST(Flights, ThatWereOverwrittenAreNotTouchedByTheirEnd) {
@@ -104,7 +106,8 @@ TEST(Flights, AFolderThatCannotBeWrittenIsNamed) {
     write_flights("/proc/nowhere");
     FAIL();
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("[write_flights] cannot write /proc/nowhere/flight_1"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("[write_flights] cannot write /proc/nowhere/flight_1"), std::string::npos)
+        << error.what();
   }
 }
 

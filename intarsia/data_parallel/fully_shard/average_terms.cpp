@@ -6,11 +6,11 @@
 
 namespace intarsia {
 
-Shards to_average_terms(const std::string& name, const at::Tensor& grad, const Layout& whole, const std::vector<int64_t>& axes,
-                        bool one_loss) {
-  TORCH_CHECK_TYPE(is_dtensor(grad) && mesh_of(grad) == whole.mesh(), "[fully_shard] the gradient of \"", name, "\" is ",
-                   is_dtensor(grad) ? str(layout_of(grad)) : "a plain tensor", ", the parameter is ", str(whole),
-                   ". Give one that lies on the same mesh.");
+Shards to_average_terms(const std::string& name, const at::Tensor& grad, const Layout& whole,
+                        const std::vector<int64_t>& axes, bool one_loss) {
+  TORCH_CHECK_TYPE(is_dtensor(grad) && mesh_of(grad) == whole.mesh(), "[fully_shard] the gradient of \"", name,
+                   "\" is ", is_dtensor(grad) ? str(layout_of(grad)) : "a plain tensor", ", the parameter is ",
+                   str(whole), ". Give one that lies on the same mesh.");
   auto wanted = settled(whole.placements());
   int64_t summed = 1;
   for (auto axis : axes) {

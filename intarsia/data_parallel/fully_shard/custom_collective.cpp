@@ -86,8 +86,8 @@ void all_gather_by(const CustomCollective& own, const Axis& axis, const ShardsLi
   finish(std::move(waits), wait);
 }
 
-ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, const ShardsList& send, const CountsList& counts,
-                             Wait* wait) {
+ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, const ShardsList& send,
+                             const CountsList& counts, Wait* wait) {
   ShardsList parts(send.size());
   std::vector<Wait> waits;
   for (auto& batch : batches_of(send, counts)) {

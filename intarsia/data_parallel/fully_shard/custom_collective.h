@@ -13,16 +13,16 @@ namespace intarsia {
 // Flat buffers, one per hosted rank, as long on all ranks: a member's part is padded where the others have more.
 struct CustomCollective {
   std::function<Shards(int64_t elements, at::ScalarType dtype)> allocate;
-  // All_gather: every `result` becomes the `given` of all members, one behind the other; `given` is this member's place in it.
-  // Reduce_scatter: `result` becomes the sum of this member's part of all `given`. Both at once, or when what is returned is
-  // called.
+  // All_gather: every `result` becomes the `given` of all members, one behind the other; `given` is this member's place
+  // in it. Reduce_scatter: `result` becomes the sum of this member's part of all `given`. Both at once, or when what is
+  // returned is called.
   std::function<Wait(const Shards& result, const Shards& given)> run;
 };
 
 // As in packed.h, with one call for each dtype. The reduction is a sum.
 void all_gather_by(const CustomCollective& own, const Axis& axis, const ShardsList& mine, const ShardsList& all,
                    const CountsList& counts, Wait* wait);
-ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, const ShardsList& send, const CountsList& counts,
-                             Wait* wait);
+ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, const ShardsList& send,
+                             const CountsList& counts, Wait* wait);
 
 }  // namespace intarsia

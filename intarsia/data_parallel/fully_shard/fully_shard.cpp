@@ -26,8 +26,8 @@ std::vector<std::shared_ptr<ParamGroup>> param_groups_in(const torch::nn::Module
 }
 
 void check_parameter(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu() || is_rehearsing(), "[fully_shard] \"", name, "\" is on ", tensor.device(),
-                              ". Parameters must have values in CPU memory.");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu() || is_rehearsing(), "[fully_shard] \"", name, "\" is on ",
+                              tensor.device(), ". Parameters must have values in CPU memory.");
 }
 
 // Each parameter that is in no group yet, once; those inside other groups tell which groups are inner ones.
@@ -54,7 +54,8 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
 }
 
 // The groups inside of the modules that keep their buffers equal, each once: those that were made on this mesh.
-std::vector<std::shared_ptr<ParamGroup>> groups_on(const DeviceMesh& mesh, const std::vector<torch::nn::Module*>& modules) {
+std::vector<std::shared_ptr<ParamGroup>> groups_on(const DeviceMesh& mesh,
+                                                   const std::vector<torch::nn::Module*>& modules) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
   for (auto* module : modules) {
     for (auto& group : param_groups_in(*module)) {
@@ -64,12 +65,13 @@ std::vector<std::shared_ptr<ParamGroup>> groups_on(const DeviceMesh& mesh, const
   return groups;
 }
 
-std::optional<int64_t> dim_to_shard(const std::string& name, const at::Tensor& tensor, const FullyShardOptions& options) {
+std::optional<int64_t> dim_to_shard(const std::string& name, const at::Tensor& tensor,
+                                    const FullyShardOptions& options) {
   auto dim = options.shard_dim ? options.shard_dim(name, tensor) : std::nullopt;
   if (!dim) return tensor.dim() ? std::optional<int64_t>(0) : std::nullopt;
   auto resolved = *dim < 0 ? *dim + tensor.dim() : *dim;
-  TORCH_CHECK_VALUE(resolved >= 0 && resolved < tensor.dim(), "[fully_shard] dim ", *dim, " of \"", name, "\" is to be cut, ",
-                    "which has the shape ", tensor.sizes(), ". Choose one of its dims.");
+  TORCH_CHECK_VALUE(resolved >= 0 && resolved < tensor.dim(), "[fully_shard] dim ", *dim, " of \"", name,
+                    "\" is to be cut, ", "which has the shape ", tensor.sizes(), ". Choose one of its dims.");
   return resolved;
 }
 
@@ -83,7 +85,8 @@ void cast_tensors(HookArguments& values, at::ScalarType dtype) {
 
 // Hooks make the gathering earlier, and the freeing; and they can cast. A module without parameters of its own has no
 // group.
-void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& group, const MixedPrecisionPolicy& policy) {
+void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& group,
+                 const MixedPrecisionPolicy& policy) {
   auto* hooks = hooks_of(module);
   if (policy.output_dtype) need_hooks(module, "fully_shard", "output_dtype");
   if (!hooks) return;
@@ -164,7 +167,8 @@ static bool is_sharded(const torch::nn::Module& module, const WrappedModules& wr
   return all_in_groups && wrapped.has(module);  // what explain has wrapped is free again
 }
 
-Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options) {
+Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,
+                    const FullyShardOptions& options) {
   TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
   auto axes = ShardingAxes::of(mesh);  // checks it
   auto& order = CollectiveOrder::of(*axes.all);
@@ -183,7 +187,8 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   if (parameters.empty()) {  // they are in other groups, or there are none: on all ranks, or it is an error
     verify_tensors_across_ranks(kShardCause, *axes.all, {}, {}, order.module_count());
     auto inner = options.broadcast_buffers ? groups_on(mesh, modules) : std::vector<std::shared_ptr<ParamGroup>>();
-    inner.empty() ? make_per_rank(buffers, mesh.slots().size()) : prepare_buffers(*inner[0], buffers, options.init_sync);
+    inner.empty() ? make_per_rank(buffers, mesh.slots().size())
+                  : prepare_buffers(*inner[0], buffers, options.init_sync);
   } else {
     Dims dims;
     for (auto& [leaf_name, tensor] : parameters) dims.push_back(dim_to_shard(leaf_name, tensor, options));

@@ -1,6 +1,6 @@
 #pragma once
-// Data parallelism with parameters, gradients and optimizer states in shards: each rank keeps a part of every parameter, and
-// the whole is there only while it is used.
+// Data parallelism with parameters, gradients and optimizer states in shards: each rank keeps a part of every
+// parameter, and the whole is there only while it is used.
 //
 //   auto mesh = init_device_mesh(kCPU, {4}, {"dp"});
 //   for (auto& layer : *model->layers) fully_shard(*layer, mesh);
@@ -9,14 +9,14 @@
 //   loss_of(model, my_part_of_the_batch).backward();           // gradients are averaged, in shards
 //   optimizer.step();
 //
-// Each call makes a group of the parameters that are not in one yet: one gathering before its first use, in forward and in
-// backward, and one reduction. It works on every torch::nn module, see Note [Gathered at first use]; a module with hooks
-// (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains the same leaf: members,
-// dictionaries and optimizers made before stay valid.
+// Each call makes a group of the parameters that are not in one yet: one gathering before its first use, in forward and
+// in backward, and one reduction. It works on every torch::nn module, see Note [Gathered at first use]; a module with
+// hooks (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains the same
+// leaf: members, dictionaries and optimizers made before stay valid.
 //
-// A parameter may be distributed already: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh that has
-// these axes as well; it is cut once more at rest, and when it is whole it is what it was. See Note [Cut twice], and for what
-// becomes of gradients that are pending along these axes Note [Terms of an average].
+// A parameter may be distributed already: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh
+// that has these axes as well; it is cut once more at rest, and when it is whole it is what it was. See Note [Cut
+// twice], and for what becomes of gradients that are pending along these axes Note [Terms of an average].
 
 #include <cstdint>
 #include <memory>
@@ -45,16 +45,16 @@ class Sharded {
   int64_t bytes() const;  // of the whole
 
   void set_requires_gradient_sync(bool syncs);  // without, gradients of the whole add up on each rank: [P(avg)]
-  // Without, on a mesh of two axes, gradients are reduced over the shards and add up; the next pass with it averages the sum over
-  // the copies.
+  // Without, on a mesh of two axes, gradients are reduced over the shards and add up; the next pass with it averages
+  // the sum over the copies.
   void set_requires_all_reduce(bool reduces);
   void set_reshard_after_forward(bool reshards);
   void set_reshard_after_backward(bool reshards);
   // Gradients are the sum over all ranks divided by this; default: their number.
   void set_gradient_divide_factor(double factor);
   void set_unused_as_zeros(bool zeros);  // as the option
-  // The groups whose gathering is begun when this one is gathered, the same on all ranks; with none, the one that came next in the
-  // last step.
+  // The groups whose gathering is begun when this one is gathered, the same on all ranks; with none, the one that came
+  // next in the last step.
   void set_forward_prefetch(const std::vector<Sharded>& groups);
   void set_backward_prefetch(const std::vector<Sharded>& groups);
 
@@ -67,7 +67,8 @@ class Sharded {
 // A module whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
 Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 // One group for several modules.
-Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh, const FullyShardOptions& options = {});
+Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,
+                    const FullyShardOptions& options = {});
 
 // Of a module that fully_shard was called on.
 Sharded sharded_by(const torch::nn::Module& module);

@@ -19,19 +19,19 @@ struct MixedPrecisionPolicy {
 };
 
 struct FullyShardOptions {
-  // Whether the whole is freed after forward and gathered again in backward. Default: yes, but for the outermost group, which
-  // backward begins with.
+  // Whether the whole is freed after forward and gathered again in backward. Default: yes, but for the outermost group,
+  // which backward begins with.
   std::optional<bool> reshard_after_forward;
-  // Between forward and backward each rank keeps so large a part that this many ranks, a factor of all, have the whole together:
-  // backward gathers among these. For ranks of one host.
+  // Between forward and backward each rank keeps so large a part that this many ranks, a factor of all, have the whole
+  // together: backward gathers among these. For ranks of one host.
   std::optional<int64_t> reshard_to;
   // The dim that is cut; default: 0, and scalars stay whole on every rank.
   std::function<std::optional<int64_t>(const std::string& name, const at::Tensor& parameter)> shard_dim;
   MixedPrecisionPolicy mp_policy;
   std::vector<at::Tensor> ignored_parameters;
-  bool init_sync = true;        // parameters and buffers are taken from the first rank
+  bool init_sync = true;          // parameters and buffers are taken from the first rank
   bool broadcast_buffers = true;  // after each step buffers are those of the first rank
-  bool unused_as_zeros = false;  // a parameter that some ranks do not use counts as zeros there, and is no error
+  bool unused_as_zeros = false;   // a parameter that some ranks do not use counts as zeros there, and is no error
 };
 
 }  // namespace intarsia

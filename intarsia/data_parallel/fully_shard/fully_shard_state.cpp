@@ -101,7 +101,8 @@ void FullyShardState::hold(ParamGroup& group, bool held) {
 }
 
 ParamGroup* FullyShardState::Sequence::after(ParamGroup* group) {
-  if (std::find(now.begin(), now.end(), group) != now.end()) before = std::move(now), now.clear();  // it comes round again
+  if (std::find(now.begin(), now.end(), group) != now.end())
+    before = std::move(now), now.clear();  // it comes round again
   now.push_back(group);
   auto found = std::find(before.begin(), before.end(), group);
   return found == before.end() || found + 1 == before.end() ? nullptr : *(found + 1);
@@ -197,7 +198,7 @@ void FullyShardState::close_step() {
   for (auto& group : groups) group->forget_step();
 }
 
-// A rank that alone has such a parameter says so in place of the next word.
+// A rank that alone has such a parameter says so in its next agreement.
 void FullyShardState::check_late_parameters() {
   auto late = modules_.late_parameter();
   if (late.empty()) return;
@@ -206,9 +207,9 @@ void FullyShardState::check_late_parameters() {
     collective_order_.agree(CollectiveOrder::kNoModule, CollectiveOrder::kFailed);
   } catch (...) {  // that others see an error as well
   }
-  TORCH_CHECK_VALUE(false, "[fully_shard] ", late, " was registered after fully_shard was called: it is in no group, and ",
-                    "its gradient would differ between the ranks. Register parameters first, or list it in ",
-                    "ignored_parameters.");
+  TORCH_CHECK_VALUE(
+      false, "[fully_shard] ", late, " was registered after fully_shard was called: it is in no group, and ",
+      "its gradient would differ between the ranks. Register parameters first, or list it in ", "ignored_parameters.");
 }
 
 void FullyShardState::write() {
@@ -240,7 +241,8 @@ void FullyShardState::write() {
   CauseScope cause(kShardCause, false);
   for (auto& group : reduced_) group->finish_reductions();
   reports.finish();
-  reports.check(kShardCause, names, reduced_[0]->name(), as_zeros ? StepReports::Missing::allowed : StepReports::Missing::everywhere);
+  reports.check(kShardCause, names, reduced_[0]->name(),
+                as_zeros ? StepReports::Missing::allowed : StepReports::Missing::everywhere);
   size_t first = 0;
   for (auto& group : reduced_) {
     group->write_gradients(reports, first);

@@ -15,13 +15,14 @@ namespace intarsia {
 class ParamGroup;
 
 // Note [A backward pass of fully_shard]
-// When all gradients of a group have come, the group is reduced (begun, not waited for) and resharded. Before each gathering
-// and each reduction the ranks agree on the group that they are at, so that ranks whose programs differ get an error instead of
-// each other's values. When the pass ends, what is left is reduced, all reductions are waited for, the ranks report which
-// parameters they used, and only then are gradients written. A rank whose pass fails says so in its next agreement.
+// When all gradients of a group have come, the group is reduced (begun, not waited for) and resharded. Before each
+// gathering and each reduction the ranks agree on the group that they are at, so that ranks whose programs differ get
+// an error instead of each other's values. When the pass ends, what is left is reduced, all reductions are waited for,
+// the ranks report which parameters they used, and only then are gradients written. A rank whose pass fails says so in
+// its next agreement.
 //
-// Calls go one way: hooks and the program call the state, the state calls groups, and a group calls its parameters. A group
-// reports by what it returns.
+// Calls go one way: hooks and the program call the state, the state calls groups, and a group calls its parameters. A
+// group reports by what it returns.
 class FullyShardState {
  public:
   using Group = std::shared_ptr<ParamGroup>;
@@ -74,11 +75,11 @@ class FullyShardState {
   std::vector<std::weak_ptr<ParamGroup>> groups_;  // all of them, in the order in which they came
   ParamGroup* last_ = nullptr;                     // used in forward
   Sequence sequences_[2];
-  std::vector<ParamGroup*> ahead_;    // begun, and not needed yet
-  std::vector<Group> touched_;        // in this backward pass; the last one is the one used last
-  const void* last_node_ = nullptr;   // of autograd, that used it
-  std::vector<Group> reduced_;        // in the order in which they were agreed on: the same on all ranks
-  std::vector<Group> reducing_;       // whose reductions may be under way, in order
+  std::vector<ParamGroup*> ahead_;   // begun, and not needed yet
+  std::vector<Group> touched_;       // in this backward pass; the last one is the one used last
+  const void* last_node_ = nullptr;  // of autograd, that used it
+  std::vector<Group> reduced_;       // in the order in which they were agreed on: the same on all ranks
+  std::vector<Group> reducing_;      // whose reductions may be under way, in order
   bool armed_ = false;
   bool all_know_ = false;  // the last error was one that all ranks raised
 };

@@ -90,12 +90,13 @@ void prepare_buffers(const ParamGroup& group, const NamedTensors& buffers, bool 
 }
 
 std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const ShardingAxes& axes,
-                                             const NamedTensors& parameters, const Dims& dims, const NamedTensors& buffers,
-                                             const FullyShardOptions& options) {
+                                             const NamedTensors& parameters, const Dims& dims,
+                                             const NamedTensors& buffers, const FullyShardOptions& options) {
   auto& mesh = axes.mesh;
   WorldScope world(mesh.world());  // for meshes of more axes
   c10::InferenceMode off(false);   // what is made here is trained
-  for (auto& [leaf_name, tensor] : parameters) layouts_of_param(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent
+  for (auto& [leaf_name, tensor] : parameters)
+    layouts_of_param(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent
   if (options.init_sync) {
     std::vector<at::Tensor> tensors;
     for (auto& [leaf_name, tensor] : parameters) {

@@ -14,8 +14,8 @@ namespace intarsia {
 class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enable_shared_from_this<GroupHooks> {
  public:
   // The arguments are those of the group.
-  GroupHooks(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters, const Dims& dims,
-             const FullyShardOptions& options);
+  GroupHooks(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
+             const Dims& dims, const FullyShardOptions& options);
   ~GroupHooks() override;
   void attach();  // from now on the parameters are shards
 
@@ -53,13 +53,13 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
 // The group that a leaf is in; null if fully_shard has not taken it.
 std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf);
 
-// Prepares the buffers of a module without a group for the groups inside of it, which share them. With `init_sync` they are taken
-// from the first rank.
+// Prepares the buffers of a module without a group for the groups inside of it, which share them. With `init_sync` they
+// are taken from the first rank.
 void prepare_buffers(const ParamGroup& group, const NamedTensors& buffers, bool init_sync);
 
 // A group for these parameters of a module, at work: all ranks of the mesh call it together.
 std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const ShardingAxes& axes,
-                                             const NamedTensors& parameters, const Dims& dims, const NamedTensors& buffers,
-                                             const FullyShardOptions& options);
+                                             const NamedTensors& parameters, const Dims& dims,
+                                             const NamedTensors& buffers, const FullyShardOptions& options);
 
 }  // namespace intarsia

@@ -64,7 +64,8 @@ DeviceMesh regrouped(const DeviceMesh& mesh, const std::vector<AxisList>& lists)
   return side_by_side(mesh.device_type(), shape, mesh.slice_axes(order).ranks().vec(), names);
 }
 
-DeviceMesh data_mesh(const DeviceMesh& full, const std::vector<std::string>& replicate, const std::vector<std::string>& shard) {
+DeviceMesh data_mesh(const DeviceMesh& full, const std::vector<std::string>& replicate,
+                     const std::vector<std::string>& shard) {
   WorldScope world(full.world());
   std::vector<AxisList> lists;
   for (auto* names : {&replicate, &shard}) {

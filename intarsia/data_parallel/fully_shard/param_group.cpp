@@ -17,8 +17,14 @@
 namespace intarsia {
 ParamGroup::ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
                        const Dims& dims, const FullyShardOptions& options)
-    : module_(module), name_(std::move(name)), axes_(axes), collective_order_(CollectiveOrder::of(*axes.all)),
-      options_(options), cause_(cause_text(kShardCause, name_)), came_(parameters.size()), used_(parameters.size()) {
+    : module_(module),
+      name_(std::move(name)),
+      axes_(axes),
+      collective_order_(CollectiveOrder::of(*axes.all)),
+      options_(options),
+      cause_(cause_text(kShardCause, name_)),
+      came_(parameters.size()),
+      used_(parameters.size()) {
   options_.ignored_parameters.clear();
   options_.shard_dim = nullptr;
   CauseScope cause(kShardCause, false);
@@ -60,8 +66,8 @@ int64_t ParamGroup::bytes() const {
 void ParamGroup::check_has_data() const {
   if (is_rehearsing()) return;
   for (auto& member : members_) {
-    TORCH_CHECK(member.has_data(), "[fully_shard] \"", member.name(), "\" of ", name_, " is on meta: it has no values yet. Give ",
-                "them before the model is used.");
+    TORCH_CHECK(member.has_data(), "[fully_shard] \"", member.name(), "\" of ", name_,
+                " is on meta: it has no values yet. Give ", "them before the model is used.");
   }
 }
 
@@ -80,7 +86,8 @@ void ParamGroup::begin_unshard() {
     incoming_.push_back(member.incoming());
     counts.push_back(member.counts());
   }
-  if (custom_all_gather_) return all_gather_by(*custom_all_gather_, *axes_.shard, outgoing, incoming_, counts, &gathering_);
+  if (custom_all_gather_)
+    return all_gather_by(*custom_all_gather_, *axes_.shard, outgoing, incoming_, counts, &gathering_);
   all_gather(*axes_.shard, outgoing, incoming_, counts, &gathering_);
 }
 
@@ -91,7 +98,8 @@ void ParamGroup::wait_for_gathering() {
 }
 
 uint64_t ParamGroup::version() const {
-  return std::accumulate(members_.begin(), members_.end(), uint64_t{0}, [](auto sum, auto& one) { return sum + one.version(); });
+  return std::accumulate(members_.begin(), members_.end(), uint64_t{0},
+                         [](auto sum, auto& one) { return sum + one.version(); });
 }
 
 void ParamGroup::show(bool whole) {

@@ -1,5 +1,6 @@
 #pragma once
-// Parameters that are gathered together before use and freed after it, and whose gradients are reduced to shards together.
+// Parameters that are gathered together before use and freed after it, and whose gradients are reduced to shards
+// together.
 
 #include <functional>
 #include <memory>
@@ -19,7 +20,8 @@
 
 namespace intarsia {
 
-// Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per hosted rank.
+// Changes reduced gradients in place before they are written: those of one dtype, side by side, one flat tensor per
+// hosted rank.
 using ReducedHook = std::function<void(const Shards& flat)>;
 
 // By parameter, the dim along which it is sharded; none: every rank keeps the whole.
@@ -27,7 +29,8 @@ using Dims = std::vector<std::optional<int64_t>>;
 
 constexpr const char* kShardCause = "fully_shard";
 
-// A group answers for itself: it does not know the other groups, nor the state that has them all. What it finds out it returns.
+// A group answers for itself: it does not know the other groups, nor the state that has them all. What it finds out it
+// returns.
 class ParamGroup final {
  public:
   ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
@@ -65,11 +68,13 @@ class ParamGroup final {
   void set_custom_reduce_scatter(std::optional<CustomCollective> own) { custom_reduce_scatter_ = std::move(own); }
   void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
   // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
-  void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ParamGroup>> groups) { prefetched_[in_backward] = std::move(groups); }
+  void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ParamGroup>> groups) {
+    prefetched_[in_backward] = std::move(groups);
+  }
   std::vector<std::shared_ptr<ParamGroup>> prefetched(bool in_backward) const;
 
-  // Gathering, in two halves. Before the first one the ranks agree on it, if several share the parameters. The second one is
-  // false if shards were written since they were sent: then both are done again.
+  // Gathering, in two halves. Before the first one the ranks agree on it, if several share the parameters. The second
+  // one is false if shards were written since they were sent: then both are done again.
   void check_has_data() const;
   bool is_shared() const { return axes_.shard->size() > 1; }
   void begin_unshard();
@@ -81,7 +86,7 @@ class ParamGroup final {
   void reshard();
   void reshard_after_forward();  // not where backward recomputes
   void reshard_after_backward();
-  void need_shards();  // before a write
+  void need_shards();      // before a write
   bool is_frozen() const;  // no parameter of it requires grad
   bool is_shown() const { return shown_; }
   bool is_pinned() const { return pinned_; }
@@ -90,7 +95,8 @@ class ParamGroup final {
   bool lies_on(const DeviceMesh& mesh) const;
 
   void before_gradient(size_t index, const at::Tensor& grad);
-  bool after_gradient(size_t index);  // whether the group is to be reduced: all gradients are there that this pass brings
+  bool after_gradient(
+      size_t index);  // whether the group is to be reduced: all gradients are there that this pass brings
   // Reducing: what the ranks agree on before, and the first half; finish_reductions is the other one.
   enum Phase : int64_t { kGather = 0, kReduce = 1 };
   int64_t reduce_phase() const;  // ranks on which other parameters are frozen would send other sizes
@@ -137,9 +143,9 @@ class ParamGroup final {
   std::optional<CustomCollective> custom_all_gather_, custom_reduce_scatter_;
   std::vector<std::weak_ptr<ParamGroup>> prefetched_[2];
 
-  bool whole_ = false;  // in memory
-  bool shown_ = false;  // and the leaves are the whole: see Note [One parameter, seen from outside]
-  bool asked_ = false;  // by unshard()
+  bool whole_ = false;   // in memory
+  bool shown_ = false;   // and the leaves are the whole: see Note [One parameter, seen from outside]
+  bool asked_ = false;   // by unshard()
   ShardsList incoming_;  // of a gathering that is under way
   Wait gathering_;
   std::optional<PostForwardShards> post_forward_;
@@ -147,8 +153,8 @@ class ParamGroup final {
   bool begun_ = false;
   uint64_t gathered_version_ = 0;  // of the shards that were sent
 
-  std::vector<bool> came_;       // by member: in this backward pass, and not yet reduced
-  std::vector<bool> used_;       // there was a gradient to reduce since gradients were last written
+  std::vector<bool> came_;  // by member: in this backward pass, and not yet reduced
+  std::vector<bool> used_;  // there was a gradient to reduce since gradients were last written
   std::vector<Round> rounds_;
 };
 

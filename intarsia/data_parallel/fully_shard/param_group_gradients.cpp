@@ -16,13 +16,13 @@ namespace intarsia {
 void ParamGroup::before_gradient(size_t index, const at::Tensor& grad) {
   check_has_no_graph(kShardCause, members_[index].name(), grad);
   hold_hooks(members_[index].leaf(), /*tensor_hooks=*/true);
-  members_[index].lend_gradient();
+  members_[index].before_accumulate();
 }
 
 bool ParamGroup::after_gradient(size_t index) {
-  members_[index].take_gradient();
+  members_[index].after_accumulate();
   came_[index] = true;
-  if (!syncs_) members_[index].show_as_pending(options_.mp_policy.reduce_dtype);
+  if (!syncs_) members_[index].defer_gradient(options_.mp_policy.reduce_dtype);
   if (!all_came()) return false;
   if (syncs_) return true;
   std::fill(came_.begin(), came_.end(), false);
@@ -74,19 +74,22 @@ void ParamGroup::reduce_over_shards(Round& round, const ShardsList& send, const 
   auto& axis = *axes_.shard;
   auto op = divide_factor_ ? ReduceOp::sum : ReduceOp::avg;
   round.parts = custom_reduce_scatter_ ? reduce_scatter_by(*custom_reduce_scatter_, axis, send, counts, &round.wait)
-                            : reduce_scatter(axis, send, counts, op, &round.wait);
+                                       : reduce_scatter(axis, send, counts, op, &round.wait);
 }
 
 // What was added up becomes terms of an average over the copies.
 void ParamGroup::divide(Round& round) const {
   double copies = axes_.replicate ? static_cast<double>(axes_.replicate->size()) : 1;
-  double divisor = divide_factor_ ? *divide_factor_ / copies : custom_reduce_scatter_ ? static_cast<double>(axes_.shard->size()) : 1;
+  double divisor = divide_factor_           ? *divide_factor_ / copies
+                   : custom_reduce_scatter_ ? static_cast<double>(axes_.shard->size())
+                                            : 1;
   if (divisor == 1) return;
   for (auto& part : round.parts) std::for_each(part.begin(), part.end(), [&](auto& local) { local.div_(divisor); });
 }
 
 bool ParamGroup::is_unreduced() const {
-  if (!syncs_ || std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); })) return false;
+  if (!syncs_ || std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); }))
+    return false;
   // Taken only in begin_reduction, when all ranks are there: what is left after an error must be in reach of zero_grad.
   for (size_t i = 0; i < members_.size(); ++i) {
     if (came_[i] || members_[i].has_pending()) return true;
@@ -145,7 +148,7 @@ void ParamGroup::write_gradients(const StepReports& reports, size_t first) {
 void ParamGroup::forget_step() {
   rounds_.clear();
   for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].end_loan();  // of a pass that failed, as what follows
+    members_[i].fail_gradient();  // of a pass that failed, as what follows
     if (came_[i] && syncs_) members_[i].drop_gradient();
     came_[i] = used_[i] = false;
   }

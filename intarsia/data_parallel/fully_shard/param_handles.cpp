@@ -5,9 +5,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 

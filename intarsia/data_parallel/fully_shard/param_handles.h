@@ -62,8 +62,8 @@ struct Handle {
 };
 Handle handle_of(const at::Tensor& tensor);
 
-// Whether a parameter and a plain tensor are at the same index of lists. Element i of a mapped list meets the elements i of the
-// others alone, so that an optimizer may map over parameters of which some are plain.
+// Whether a parameter and a plain tensor are at the same index of lists. Element i of a mapped list meets the elements
+// i of the others alone, so that an optimizer may map over parameters of which some are plain.
 bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists);
 
 // Whose memory a storage is. The owner calls both.

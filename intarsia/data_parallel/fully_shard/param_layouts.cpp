@@ -30,8 +30,8 @@ bool has_lines_of(const DeviceMesh& mesh, const AxisList& axes, const DeviceMesh
   return same;
 }
 
-// The axes of `mesh` that, read as one, are an axis of `outer`; none if there are none. Axes of one rank are told by their
-// names, and one of another name is another axis, even over the same ranks.
+// The axes of `mesh` that, read as one, are an axis of `outer`; none if there are none. Axes of one rank are told by
+// their names, and one of another name is another axis, even over the same ranks.
 AxisList axes_along(const DeviceMesh& mesh, const DeviceMesh& outer, int64_t along) {
   AxisList best;
   for (int64_t set = 1; set < int64_t{1} << mesh.ndim(); ++set) {
@@ -107,7 +107,8 @@ Grid grid_within(const Layout& whole, const Within& own) {
 Grid grid_of_outer(const ShardingAxes& axes) {
   AxisList all(axes.mesh.ndim());
   std::iota(all.begin(), all.end(), 0);
-  return {axes.mesh, Placements(all.size(), Replicate()), axes.shard_axis, all, axes.replicate ? AxisList{0} : AxisList{}};
+  return {axes.mesh, Placements(all.size(), Replicate()), axes.shard_axis, all,
+          axes.replicate ? AxisList{0} : AxisList{}};
 }
 
 // --- the cut
@@ -160,8 +161,9 @@ ParamLayouts cut(const Grid& grid, std::optional<int64_t> dim, at::IntArrayRef s
 }  // namespace
 
 ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
-  TORCH_CHECK_VALUE(mesh.defined() && (mesh.ndim() == 1 || mesh.ndim() == 2), "[fully_shard] expects a mesh of one axis, or ",
-                    "of two (copies, shards), not ", mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name.");
+  TORCH_CHECK_VALUE(mesh.defined() && (mesh.ndim() == 1 || mesh.ndim() == 2),
+                    "[fully_shard] expects a mesh of one axis, or ", "of two (copies, shards), not ",
+                    mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[fully_shard] this process takes no part in ", mesh.text(), ".");
   auto axis = mesh.ndim() - 1;
   return {mesh, axis, &Axis::of(mesh, axis), axis ? &Axis::of(mesh, 0) : nullptr, &Axis::whole(mesh)};
@@ -169,14 +171,17 @@ ShardingAxes ShardingAxes::of(const DeviceMesh& mesh) {
 
 // The shards are along an axis of a single rank.
 ShardingAxes ShardingAxes::replicated(const DeviceMesh& mesh) {
-  TORCH_CHECK_VALUE(mesh.ndim() == 1 && !mesh.slots().empty(), "[replicate] expects a mesh of one axis that this process takes ",
-                    "part in, not ", mesh.text(), ". Take a slice of it by name.");
+  TORCH_CHECK_VALUE(mesh.ndim() == 1 && !mesh.slots().empty(),
+                    "[replicate] expects a mesh of one axis that this process takes ", "part in, not ", mesh.text(),
+                    ". Take a slice of it by name.");
   WorldScope world(mesh.world());
   DeviceMesh grid(mesh.device_type(), {mesh.group_count(), mesh.size(), 1}, mesh.ranks().vec());
   return {mesh, 0, &Axis::of(grid, 2), &Axis::of(mesh, 0), &Axis::whole(mesh)};
 }
 
-bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh) { return is_dtensor(parameter) && mesh_of(parameter) == mesh; }
+bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh) {
+  return is_dtensor(parameter) && mesh_of(parameter) == mesh;
+}
 
 bool is_cut_along(const at::Tensor& parameter, const ShardingAxes& axes) {
   if (!is_dtensor(parameter)) return false;
@@ -187,9 +192,11 @@ bool is_cut_along(const at::Tensor& parameter, const ShardingAxes& axes) {
   return std::any_of(all.begin(), all.end(), [&](auto axis) { return !is_replicate(placements_of(parameter)[axis]); });
 }
 
-ParamLayouts layouts_of_param(const std::string& name, const ShardingAxes& axes, const at::Tensor& parameter, std::optional<int64_t> dim) {
+ParamLayouts layouts_of_param(const std::string& name, const ShardingAxes& axes, const at::Tensor& parameter,
+                              std::optional<int64_t> dim) {
   TORCH_CHECK_INDEX(!dim || (*dim >= 0 && *dim < parameter.dim()), "[fully_shard] \"", name, "\" has ", parameter.dim(),
-                    " dims, so it cannot be sharded along dim ", dim.value_or(0), ". Give one of its dims, counted from 0.");
+                    " dims, so it cannot be sharded along dim ", dim.value_or(0),
+                    ". Give one of its dims, counted from 0.");
   bool plain = !is_dtensor(parameter) || (!axes.on_full_mesh && lies_on(parameter, axes.mesh));
   if (plain) return cut(grid_of_outer(axes), dim, parameter.sizes());
   auto& mesh = mesh_of(parameter);
@@ -214,7 +221,8 @@ ParamLayouts layouts_of_param(const std::string& name, const ShardingAxes& axes,
   return rest;
 }
 
-at::Tensor laid_out_as_shards(const std::string& name, const DeviceMesh& mesh, const at::Tensor& parameter, std::optional<int64_t> dim) {
+at::Tensor laid_out_as_shards(const std::string& name, const DeviceMesh& mesh, const at::Tensor& parameter,
+                              std::optional<int64_t> dim) {
   WorldScope world(mesh.world());
   auto axes = ShardingAxes::of(mesh);
   axes.on_full_mesh = true;

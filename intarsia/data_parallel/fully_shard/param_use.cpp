@@ -14,7 +14,8 @@ constexpr ParamUseRow kRows[] = {
     {"meets distributed tensors on the mesh of the shards: grad.add(p)", &ParamUse::meets_shards, ParamValue::shards},
     {"meets distributed tensors on other meshes", &ParamUse::meets_dtensor, ParamValue::whole},
     {"meets an unsharded parameter, or is one after unshard()", &ParamUse::meets_whole, ParamValue::whole},
-    {"makes a tensor like a parameter, or maps lists: zeros_like(p), _foreach_norm", &ParamUse::keeps_shards, ParamValue::shards},
+    {"makes a tensor like a parameter, or maps lists: zeros_like(p), _foreach_norm", &ParamUse::keeps_shards,
+     ParamValue::shards},
     {"reads parameters alone: w.norm(), b.mm(a)", nullptr, ParamValue::whole},
 };
 
@@ -23,7 +24,8 @@ constexpr ParamUseRow kRows[] = {
 c10::ArrayRef<ParamUseRow> param_use_rows() { return kRows; }
 
 const ParamUseRow& row_of(const ParamUse& use) {
-  return *std::find_if(std::begin(kRows), std::end(kRows), [&](auto& row) { return !row.condition || use.*row.condition; });
+  return *std::find_if(std::begin(kRows), std::end(kRows),
+                       [&](auto& row) { return !row.condition || use.*row.condition; });
 }
 
 }  // namespace intarsia

@@ -6,11 +6,11 @@
 namespace intarsia {
 
 // Note [Reads are of the whole]
-// An op cannot know whether it runs in the forward of a module of torch::nn or in an optimizer. So an op that reads parameters
-// alone sees the whole, with and without NoGradGuard, and its result serves both: it is plain beside activations, and the key
-// marks it (HandleKind::computed), so that beside a gradient it is taken for a value that all ranks have: grad.add(wd * p). One
-// that is written to becomes distributed in place: (wd * p).add_(grad). What comes first are uses that show by themselves which
-// value they need: see param_use_rows.
+// An op cannot know whether it runs in the forward of a module of torch::nn or in an optimizer. So an op that reads
+// parameters alone sees the whole, with and without NoGradGuard, and its result serves both: it is plain beside
+// activations, and the key marks it (HandleKind::computed), so that beside a gradient it is taken for a value that all
+// ranks have: grad.add(wd * p). One that is written to becomes distributed in place: (wd * p).add_(grad). What comes
+// first are uses that show by themselves which value they need: see param_use_rows.
 
 // What is known of the use of a parameter by an op, before the op runs.
 struct ParamUse {
@@ -22,15 +22,15 @@ struct ParamUse {
   bool meets_shards = false;   // distributed tensors are among the arguments, one on the mesh of the shards
   bool meets_dtensor = false;  // distributed tensors are among the arguments
   bool meets_whole = false;    // an unsharded parameter, or what was computed from one
-  bool keeps_shards = false;   // the op makes a tensor like its argument, or maps a list: zeros_like, clone, _foreach_norm;
-                               // or it casts or moves a handle: state_dict()["w"].cpu()
+  bool keeps_shards = false;   // the op makes a tensor like its argument, or maps a list: zeros_like, clone,
+                              // _foreach_norm; or it casts or moves a handle: state_dict()["w"].cpu()
 };
 
 enum class ParamValue { shards, whole };
 
 struct ParamUseRow {
   const char* when;
-  bool ParamUse::*condition;  // null: always
+  bool ParamUse::* condition;  // null: always
   ParamValue sees;
 };
 

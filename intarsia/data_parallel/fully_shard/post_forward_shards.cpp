@@ -12,7 +12,8 @@ DeviceMesh with_groups(const DeviceMesh& mesh, int64_t size) {
   auto whole = shape.back();
   shape.back() = whole / size;
   shape.push_back(size);
-  shape.insert(shape.begin(), static_cast<int64_t>(ranks.size()) / mesh.size());  // a slice of a mesh has several side by side
+  shape.insert(shape.begin(),
+               static_cast<int64_t>(ranks.size()) / mesh.size());  // a slice of a mesh has several side by side
   std::vector<std::string> names;
   for (size_t axis = 0; axis < shape.size(); ++axis) names.push_back("kept" + std::to_string(axis));
   return DeviceMesh(mesh.device_type(), shape, ranks, names);
@@ -24,8 +25,9 @@ size_t memory_of(const ShardedParam& member, size_t slot) { return member.memori
 
 PostForwardShards::PostForwardShards(const ShardingAxes& axes, int64_t size) {
   auto all = axes.shard->size();
-  TORCH_CHECK_VALUE(size > 1 && size < all && all % size == 0, "[fully_shard] parameters are to be resharded to groups of ", size,
-                    " ranks, but ", all, " ranks share them. Choose a factor of that above 1.");
+  TORCH_CHECK_VALUE(size > 1 && size < all && all % size == 0,
+                    "[fully_shard] parameters are to be resharded to groups of ", size, " ranks, but ", all,
+                    " ranks share them. Choose a factor of that above 1.");
   mesh_ = with_groups(axes.mesh, size);
   axis_ = &Axis::of(mesh_, mesh_.ndim() - 1);
   for (size_t slot = 0; slot < mesh_.slots().size(); ++slot) {

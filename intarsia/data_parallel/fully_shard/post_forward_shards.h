@@ -1,6 +1,6 @@
 #pragma once
-// What ranks keep of a whole between forward and backward, if they reshard to a smaller group: each a part, so that a few ranks
-// together have it all.
+// What ranks keep of a whole between forward and backward, if they reshard to a smaller group: each a part, so that a
+// few ranks together have it all.
 
 #include <optional>
 

@@ -6,9 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "intarsia/comm/call_log.h"
-#include "intarsia/data_parallel/fully_shard/set_data.h"
 #include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
 #include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/libtorch/variable_hooks.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -32,14 +32,22 @@ void share_version_counter(const at::Tensor& whole, const at::Tensor& leaf) {
 
 }  // namespace
 
-ShardedParam::ShardedParam(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
-                     std::optional<at::ScalarType> dtype_of_whole)
-    : name_(std::move(name)), leaf_(leaf), axes_(axes), dim_(dim), dtype_(leaf.scalar_type()),
-      whole_follows_dtype_(!dtype_of_whole), sizes_(leaf.sizes().vec()) {
+ShardedParam::ShardedParam(std::string name, const at::Tensor& leaf, const ShardingAxes& axes,
+                           std::optional<int64_t> dim, std::optional<at::ScalarType> dtype_of_whole)
+    : name_(std::move(name)),
+      leaf_(leaf),
+      axes_(axes),
+      dim_(dim),
+      dtype_(leaf.scalar_type()),
+      whole_follows_dtype_(!dtype_of_whole),
+      sizes_(leaf.sizes().vec()),
+      gradient_(leaf) {
   TORCH_CHECK_VALUE(!leaf.grad().defined(), "[fully_shard] \"", name_, "\" has a gradient. Call zero_grad first.");
   at::NoGradGuard no_grad;
   make_values(leaf, c10::scalarTypeToTypeMeta(dtype_of_whole.value_or(dtype_)));
-  body_of(sharded_).origin = calls_on(rest_.shards->mesh()).add_new("fully_shard", rest_.shards, hash_of_form(*rest_.shards, sizes_));
+  gradient_.set_layouts(pending_layout(), rest_.copies.empty() ? nullptr : pending_over_copies());
+  body_of(sharded_).origin =
+      calls_on(rest_.shards->mesh()).add_new("fully_shard", rest_.shards, hash_of_form(*rest_.shards, sizes_));
   share_version_counter(whole_, leaf);
 }
 
@@ -69,7 +77,8 @@ void ShardedParam::make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of
     whole_ = make_whole(memories_[0].storage(), sizes_, strides, dtype_of_whole);
   } else {
     Shards wholes(memories_.begin(), memories_.end());
-    auto whole = wrap(c10::make_intrusive<DTensorBody>(std::move(wholes), rest_.whole), sizes_, strides, dtype_of_whole);
+    auto whole =
+        wrap(c10::make_intrusive<DTensorBody>(std::move(wholes), rest_.whole), sizes_, strides, dtype_of_whole);
     if (body_of(leaf).note) attach_note(whole, body_of(leaf).note), attach_note(sharded, body_of(leaf).note);
     whole_ = with_first_use_key(whole);
   }
@@ -114,8 +123,8 @@ Counts ShardedParam::counts() const {
   return counts;
 }
 
-// Along the first dim the parts of all ranks, one behind the other, are the whole. Simulated ranks may have one whole: that of
-// the first is kept.
+// Along the first dim the parts of all ranks, one behind the other, are the whole. Simulated ranks may have one whole:
+// that of the first is kept.
 Shards ShardedParam::incoming() {
   Shards rooms;
   for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) {
@@ -149,13 +158,15 @@ void ShardedParam::arrived(const Shards& incoming) {
 
 uint64_t ShardedParam::version() const { return body_of(sharded_).version(); }
 
-// torch::zeros_like and its kind come here with autograd's keys excluded, but below those set_data does not know our tensors.
+// torch::zeros_like and its kind come here with autograd's keys excluded, but below those set_data does not know our
+// tensors.
 static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
-  if (is_rehearsing()) return leaf.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());  // set_data refuses meta
+  if (is_rehearsing())
+    return leaf.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());  // set_data refuses meta
   auto local = c10::impl::tls_local_dispatch_key_set();
   auto excluded = local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   c10::impl::ForceDispatchKeyGuard guard(local.included_, excluded);
-  set_data_unwatched(leaf, value);
+  set_data_of_libtorch(leaf, value);
 }
 
 // set_data drops the node of a leaf that changes its dtype, but a graph may have it.
@@ -175,7 +186,8 @@ void ShardedParam::free_whole() {
 // --- what ops get
 
 bool ShardedParam::is_handle_of_shards(const at::Tensor& tensor) const {
-  if (!is_dtensor(tensor) || &layout_of(tensor) != &layout_of(sharded_) || tensor.sizes() != sharded_.sizes()) return false;
+  if (!is_dtensor(tensor) || &layout_of(tensor) != &layout_of(sharded_) || tensor.sizes() != sharded_.sizes())
+    return false;
   auto &own = body_of(sharded_).last_known_shards()[0], &other = body_of(tensor).last_known_shards()[0];
   bool same_form = other.sizes() == own.sizes() && other.strides() == own.strides();
   return same_form && other.storage_offset() == own.storage_offset();
@@ -213,12 +225,14 @@ StandIn ShardedParam::stand_in(bool for_leaf) {
   return {whole_, node};
 }
 
-// Where dtype or device change, the memory of the whole is made anew: what autograd has saved of the old one does not count any more.
+// Where dtype or device change, the memory of the whole is made anew: what autograd has saved of the old one does not
+// count any more.
 void ShardedParam::take_form_of(const at::Tensor& local) {
   dtype_ = local.scalar_type();
   auto meta = whole_follows_dtype_ ? local.dtype() : whole_.dtype();
   if (whole_.dtype() == meta && memories_[0].device() == local.device()) return;
-  for (size_t m = 0; m < memories_.size(); ++m) memories_[m] = at::empty(memories_sizes_[m], local.options().dtype(meta));
+  for (size_t m = 0; m < memories_.size(); ++m)
+    memories_[m] = at::empty(memories_sizes_[m], local.options().dtype(meta));
   accumulator_ = c10::weak_intrusive_ptr<torch::autograd::Node>(NodePtr());
   if (!is_dtensor(whole_)) {
     whole_ = make_whole(memories_[0].storage(), sizes_, whole_.strides(), meta);
@@ -235,12 +249,13 @@ void ShardedParam::take_form_of(const at::Tensor& local) {
 void ShardedParam::replace(const at::Tensor& value) {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard as_it_is(kFirstUseKey);  // what comes of a parameter is marked, but shards are not
-  bool as_whole = is_dtensor(value) == is_dtensor(whole_) && (!is_dtensor(value) || &layout_of(value) == &layout_of(whole_));
+  bool as_whole =
+      is_dtensor(value) == is_dtensor(whole_) && (!is_dtensor(value) || &layout_of(value) == &layout_of(whole_));
   bool as_shards = is_dtensor(value) && mesh_of(value) == mesh_of(sharded_);
-  TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(sizes_) && (as_whole || as_shards), "[fully_shard] \"", name_, "\" of shape ",
-                    at::IntArrayRef(sizes_), " is given data of shape ", value.sizes(),
-                    is_dtensor(value) ? " as " + str(layout_of(value)) : "", ". Give a whole value, or one laid out as ",
-                    str(layout_of(sharded_)), ".");
+  TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(sizes_) && (as_whole || as_shards), "[fully_shard] \"", name_,
+                    "\" of shape ", at::IntArrayRef(sizes_), " is given data of shape ", value.sizes(),
+                    is_dtensor(value) ? " as " + str(layout_of(value)) : "",
+                    ". Give a whole value, or one laid out as ", str(layout_of(sharded_)), ".");
   Shards locals;
   if (as_shards) {
     for (auto& shard : shards_in(value, &layout_of(sharded_))) locals.push_back(shard.contiguous());

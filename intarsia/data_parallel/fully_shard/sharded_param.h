@@ -1,5 +1,5 @@
 #pragma once
-// One parameter of fully_shard: its shards, its whole, and its gradient in both forms.
+// One parameter of fully_shard: its shards, the whole that is gathered from them, and its gradient.
 
 #include <optional>
 #include <string>
@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/core/shards.h"
+#include "intarsia/data_parallel/fully_shard/gradient_state.h"
 #include "intarsia/data_parallel/fully_shard/param_handles.h"
 #include "intarsia/data_parallel/fully_shard/param_layouts.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
@@ -18,7 +19,7 @@ class ShardedParam {
  public:
   // `dim`: the one that is cut; none: every rank keeps the whole (scalars).
   ShardedParam(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
-            std::optional<at::ScalarType> dtype_of_whole);
+               std::optional<at::ScalarType> dtype_of_whole);
 
   const std::string& name() const { return name_; }
   at::Tensor leaf() const { return leaf_.lock(); }
@@ -26,10 +27,10 @@ class ShardedParam {
   const at::Tensor& sharded() const { return sharded_; }
   bool is_handle_of_shards(const at::Tensor& tensor) const;  // and not a part of them
   bool is_handle_of_whole(const at::Tensor& tensor) const;   // the same
-  uint64_t version() const;  // goes up when shards are written, by whatever handle
+  uint64_t version() const;                                  // goes up when shards are written, by whatever handle
   bool has_data() const { return !memories_[0].is_meta(); }
   at::ScalarType dtype() const { return dtype_; }  // of the shards
-  int64_t bytes_of_whole() const;  // that a rank holds
+  int64_t bytes_of_whole() const;                  // that a rank holds
 
   // Gathering: what each slot sends, where it is received, and the whole made of that.
   Shards outgoing() const;
@@ -46,11 +47,12 @@ class ShardedParam {
   void show_whole();
   void show_shards();
   void free_whole();
-  // The shards become those of `value`, of any dtype: a whole one, or one that is laid out as the shards or as the whole are.
+  // The shards become those of `value`, of any dtype: a whole one, or one that is laid out as the shards or as the
+  // whole are.
   void replace(const at::Tensor& value);
 
-  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`; and the
-  // gradient of the shards made of what comes out, which is added to what the leaf has.
+  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`;
+  // and the gradient of the shards made of what comes out, which is added to what the leaf has.
   Shards parts_of_gradient(at::ScalarType dtype) const;
   Counts gradient_counts() const;
   void add_gradient(const Shards& parts, bool pending_over_copies);
@@ -58,28 +60,35 @@ class ShardedParam {
   Shards take_pending_over_copies();
 
   // Note [Gradients that wait]
-  // Without sync, gradients of the whole add up on each rank. The leaf shows their sum as what it is: a distributed tensor
-  // whose average is pending, [P(avg)]. So zero_grad takes it away, an optimizer reads the right value, and the next pass
-  // with sync reduces it. A reduced gradient that the leaf has by then becomes a part of the sum: see add_reduced.
+  // Without sync, gradients of the whole add up on each rank. The leaf shows their sum as what it is: a distributed
+  // tensor whose average is pending, [P(avg)]. So zero_grad takes it away, an optimizer reads the right value, and the
+  // next pass with sync reduces it. A reduced gradient that the leaf has by then becomes a part of the sum: see
+  // add_reduced.
 
-  // The gradient of the whole, while a backward pass adds up: it takes the place of the leaf's own.
-  void lend_gradient();
-  void take_gradient();
-  void end_loan();  // of a pass that failed before it took the gradient
-  void show_as_pending(std::optional<at::ScalarType> dtype);
+  // The events of GradientEvent. What earlier passes have left comes into the gradient with the first one, or by
+  // fetch_pending.
+  void before_accumulate();
+  void after_accumulate();
+  void defer_gradient(std::optional<at::ScalarType> dtype);  // [P(avg)], in this dtype
+  void fail_gradient();  // what autograd was adding to is dropped; what it has brought stays
+  void drop_gradient();  // that as well
+  GradientState gradient_state() const { return gradient_.state(); }
   // A term times this is one of the average over all ranks: not 1 where gradients are divided by another number.
   void set_average_scale(double scale) { average_scale_ = scale; }
-  bool has_pending() const;
-  bool fetch_pending();  // what earlier passes have added up becomes the gradient of the whole; false if there is nothing
-  void drop_gradient() { gradient_ = at::Tensor(); }
-  bool has_gradient() const { return gradient_.defined(); }
-  at::ScalarType gradient_dtype() const { return gradient_.defined() ? gradient_.scalar_type() : whole_.scalar_type(); }
+  bool has_pending() const { return gradient_.is_pending(); }
+  void fetch_pending();  // if there is any
+  bool has_gradient() const { return gradient_.unreduced().defined(); }
+  at::ScalarType gradient_dtype() const {
+    return has_gradient() ? gradient_.unreduced().scalar_type() : whole_.scalar_type();
+  }
 
  private:
   void show(const at::Tensor& value);
   void remember_accumulator(const at::Tensor& holder, const NodePtr& node);
   at::Tensor piece(const at::Tensor& whole, int64_t member) const;
-  const std::vector<int64_t>& whole_sizes(size_t slot) const { return memories_sizes_[memories_sizes_.size() == 1 ? 0 : slot]; }
+  const std::vector<int64_t>& whole_sizes(size_t slot) const {
+    return memories_sizes_[memories_sizes_.size() == 1 ? 0 : slot];
+  }
   std::vector<int64_t> local_sizes(size_t slot, int64_t member) const;
   void make_values(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
   void take_shards(const at::Tensor& leaf, caffe2::TypeMeta dtype_of_whole);
@@ -89,10 +98,9 @@ class ShardedParam {
   const Layout* pending_layout() const;
   const Layout* pending_over_copies() const;
   Shards terms_of_gradient() const;
-  void to_dtype(at::ScalarType dtype);
-  void add_terms(const at::Tensor& grad);
+  at::Tensor with_dtype(const at::Tensor& grad, at::ScalarType dtype) const;
+  at::Tensor sum_of_terms(const at::Tensor& grad) const;
   void add_reduced(Shards& terms, const at::Tensor& grad) const;
-  at::Tensor take_back();  // what the leaf's gradient has become while it was lent
   at::Tensor dtensor_of(Shards locals, const Layout* layout) const;
 
   std::string name_;
@@ -107,9 +115,7 @@ class ShardedParam {
   // What the whole is made of: one tensor, or one per slot where the whole is itself distributed.
   std::vector<at::Tensor> memories_;
   std::vector<std::vector<int64_t>> memories_sizes_;
-  at::Tensor gradient_;         // of the whole; per rank in a simulation; see Note [Terms of an average]
-  at::Tensor own_gradient_;     // of the leaf, while it is lent
-  bool lent_ = false;
+  GradientSlot gradient_;
   double average_scale_ = 1;
   c10::weak_intrusive_ptr<torch::autograd::Node> accumulator_{NodePtr()};
 };

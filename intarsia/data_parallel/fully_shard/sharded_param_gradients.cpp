@@ -13,9 +13,10 @@
 namespace intarsia {
 
 Shards ShardedParam::terms_of_gradient() const {
-  if (is_dtensor(gradient_)) return shards_in(gradient_, layout_of_gradient());
+  auto& grad = gradient_.unreduced();
+  if (is_dtensor(grad)) return shards_in(grad, layout_of_gradient());
   Shards terms;
-  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(gradient_, slot));
+  for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(grad, slot));
   return terms;
 }
 
@@ -23,7 +24,7 @@ Shards ShardedParam::terms_of_gradient() const {
 Shards ShardedParam::parts_of_gradient(at::ScalarType dtype) const {
   auto& axis = *axes_.shard;
   Shards terms, parts;
-  if (gradient_.defined()) terms = terms_of_gradient();
+  if (has_gradient()) terms = terms_of_gradient();
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
     auto grad = terms.empty() ? at::zeros(whole_sizes(slot), at::TensorOptions().dtype(dtype)) : terms[slot].to(dtype);
     if (dim_ == 0) {
@@ -75,42 +76,34 @@ const Layout* ShardedParam::layout_of_gradient() const { return with_average(*re
 const Layout* ShardedParam::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
 const Layout* ShardedParam::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
 
-static bool is_laid_out(const at::Tensor& grad, const Layout* layout) {
-  return grad.defined() && is_dtensor(grad) && &layout_of(grad) == layout;
-}
-
 Shards ShardedParam::take_pending_over_copies() {
   auto tensor = leaf();
-  if (!axes_.replicate || !is_laid_out(tensor.grad(), pending_over_copies())) return {};
+  if (!axes_.replicate || !gradient_.is_pending_over_copies()) return {};
   Shards terms;
   for (auto& term : shards_of(tensor.grad())) terms.push_back(term.reshape(-1));
   tensor.mutable_grad() = at::Tensor();
   return terms;
 }
 
-bool ShardedParam::has_pending() const { return is_laid_out(leaf().grad(), pending_layout()); }
-
-bool ShardedParam::fetch_pending() {
+void ShardedParam::fetch_pending() {
+  if (!has_pending()) return;
   auto tensor = leaf();
-  auto& grad = tensor.mutable_grad();
-  if (is_laid_out(grad, pending_layout())) {
-    Shards terms = shards_of(grad);
-    for (size_t slot = 0; average_scale_ != 1 && slot < terms.size(); ++slot) terms[slot] = terms[slot] / average_scale_;
-    bool one = terms.size() == 1;
-    if (!is_dtensor(whole_)) {
-      gradient_ = one ? terms[0] : per_rank(std::move(terms));
-    } else {
-      gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
-    }
-    grad = at::Tensor();
+  Shards terms = shards_of(tensor.grad());
+  for (size_t slot = 0; average_scale_ != 1 && slot < terms.size(); ++slot) terms[slot] = terms[slot] / average_scale_;
+  bool one = terms.size() == 1;
+  if (is_dtensor(whole_)) {
+    gradient_.set_unreduced(dtensor_of(std::move(terms), layout_of_gradient()));
+  } else {
+    gradient_.set_unreduced(one ? terms[0] : per_rank(std::move(terms)));
   }
-  return gradient_.defined();
+  tensor.mutable_grad() = at::Tensor();
 }
 
-void ShardedParam::show_as_pending(std::optional<at::ScalarType> dtype) {
+void ShardedParam::defer_gradient(std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
-  if (!gradient_.defined()) return;
-  if (dtype) to_dtype(*dtype);
+  if (!has_gradient()) return;
+  gradient_.on(GradientEvent::defer);
+  if (dtype) gradient_.set_unreduced(with_dtype(gradient_.unreduced(), *dtype));
   auto tensor = leaf();
   auto terms = terms_of_gradient();
   for (size_t slot = 0; slot < terms.size(); ++slot) {
@@ -126,9 +119,10 @@ void ShardedParam::show_as_pending(std::optional<at::ScalarType> dtype) {
 // A reduced gradient as terms of an average, without asking other ranks: of n ranks, each adds n times its own part.
 // 1, 2 on two ranks are the terms (2, 0) and (0, 4).
 void ShardedParam::add_reduced(Shards& terms, const at::Tensor& grad) const {
-  TORCH_CHECK_VALUE(is_dtensor(grad), "[fully_shard] the gradient of \"", name_, "\" is a plain tensor of shape ", grad.sizes(),
-                    ", and one that is not reduced yet is to be added. Assign distributed gradients, or call zero_grad first.");
-  auto parts = is_laid_out(grad, pending_over_copies()) ? shards_of(grad) : shards_in(grad, &layout_of(sharded_));
+  TORCH_CHECK_VALUE(
+      is_dtensor(grad), "[fully_shard] the gradient of \"", name_, "\" is a plain tensor of shape ", grad.sizes(),
+      ", and one that is not reduced yet is to be added. Assign distributed gradients, or call zero_grad first.");
+  auto parts = gradient_.is_pending_over_copies() ? shards_of(grad) : shards_in(grad, &layout_of(sharded_));
   double count = dim_ ? static_cast<double>(axes_.shard->size()) : 1;
   for (size_t slot = 0; slot < terms.size(); ++slot) {
     terms[slot] = terms[slot].to(at::promote_types(terms[slot].scalar_type(), grad.scalar_type()));
@@ -136,50 +130,53 @@ void ShardedParam::add_reduced(Shards& terms, const at::Tensor& grad) const {
   }
 }
 
-void ShardedParam::to_dtype(at::ScalarType dtype) {
-  if (gradient_.scalar_type() == dtype) return;
-  if (!is_spread()) return void(gradient_ = gradient_.to(dtype));
+at::Tensor ShardedParam::with_dtype(const at::Tensor& grad, at::ScalarType dtype) const {
+  if (grad.scalar_type() == dtype) return grad;
+  if (!is_spread()) return grad.to(dtype);
   Shards terms;  // each by itself: what is pending stays so
-  for (auto& term : shards_of(gradient_)) terms.push_back(term.to(dtype));
-  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+  for (auto& term : shards_of(grad)) terms.push_back(term.to(dtype));
+  return dtensor_of(std::move(terms), layout_of_gradient());
 }
 
-void ShardedParam::add_terms(const at::Tensor& grad) {
-  if (!grad.defined()) return;
+// The unreduced gradient and what autograd has brought, as terms.
+at::Tensor ShardedParam::sum_of_terms(const at::Tensor& grad) const {
   at::NoGradGuard no_grad;
+  auto& before = gradient_.unreduced();
   auto terms = to_average_terms(name_, grad, *rest_.whole, rest_.data_of_whole, !axes_.on_full_mesh);
-  for (size_t slot = 0; gradient_.defined() && slot < terms.size(); ++slot) {
-    terms[slot] = shards_of(gradient_)[slot] + terms[slot];
-  }
-  gradient_ = dtensor_of(std::move(terms), layout_of_gradient());
+  for (size_t slot = 0; before.defined() && slot < terms.size(); ++slot)
+    terms[slot] = shards_of(before)[slot] + terms[slot];
+  return dtensor_of(std::move(terms), layout_of_gradient());
 }
 
-// Terms are not lent, but added when the gradient is taken: what comes may be a sum, a value, or another kind.
-void ShardedParam::lend_gradient() {
+// Autograd adds to the unreduced gradient. Not to terms: what comes may be a sum, a value, or another kind, and is
+// added afterwards.
+void ShardedParam::before_accumulate() {
+  if (gradient_.on(GradientEvent::before_accumulate) == GradientState::accumulating) fail_gradient();
   fetch_pending();
-  auto tensor = leaf();
-  own_gradient_ = tensor.grad();
-  tensor.mutable_grad() = is_spread() ? at::Tensor() : std::move(gradient_);
-  if (!is_spread()) gradient_ = at::Tensor();
-  lent_ = true;
+  at::Tensor start;
+  if (!is_spread()) {
+    start = gradient_.unreduced();
+    gradient_.set_unreduced(at::Tensor());
+  }
+  gradient_.begin_accumulating(std::move(start));
 }
 
-at::Tensor ShardedParam::take_back() {
-  auto tensor = leaf();
-  auto grad = tensor.grad();
-  tensor.mutable_grad() = std::move(own_gradient_);
-  own_gradient_ = at::Tensor();
-  lent_ = false;
-  return grad;
+void ShardedParam::after_accumulate() {
+  gradient_.on(GradientEvent::after_accumulate);
+  auto grad = gradient_.end_accumulating();
+  if (!is_spread()) {
+    gradient_.set_unreduced(grad);
+  } else if (grad.defined()) {
+    gradient_.set_unreduced(sum_of_terms(grad));
+  }
 }
 
-void ShardedParam::take_gradient() {
-  auto grad = take_back();
-  is_spread() ? add_terms(grad) : void(gradient_ = grad);
+void ShardedParam::fail_gradient() {
+  if (gradient_.state() != GradientState::accumulating) return;
+  gradient_.end_accumulating();
+  drop_gradient();
 }
 
-void ShardedParam::end_loan() {
-  if (lent_) take_back(), drop_gradient();
-}
+void ShardedParam::drop_gradient() { gradient_.set_unreduced(at::Tensor()); }
 
 }  // namespace intarsia

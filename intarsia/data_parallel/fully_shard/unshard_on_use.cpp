@@ -4,8 +4,6 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <set>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -13,12 +11,13 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include "intarsia/data_parallel/fully_shard/param_op_traits.h"
 #include "intarsia/data_parallel/fully_shard/param_use.h"
 #include "intarsia/data_parallel/fully_shard/set_data.h"
-#include "intarsia/libtorch/dispatch_keys.h"
-#include "intarsia/libtorch/interposition.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/dispatch/fan_out.h"
+#include "intarsia/libtorch/dispatch_keys.h"
+#include "intarsia/libtorch/interposition.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/body.h"
@@ -30,55 +29,6 @@ namespace {
 
 using Owner = std::shared_ptr<ParamOwner>;
 using Stack = torch::jit::Stack;
-
-// --- what the kernel asks of an op, found once per op
-
-// These are about the handle and its history, not about values.
-bool is_about_the_handle(const std::string& name) {
-  static const std::set<std::string> names = {
-      "aten::detach", "aten::detach_", "aten::alias", "aten::requires_grad_", "aten::set_data", "aten::data", "aten::is_leaf", "aten::output_nr",
-      "aten::_version", "aten::retain_grad", "aten::retains_grad", "aten::_has_compatible_shallow_copy_type", "aten::is_same_size",
-      "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel"};
-  return names.count(name) > 0;
-}
-
-bool makes_one_like_it(const std::string& name) {
-  static const std::set<std::string> names = {
-      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::randint_like",
-      "aten::new_empty",  "aten::new_zeros",  "aten::new_ones",  "aten::new_full",  "aten::new_empty_strided", "aten::clone"};
-  return names.count(name) > 0;
-}
-
-bool is_list_of_tensors(const c10::Argument& argument) {
-  return argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
-}
-
-// Ops of optimizers: _foreach_norm(Tensor[] self) -> Tensor[].
-bool maps_lists(const c10::FunctionSchema& schema) {
-  auto &given = schema.arguments(), &made = schema.returns();
-  return !given.empty() && is_list_of_tensors(given[0]) && made.size() == 1 && is_list_of_tensors(made[0]);
-}
-
-bool returns_a_view(const c10::FunctionSchema& schema) {
-  for (auto& result : schema.returns()) {
-    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
-  }
-  return false;
-}
-
-struct OpTraits {
-  bool about_the_handle, is_view, keeps_shards, writes, by_element, casts;
-};
-
-const OpTraits& traits_of(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<const c10::FunctionSchema*, OpTraits> known;
-  auto& schema = op.schema();  // lives as long as the op
-  auto found = known.find(&schema);
-  if (found != known.end()) return found->second;
-  bool maps = maps_lists(schema), casts = schema.name() == "aten::to" || schema.name() == "aten::_to_copy";
-  return known.try_emplace(&schema, OpTraits{is_about_the_handle(schema.name()), returns_a_view(schema), makes_one_like_it(schema.name()) || maps,
-                                             schema.is_mutable(), maps, casts}).first->second;
-}
 
 // --- what a call needs of the parameters among its arguments
 
@@ -118,11 +68,12 @@ UsingCall look_at_call(const c10::OperatorHandle& op, const Stack& stack) {
     auto* alias = arguments[i].alias_info();
     for (auto& tensor : tensors_in(stack[first + i])) look_at(call, tensor, alias && alias->isWrite());
   }
-  if (call.meets_plain && traits_of(op).by_element) call.meets_plain = meet_at_one_index(at::ArrayRef(stack).slice(first));
+  if (call.meets_plain && param_traits_of(op).by_element)
+    call.meets_plain = meet_at_one_index(at::ArrayRef(stack).slice(first));
   return call;
 }
 
-ParamUse use_of(const OpTraits& op, const UsingCall& call, const ParamOwner& owner) {
+ParamUse use_of(const ParamOpTraits& op, const UsingCall& call, const ParamOwner& owner) {
   ParamUse use;
   use.writes = call.writes;
   use.meets_plain = call.meets_plain;
@@ -130,9 +81,11 @@ ParamUse use_of(const OpTraits& op, const UsingCall& call, const ParamOwner& own
   use.in_formula = is_in_backward();
   use.is_recorded = call.has_leaf && at::GradMode::is_enabled();
   use.meets_dtensor = !call.others.empty();
-  use.meets_shards = std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
+  use.meets_shards =
+      std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
   use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
-  use.keeps_shards = op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward it is a leaf that is cast
+  use.keeps_shards =
+      op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward it is a leaf that is cast
   return use;
 }
 
@@ -291,16 +244,17 @@ void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector
   for (auto i = stack.size() - count; i < stack.size(); ++i) {
     for (auto& tensor : tensors_in(stack[i])) {
       if (!tensor.defined() || !tensor.grad_fn()) continue;
-      if (is_dtensor(tensor) && traits_of(op).is_view) mark_view(tensor);
+      if (is_dtensor(tensor) && param_traits_of(op).is_view) mark_view(tensor);
       auto node = tensor.grad_fn();
       if (!nodes.insert(node.get()).second) continue;
-      node->add_pre_hook(std::make_unique<GatherFirst>(std::vector<std::weak_ptr<ParamOwner>>(owners.begin(), owners.end())));
+      node->add_pre_hook(
+          std::make_unique<GatherFirst>(std::vector<std::weak_ptr<ParamOwner>>(owners.begin(), owners.end())));
     }
   }
 }
 
 // Whether the results are values of parameters alone, which an optimizer may go on with.
-bool computes(const OpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
+bool computes(const ParamOpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
   if (op.writes || call.meets_plain || !call.others.empty() || is_in_backward()) return false;
   if (call.has_leaf && at::GradMode::is_enabled()) return false;
   if (std::any_of(whole.begin(), whole.end(), [](auto& owner) { return owner->is_shown(); })) return false;
@@ -313,7 +267,7 @@ void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call,
   c10::impl::ExcludeDispatchKeyGuard ours(kFactoryKeys);  // what is made here is plain
   std::vector<Owner> whole;
   for (auto& owner : call.owners) {
-    if (row_of(use_of(traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
+    if (row_of(use_of(param_traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
   }
   bool uses_shards = whole.size() < call.owners.size();
   gathered.gather(std::move(whole));
@@ -332,7 +286,7 @@ void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   Gathered gathered;
   UsingCall call;
   std::optional<PlainTensorScope> plain;
-  auto& traits = traits_of(op);
+  auto& traits = param_traits_of(op);
   if (!traits.about_the_handle) {
     call = look_at_call(op, *stack);
     prepare(op, *stack, call, gathered, plain);

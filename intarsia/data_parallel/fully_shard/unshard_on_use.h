@@ -3,10 +3,10 @@
 //
 // Note [Gathered at first use]
 // A parameter of fully_shard is one leaf with two values: a distributed tensor of shards, and the whole. Which one an
-// op sees follows from the call: see param_use.h. So the leaf and its handles have one more key, above autograd (see Note [Tensors with a
-// note] for a key of the same kind). The kernel there looks at the call, has the owner gather if the op needs the
-// whole, puts the stand-in into the place of the leaf (Note [One parameter, seen from outside]) and calls the op again.
-// Modules need not know of it: hooks on modules only make the gathering earlier.
+// op sees follows from the call: see param_use.h. So the leaf and its handles have one more key, above autograd (see
+// Note [Tensors with a note] for a key of the same kind). The kernel there looks at the call, has the owner gather if
+// the op needs the whole, puts the stand-in into the place of the leaf (Note [One parameter, seen from outside]) and
+// calls the op again. Modules need not know of it: hooks on modules only make the gathering earlier.
 //
 // Views of the whole have the key too. What an op computes from the whole may be needed again in backward, after the
 // whole has been freed: the kernel puts a hook on the op's node that has the owner gather it before the node runs.

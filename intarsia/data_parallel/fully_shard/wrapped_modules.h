@@ -23,7 +23,8 @@ class WrappedModules {
  public:
   // A module that no shared pointer owns is not kept: nobody would say when it goes.
   void add(const torch::nn::Module& module);
-  // Of a module that is not LibTorch's, such as Python's: its parameters that came later, by name; none once it has gone.
+  // Of a module that is not LibTorch's, such as Python's: its parameters that came later, by name; none once it has
+  // gone.
   using FindLate = std::function<std::optional<std::vector<std::pair<std::string, at::Tensor>>>()>;
   void add(FindLate find) { finders_.push_back(std::move(find)); }
   // Whether the module was given to add.

@@ -14,11 +14,13 @@ int64_t bytes_of_leaf(const ReplicatedParam& leaf) {
 }
 
 bool go_together(const ReplicatedParam& a, const ReplicatedParam& b) {
-  return a.options.dtype() == b.options.dtype() && a.options.device() == b.options.device() && a.is_summed() == b.is_summed();
+  return a.options.dtype() == b.options.dtype() && a.options.device() == b.options.device() &&
+         a.is_summed() == b.is_summed();
 }
 
 // Leaves in the order in which their gradients come. Of each kind one bucket is open at a time.
-std::vector<Bucket> deal(const std::vector<ReplicatedParam>& leaves, const std::vector<size_t>& order, BucketSizes sizes) {
+std::vector<Bucket> deal(const std::vector<ReplicatedParam>& leaves, const std::vector<size_t>& order,
+                         BucketSizes sizes) {
   struct Open {
     Bucket bucket;
     int64_t bytes = 0, limit = 0;
@@ -110,7 +112,8 @@ at::Tensor Buckets::room_for(size_t leaf) const {
 }
 
 static bool lies_alike(const at::Tensor& a, const ReplicatedParam::Form& form, const at::TensorOptions& options) {
-  return a.sizes() == at::IntArrayRef(form.sizes) && a.strides() == at::IntArrayRef(form.strides) && a.dtype() == options.dtype();
+  return a.sizes() == at::IntArrayRef(form.sizes) && a.strides() == at::IntArrayRef(form.strides) &&
+         a.dtype() == options.dtype();
 }
 
 void Buckets::lend(size_t leaf, const at::Tensor& grad) {
@@ -145,7 +148,8 @@ void Buckets::hand_over(size_t leaf, at::Tensor& grad, double scale) {
     grad.copy_(average);
     return;
   }
-  bool ours = grad.defined() && grad.storage().use_count() == 1 && lies_alike(grad, leaves_[leaf].locals[0], leaves_[leaf].options);
+  bool ours = grad.defined() && grad.storage().use_count() == 1 &&
+              lies_alike(grad, leaves_[leaf].locals[0], leaves_[leaf].options);
   std::swap(grad, average);
   if (!ours) average.reset();
 }

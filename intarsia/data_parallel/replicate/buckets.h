@@ -13,25 +13,27 @@ namespace intarsia {
 // Gradients of one dtype. A bucket is reduced when all of them are there.
 //
 // Note [Gradients that are lent]
-// Where gradients are not to live in buckets, those of a large bucket travel from where backward has left them, and their average comes into
-// other memory: gradients are written only when all ranks have reported. Then the two change places, so that the next step has
-// memory for its averages. Nothing is copied, and a bucket takes as much memory as one that is filled.
+// Where gradients are not to live in buckets, those of a large bucket travel from where backward has left them, and
+// their average comes into other memory: gradients are written only when all ranks have reported. Then the two change
+// places, so that the next step has memory for its averages. Nothing is copied, and a bucket takes as much memory as
+// one that is filled.
 struct Bucket {
   std::vector<size_t> members;  // numbers of leaves, in the order in which they lie
   int64_t bytes = 0;
   bool lends = false;                      // in this step
   std::vector<at::Tensor> lent, averages;  // by member; averages may be undefined before they are needed
   ReduceOp op = ReduceOp::avg;
-  Shards values;                        // one flat buffer per slot; empty until the first gradient comes
+  Shards values;                         // one flat buffer per slot; empty until the first gradient comes
   std::shared_ptr<Reduction> reduction;  // while it is under way
-  Wait wait;                            // or this one, of a communication hook
-  size_t missing = 0;                   // members whose gradient is not there
+  Wait wait;                             // or this one, of a communication hook
+  size_t missing = 0;                    // members whose gradient is not there
 };
 
 struct BucketSizes {
   int64_t first, others;  // bytes
 
-  static BucketSizes of(const ReplicateOptions& options);  // an error unless both are above 0; the first is at most the cap
+  static BucketSizes of(
+      const ReplicateOptions& options);  // an error unless both are above 0; the first is at most the cap
 };
 
 class Buckets {

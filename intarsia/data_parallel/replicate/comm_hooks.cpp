@@ -9,7 +9,8 @@
 namespace intarsia {
 
 CommHook compress_to(at::ScalarType dtype) {
-  TORCH_CHECK_TYPE(at::isFloatingType(dtype), "[compress_to] ", dtype, " cannot hold gradients. Use kHalf or kBFloat16.");
+  TORCH_CHECK_TYPE(at::isFloatingType(dtype), "[compress_to] ", dtype,
+                   " cannot hold gradients. Use kHalf or kBFloat16.");
   return [dtype](GradientBucket& bucket) -> Wait {
     Shards small;
     for (auto& value : bucket.values) {

@@ -26,7 +26,8 @@ struct GradientBucket {
   std::vector<std::string> parameters;
 };
 
-// Leaves in `values` what the gradients shall be, the same on all ranks of a line: at once, or when what it returns is called.
+// Leaves in `values` what the gradients shall be, the same on all ranks of a line: at once, or when what it returns is
+// called.
 using CommHook = std::function<Wait(GradientBucket& bucket)>;
 
 // Sends gradients as `dtype` (kHalf, kBFloat16), divided before they are added up.

@@ -37,21 +37,28 @@ bool is_in_this_pass(const at::Tensor& leaf) {
 
 Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
                  const NamedTensors& buffers, const ReplicateOptions& options, FindUnaveraged find_unaveraged)
-    : module_(module), name_(std::move(name)), mesh_(mesh), axis_(Axis::of(mesh, 0)), collective_order_(CollectiveOrder::of(axis_)),
-      cause_(cause_text(kCause, name_)), options_(options),
-      find_unaveraged_(std::move(find_unaveraged)), bucket_sizes_(BucketSizes::of(options)), order_(last_first(parameters.size())) {
+    : module_(module),
+      name_(std::move(name)),
+      mesh_(mesh),
+      axis_(Axis::of(mesh, 0)),
+      collective_order_(CollectiveOrder::of(axis_)),
+      cause_(cause_text(kCause, name_)),
+      options_(options),
+      find_unaveraged_(std::move(find_unaveraged)),
+      bucket_sizes_(BucketSizes::of(options)),
+      order_(last_first(parameters.size())) {
   options_.ignored_modules.clear();  // they may go before this does
   options_.ignored_parameters.clear();
   CauseScope cause(kCause, false);
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
   auto others = verify_tensors_across_ranks("replicate", axis_, parameters, buffers, collective_order_.module_count());
-  user_ = collective_order_.open(name_, others);
+  id_ = collective_order_.open(name_, others);
   buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
   touched_.resize(leaves_.size());
 }
 
-Reducer::~Reducer() { collective_order_.close(user_); }
+Reducer::~Reducer() { collective_order_.close(id_); }
 
 void Reducer::watch() {
   add_reducer(collective_order_, weak_from_this());
@@ -121,9 +128,11 @@ void Reducer::after_gradient(size_t index) {
 
 // See Note [Gradients that are lent]. Simulated ranks share one gradient, and what explain counts has no memory.
 bool Reducer::may_lend(const Bucket& bucket) const {
-  if (hook_ || options_.gradient_as_bucket_view || axis_.slot_count() != 1 || axis_.size() == 1 || is_rehearsing()) return false;
+  if (hook_ || options_.gradient_as_bucket_view || axis_.slot_count() != 1 || axis_.size() == 1 || is_rehearsing())
+    return false;
   auto is_plain = [&](size_t leaf) { return !leaves_[leaf].layout; };
-  return !Reduction::is_small(axis_, bucket.bytes) && std::all_of(bucket.members.begin(), bucket.members.end(), is_plain);
+  return !Reduction::is_small(axis_, bucket.bytes) &&
+         std::all_of(bucket.members.begin(), bucket.members.end(), is_plain);
 }
 
 void Reducer::open_step() {
@@ -154,8 +163,8 @@ void Reducer::empty_buckets() {
   }
 }
 
-// A parameter may have got another dtype, shape or layout (to, set_data, parallelize_module). All ranks that did the same
-// get the same buckets; where they differ the first bucket is an error that shows both.
+// A parameter may have got another dtype, shape or layout (to, set_data, parallelize_module). All ranks that did the
+// same get the same buckets; where they differ the first bucket is an error that shows both.
 void Reducer::follow_parameters() {
   bool changed = false;
   for (auto& leaf : leaves_) {
@@ -188,7 +197,8 @@ void Reducer::arm() {
 void Reducer::mark_ready(size_t leaf) {
   auto& step = *step_;
   auto bucket = buckets_->bucket_of(leaf);
-  TORCH_CHECK(bucket >= step.launched, "[replicate] \"", leaves_[leaf].name, "\" of ", name_, " got a second gradient in one ",
+  TORCH_CHECK(bucket >= step.launched, "[replicate] \"", leaves_[leaf].name, "\" of ", name_,
+              " got a second gradient in one ",
               "backward pass, after its bucket was sent. If every step does the same, set static_graph.");
   auto tensor = leaves_[leaf].tensor.lock();
   auto grad = tensor.defined() && !step.sends_zeros ? tensor.grad() : at::Tensor();
@@ -214,7 +224,7 @@ void Reducer::launch_full_buckets() {
 void Reducer::check_turn(size_t bucket) {
   CauseScope cause(kCause, false);
   all_know_ = true;
-  collective_order_.agree_if_shared(user_, static_cast<int64_t>(bucket));
+  collective_order_.agree_if_shared(id_, static_cast<int64_t>(bucket));
   all_know_ = false;
 }
 
@@ -248,15 +258,16 @@ void Reducer::clear_step() {
 }
 
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReplicateOptions& options,
-                                      FindUnaveraged find_unaveraged) {
+                                      const NamedTensors& parameters, const NamedTensors& buffers,
+                                      const ReplicateOptions& options, FindUnaveraged find_unaveraged) {
   BucketSizes::of(options);  // an error before anything is changed
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
   c10::InferenceMode off(false);  // what is made here is trained
   make_per_rank(buffers, mesh.slots().size());
-  auto reducer = std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));
+  auto reducer =
+      std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));
   if (options.init_sync) reducer->take_over(0);
   reducer->watch();
   return reducer;

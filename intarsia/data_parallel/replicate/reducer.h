@@ -19,23 +19,23 @@
 namespace intarsia {
 
 // Note [A step of a reducer]
-// The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order, each as soon as
-// it and those before it are full. When the backward pass ends, the rest is sent as well, so that every rank has sent
-// every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or all ranks raise
-// the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it. Reducers of the axis
-// that got gradients in earlier passes without sync, and none in this one, make their step now: the next thing that reads
-// gradients may be an optimizer.
+// The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order,
+// each as soon as it and those before it are full. When the backward pass ends, the rest is sent as well, so that every
+// rank has sent every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or
+// all ranks raise the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it.
+// Reducers of the axis that got gradients in earlier passes without sync, and none in this one, make their step now:
+// the next thing that reads gradients may be an optimizer.
 //
 // Note [What a rank sends]
-// The gradient that its parameter has, whether this pass added to it or not; zeros if there is none. With gradients that
-// add up over passes each rank holds the last average G; where one of two ranks adds g to it, (G + g + G) / 2 = G + g / 2
-// is the sum of the averages. A parameter that no rank has used since the last average keeps its gradient: with
+// The gradient that its parameter has, whether this pass added to it or not; zeros if there is none. With gradients
+// that add up over passes each rank holds the last average G; where one of two ranks adds g to it, (G + g + G) / 2 = G
+// + g / 2 is the sum of the averages. A parameter that no rank has used since the last average keeps its gradient: with
 // gradient_as_bucket_view that memory is reduced in place, so the rank's own value is put back.
 class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Reducer> {
  public:
   // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
-  Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters, const NamedTensors& buffers,
-          const ReplicateOptions& options, FindUnaveraged find_unaveraged);
+  Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
+          const NamedTensors& buffers, const ReplicateOptions& options, FindUnaveraged find_unaveraged);
   ~Reducer() override;
   void watch();  // from now on it gets the gradients
 
@@ -62,9 +62,9 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   struct Step {
     std::vector<bool> ready;  // by leaf: its gradient lies in its bucket
     std::vector<int32_t> fires, order;
-    size_t launched = 0;  // buckets
-    bool armed = false;   // the end of the pass is watched for
-    bool sends_zeros = false;  // of a rank that has no batch, or whose pass has failed
+    size_t launched = 0;          // buckets
+    bool armed = false;           // the end of the pass is watched for
+    bool sends_zeros = false;     // of a rank that has no batch, or whose pass has failed
     std::vector<at::Tensor> own;  // by leaf: the gradient that lay in the bucket, where this pass has brought none
   };
   bool may_lend(const Bucket& bucket) const;
@@ -101,7 +101,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   DeviceMesh mesh_;
   const Axis& axis_;
   CollectiveOrder& collective_order_;
-  int64_t user_ = 0;  // of the collective order
+  int64_t id_ = 0;  // in this order
   const char* cause_;
   ReplicateOptions options_;  // without what is ignored
   FindUnaveraged find_unaveraged_;
@@ -125,7 +125,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
 
 // One at work.
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
-                                      const NamedTensors& parameters, const NamedTensors& buffers, const ReplicateOptions& options,
-                                      FindUnaveraged find_unaveraged);
+                                      const NamedTensors& parameters, const NamedTensors& buffers,
+                                      const ReplicateOptions& options, FindUnaveraged find_unaveraged);
 
 }  // namespace intarsia

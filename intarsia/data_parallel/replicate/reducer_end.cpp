@@ -18,8 +18,9 @@ void Reducer::with_advice(const std::function<void()>& body) const {
     body();
   } catch (c10::DistError& error) {
     if (!joining_) {
-      error.add_context("If the ranks have different numbers of batches, run the training loop in join: "
-                        "replica_of(model).join([&] { ... }).");
+      error.add_context(
+          "If the ranks have different numbers of batches, run the training loop in join: "
+          "replica_of(model).join([&] { ... }).");
     }
     throw;
   }

@@ -21,7 +21,8 @@ void Reducer::join(const std::function<void()>& body, bool divide_by_initial_wor
     if (!all_know_) give_up();
     throw;
   }
-  while (keep_company()) {}
+  while (keep_company()) {
+  }
 }
 
 // The others are at a step, or will be: they learn that none will come from here.
@@ -33,8 +34,8 @@ void Reducer::give_up() {
   }
 }
 
-// One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank that
-// made the most.
+// One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank
+// that made the most.
 bool Reducer::keep_company() {
   step_.emplace();
   step_->sends_zeros = true;

@@ -12,7 +12,8 @@ namespace {
 
 struct Reducers {
   std::mutex mutex;
-  std::map<const CollectiveOrder*, std::vector<std::weak_ptr<Reducer>>> along;  // a CollectiveOrder lives as long as the process
+  std::map<const CollectiveOrder*, std::vector<std::weak_ptr<Reducer>>>
+      along;  // a CollectiveOrder lives as long as the process
 };
 Reducers& all_reducers() {
   static auto* all = new Reducers;

@@ -17,7 +17,9 @@ namespace {
 
 using Addresses = std::set<const c10::TensorImpl*>;
 
-std::shared_ptr<Reducer> reducer_of(const at::Tensor& leaf) { return std::dynamic_pointer_cast<Reducer>(watcher_of(leaf)); }
+std::shared_ptr<Reducer> reducer_of(const at::Tensor& leaf) {
+  return std::dynamic_pointer_cast<Reducer>(watcher_of(leaf));
+}
 
 Addresses ignored_by(const ReplicateOptions& options) {
   Addresses ignored;

@@ -6,9 +6,9 @@
 //   loss_of(model, my_part_of_the_batch).backward();  // gradients are those of the mean of all ranks' losses
 //   optimizer.step();
 //
-// The module is changed in place, whatever its type: parameters stay what they are, and state dicts look as before. In a
-// simulation, what differs by rank (the batch, the gradients before they are averaged, statistics of batch norms) stands
-// for one value per rank.
+// The module is changed in place, whatever its type: parameters stay what they are, and state dicts look as before. In
+// a simulation, what differs by rank (the batch, the gradients before they are averaged, statistics of batch norms)
+// stands for one value per rank.
 
 #include <functional>
 #include <memory>
@@ -31,15 +31,16 @@ class Replica {
 
   const DeviceMesh& mesh() const;
 
-  // Whether backward passes average gradients. Without, they add up on each rank, and the next pass that does averages all.
+  // Whether backward passes average gradients. Without, they add up on each rank, and the next pass that does averages
+  // all.
   void set_requires_gradient_sync(bool syncs);
 
   // Replaces the average of each bucket: see CommHook, and compress_to for two of them.
   void register_comm_hook(CommHook hook);
 
-  // For ranks that have different numbers of batches: runs `body`, the training loop; then takes part in the steps of those who
-  // have more, with gradients of zero. At the end all have the model of the rank that made the most steps. An average
-  // counts all ranks, or with `divide_by_initial_world_size` false those that still have batches.
+  // For ranks that have different numbers of batches: runs `body`, the training loop; then takes part in the steps of
+  // those who have more, with gradients of zero. At the end all have the model of the rank that made the most steps. An
+  // average counts all ranks, or with `divide_by_initial_world_size` false those that still have batches.
   void join(const std::function<void()>& body, bool divide_by_initial_world_size = true);
 
   // The names of the parameters whose gradients travel together, in the order of travel.
@@ -49,7 +50,8 @@ class Replica {
   std::shared_ptr<Reducer> reducer_;
 };
 
-// All ranks call it together. The mesh has one axis. Parameters of submodules that are replicated already stay with those.
+// All ranks call it together. The mesh has one axis. Parameters of submodules that are replicated already stay with
+// those.
 Replica replicate(ModuleRef module, const DeviceMesh& mesh, const ReplicateOptions& options = {});
 // Over the whole world.
 Replica replicate(ModuleRef module, const ReplicateOptions& options = {});

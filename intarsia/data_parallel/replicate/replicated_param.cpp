@@ -25,8 +25,8 @@ int64_t axis_along(const DeviceMesh& mesh, const DeviceMesh& line) {
 void check_same_ranks(const std::string& name, const DeviceMesh& own, const DeviceMesh& mesh) {
   auto &a = own.slots(), &b = mesh.slots();
   bool same = std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto& x, auto& y) { return x.rank == y.rank; });
-  TORCH_CHECK_VALUE(same, "[replicate] \"", name, "\" lies on ", own.text(), ", which has other ranks than ", mesh.text(),
-                    ". Both must be slices of one mesh.");
+  TORCH_CHECK_VALUE(same, "[replicate] \"", name, "\" lies on ", own.text(), ", which has other ranks than ",
+                    mesh.text(), ". Both must be slices of one mesh.");
 }
 
 }  // namespace
@@ -80,7 +80,8 @@ Shards ReplicatedParam::local_tensors(const at::Tensor& tensor) const {
 }
 
 Shards ReplicatedParam::terms(const at::Tensor& grad, const Axis& over) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(!grad.is_sparse(), "[replicate] the gradient of \"", name, "\" is sparse. Use sparse(false).");
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.is_sparse(), "[replicate] the gradient of \"", name,
+                              "\" is sparse. Use sparse(false).");
   if (!layout) {
     Shards values;
     for (size_t slot = 0; slot < over.slot_count(); ++slot) values.push_back(value_at(grad, slot));
@@ -93,7 +94,8 @@ Shards ReplicatedParam::terms(const at::Tensor& grad, const Axis& over) const {
   if (pending) placements[axis] = Partial();
   auto shards = shards_in(grad, layout->with(placements));
   for (size_t slot = 0; is_summed() && !pending && slot < shards.size(); ++slot) {
-    if (over.position(slot) != 0) shards[slot] = at::zeros_like(shards[slot]);  // the value is there already: count it once
+    if (over.position(slot) != 0)
+      shards[slot] = at::zeros_like(shards[slot]);  // the value is there already: count it once
   }
   return shards;
 }

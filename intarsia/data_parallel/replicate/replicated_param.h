@@ -16,9 +16,9 @@ namespace intarsia {
 // One parameter of a module that is replicated along an axis of `mesh`, a mesh of one axis.
 //
 // Note [Plain and distributed parameters]
-// A plain parameter, or one that is cut over other axes only, has a gradient on each rank of the axis that stands for the
-// rank's own loss: these are averaged. If the parameter lies on a mesh that has the axis, its gradient is that of one loss
-// over all ranks: what is still pending along the axis is summed.
+// A plain parameter, or one that is cut over other axes only, has a gradient on each rank of the axis that stands for
+// the rank's own loss: these are averaged. If the parameter lies on a mesh that has the axis, its gradient is that of
+// one loss over all ranks: what is still pending along the axis is summed.
 struct ReplicatedParam {
   ReplicatedParam(std::string name, const at::Tensor& tensor, const DeviceMesh& mesh);
 
@@ -33,7 +33,7 @@ struct ReplicatedParam {
 
     bool is_of(const at::Tensor& local) const;
   };
-  std::vector<Form> locals;  // per slot
+  std::vector<Form> locals;             // per slot
   std::vector<int64_t> sizes, strides;  // of the whole, if it has a layout
 
   bool is_summed() const { return axis >= 0; }

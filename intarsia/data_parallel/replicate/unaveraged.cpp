@@ -106,8 +106,9 @@ void raise_unaveraged(const char* where, const std::string& module, const Axis& 
     if (texts[j] == *first) ranks.push_back(axis.line().ranks[0][j]);
   }
   TORCH_CHECK(false, "[", where, "] ", *first, " of ", module, " got a gradient on ", rank_list(ranks),
-              " that is not averaged: the parameter was registered after ", where, " was called. Register all parameters ",
-              "first, or call ", where, " again, which takes those that it does not have yet.");
+              " that is not averaged: the parameter was registered after ", where,
+              " was called. Register all parameters ", "first, or call ", where,
+              " again, which takes those that it does not have yet.");
 }
 
 }  // namespace intarsia

@@ -38,9 +38,9 @@ std::vector<std::vector<int64_t>> connected_ranks(const std::vector<DeviceMesh>&
 
 DeviceMesh joint_mesh(const std::vector<DeviceMesh>& meshes, const char* op) {
   for (auto& mesh : meshes) {
-    TORCH_CHECK(&mesh.world() == &meshes[0].world(), "[", op, "] its tensors lie on meshes of two worlds: ",
-                meshes[0].text(), " of ",
-                meshes[0].world().text(), "; and ", mesh.text(), " of ", mesh.world().text(),
+    TORCH_CHECK(&mesh.world() == &meshes[0].world(), "[", op,
+                "] its tensors lie on meshes of two worlds: ", meshes[0].text(), " of ", meshes[0].world().text(),
+                "; and ", mesh.text(), " of ", mesh.world().text(),
                 ". Make meshes and tensors of the current world anew.");
   }
   for (auto& mesh : meshes) {
@@ -52,8 +52,7 @@ DeviceMesh joint_mesh(const std::vector<DeviceMesh>& meshes, const char* op) {
   for (auto& group : groups) {
     TORCH_CHECK_NOT_IMPLEMENTED(group.size() == groups[0].size(), "[", op, "] its tensors lie on meshes that connect ",
                                 groups[0].size(), " ranks here and ", group.size(), " ranks there: ", meshes[0].text(),
-                                    " and others. ",
-                                "Bring them to one mesh first (redistribute).");
+                                " and others. ", "Bring them to one mesh first (redistribute).");
     ranks.insert(ranks.end(), group.begin(), group.end());
   }
   auto count = static_cast<int64_t>(groups.size()), size = static_cast<int64_t>(groups[0].size());

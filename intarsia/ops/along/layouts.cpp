@@ -32,7 +32,8 @@ at::Tensor lie_like(const at::Tensor& tensor, const at::Tensor& other) {
 
 at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides) {
   auto& body = body_of(tensor);
-  return tensor.strides() == strides ? tensor : wrap(body.shards(), body.layout, tensor.sizes(), strides, tensor.dtype());
+  return tensor.strides() == strides ? tensor
+                                     : wrap(body.shards(), body.layout, tensor.sizes(), strides, tensor.dtype());
 }
 
 at::Tensor whole_along(const at::Tensor& tensor, int64_t dim) {
@@ -45,9 +46,7 @@ at::Tensor whole_along(const at::Tensor& tensor, int64_t dim) {
   return redistribute(tensor, placements);
 }
 
-at::ScalarType sum_type(at::ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
-}
+at::ScalarType sum_type(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type; }
 
 std::vector<int64_t> wrapped_dims(at::IntArrayRef dims, int64_t ndim) {
   std::vector<int64_t> wrapped;

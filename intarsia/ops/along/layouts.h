@@ -38,6 +38,8 @@ inline std::optional<at::ScalarType> dtype_of(const c10::IValue& value) {
 inline at::Scalar ord_of(const c10::IValue& value) { return value.isNone() ? at::Scalar(2) : value.toScalar(); }
 
 // The tensor in an argument that may be None.
-inline at::Tensor optional_tensor(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+inline at::Tensor optional_tensor(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
 
 }  // namespace intarsia

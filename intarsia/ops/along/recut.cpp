@@ -40,8 +40,8 @@ struct RecutSteps {
     std::vector<Parcel> given, taken;  // per other member; empty for members that no slot is
   };
   struct Part {
-    int64_t member;               // the slot's place on its line
-    std::vector<int64_t> shape;   // of its share of the result
+    int64_t member;              // the slot's place on its line
+    std::vector<int64_t> shape;  // of its share of the result
   };
 
   const Layout* layout = nullptr;
@@ -50,7 +50,7 @@ struct RecutSteps {
   std::vector<int64_t> shape;  // of the result
   bool moves = false;          // whether anybody needs what another holds
   std::vector<Member> members;
-  std::vector<Part> parts;     // per slot
+  std::vector<Part> parts;  // per slot
 };
 
 namespace {
@@ -228,7 +228,9 @@ Shards gather_along(const Axis& axis, const Shards& pieces, int64_t dim, const s
   }
   auto gathered = gather(axis, pieces, std::move(shapes));
   auto& flat = gathered.received;
-  auto same = [&](size_t i, size_t j) { return are_twins(flat[i], flat[j]) && *gathered.shapes[i] == *gathered.shapes[j]; };
+  auto same = [&](size_t i, size_t j) {
+    return are_twins(flat[i], flat[j]) && *gathered.shapes[i] == *gathered.shapes[j];
+  };
   auto first = first_alike(flat.size(), [&](size_t i) { return twin_hash(flat[i]); }, same);
   return made_once(first, flat, [&](size_t slot) { return at::cat(gathered.pieces(slot), dim); });
 }
@@ -237,8 +239,10 @@ const Layout* without_cut(const Layout& layout, int64_t dim, bool removed) {
   auto placements = layout.placements();
   for (auto& p : placements) {
     auto own = cut_dim(p);
-    if (own == dim) p = Replicate();
-    else if (removed && own > dim) p = with_cut_dim(p, own - 1);
+    if (own == dim)
+      p = Replicate();
+    else if (removed && own > dim)
+      p = with_cut_dim(p, own - 1);
   }
   return layout.with(placements);
 }

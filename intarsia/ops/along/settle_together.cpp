@@ -21,8 +21,8 @@ std::vector<std::vector<at::Tensor>> unsettled_by_layout(const std::vector<at::T
   for (auto& tensor : tensors) {
     if (!is_dtensor(tensor)) continue;
     auto& body = body_of(tensor);
-    if (!body.layout->has_partial() || !settle_by_sums(*body.layout) || body.shards().empty() ||
-        body.known_settled()) continue;
+    if (!body.layout->has_partial() || !settle_by_sums(*body.layout) || body.shards().empty() || body.known_settled())
+      continue;
     auto same = [&](auto& list) { return body_of(list[0]).layout == body.layout; };
     auto list = std::find_if(lists.begin(), lists.end(), same);
     if (list == lists.end()) list = lists.emplace(lists.end());

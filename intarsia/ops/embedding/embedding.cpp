@@ -31,18 +31,20 @@ void look_up(LocalCall& local) {
   auto elsewhere = at::lt(own, 0).logical_or_(at::ge(own, weight.size(0)));
   auto shape = indices.sizes().vec();
   shape.push_back(weight.size(1));
-  auto found = weight.size(0) == 0 ? at::zeros(shape, weight.options())
-                                   : at::embedding(weight, own.masked_fill(elsewhere, 0));
+  auto found =
+      weight.size(0) == 0 ? at::zeros(shape, weight.options()) : at::embedding(weight, own.masked_fill(elsewhere, 0));
   local.stack = {found.masked_fill_(elsewhere.unsqueeze(-1), 0)};
 }
 
 Rule lookup() {
-  return rows("embedding", [](const OpCall& call) {
-           auto positions = call.inputs[1].dim();
-           Rows rows = {{{S(0), R}, {P_sum}}, {{S(1), R}, {S(positions)}}, {{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
-           for (int64_t d = 0; d < positions; ++d) rows.push_back({{R, S(d)}, {S(d)}});
-           return rows;
-         })
+  return rows("embedding",
+              [](const OpCall& call) {
+                auto positions = call.inputs[1].dim();
+                Rows rows = {
+                    {{S(0), R}, {P_sum}}, {{S(1), R}, {S(positions)}}, {{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
+                for (int64_t d = 0; d < positions; ++d) rows.push_back({{R, S(d)}, {S(d)}});
+                return rows;
+              })
       .with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
         auto shape = sizes_of(call.inputs[1]);
         shape.push_back(call.inputs[0].sizes[1]);
@@ -54,13 +56,14 @@ Rule lookup() {
 
 // embedding_dense_backward(grad, indices, ...): a sum over positions, unless each word's is divided by its frequency.
 Rule lookup_backward() {
-  return rows("embedding", [](const OpCall& call) {
-           auto positions = call.inputs[1].dim();
-           Rows rows = {{{S(positions), R}, {S(1)}}, {{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
-           if (call.bool_arg("scale_grad_by_freq", false)) return rows;
-           for (int64_t d = 0; d < positions; ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
-           return rows;
-         })
+  return rows("embedding",
+              [](const OpCall& call) {
+                auto positions = call.inputs[1].dim();
+                Rows rows = {{{S(positions), R}, {S(1)}}, {{P_sum, R}, {P_sum}}, {{P_avg, R}, {P_avg}}};
+                if (call.bool_arg("scale_grad_by_freq", false)) return rows;
+                for (int64_t d = 0; d < positions; ++d) rows.push_back({{S(d), S(d)}, {P_sum}});
+                return rows;
+              })
       .with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
         return {{call.int_arg("num_weights", 0), call.inputs[0].sizes.back()}};
       });
@@ -73,7 +76,9 @@ void shorten(LocalCall& local) {
   auto first = local_offset(*local.in[0], local.call.inputs[0].sizes, local.slot.coordinate)[0];
   auto outside = at::lt(indices, -words).logical_or_(at::ge(indices, words));
   if (outside.any().item<bool>()) {  // the plain op selects, which says so
-    weight.new_zeros({1, 1}).expand(local.call.inputs[0].sizes).select(0, indices.masked_select(outside)[0].item<int64_t>());
+    weight.new_zeros({1, 1})
+        .expand(local.call.inputs[0].sizes)
+        .select(0, indices.masked_select(outside)[0].item<int64_t>());
   }
   auto own = at::where(at::lt(indices, 0), indices + words, indices) - first;
   own = own.masked_select(at::ge(own, 0).logical_and_(at::lt(own, weight.size(0)))).contiguous();
@@ -146,7 +151,8 @@ at::Tensor grad_by_words(const at::Tensor& grad, const at::Tensor& indices, cons
     auto local = mine - first;
     auto elsewhere = (local < 0).logical_or_(local >= count).logical_or_(mine == padding);
     // One row more takes what belongs to others.
-    auto sums = at::embedding_dense_backward(body_of(g).shards()[slot], local.masked_fill(elsewhere, count), count + 1, -1, false);
+    auto sums = at::embedding_dense_backward(body_of(g).shards()[slot], local.masked_fill(elsewhere, count), count + 1,
+                                             -1, false);
     shards.push_back(sums.narrow(0, 0, count));
   }
   auto strides = c10::contiguous_strides(sizes);
@@ -181,7 +187,8 @@ struct Embedding : torch::autograd::Function<Embedding> {
 
 at::Tensor embedding_with_grad(const at::Tensor& weight, const at::Tensor& indices, int64_t padding, bool by_frequency,
                                bool sparse) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!sparse, "[embedding] distributed tensors have no sparse gradients. Pass sparse = false.");
+  TORCH_CHECK_NOT_IMPLEMENTED(!sparse,
+                              "[embedding] distributed tensors have no sparse gradients. Pass sparse = false.");
   return Embedding::apply(weight, indices, padding, by_frequency);
 }
 

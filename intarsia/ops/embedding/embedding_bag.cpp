@@ -33,10 +33,9 @@ struct Bags {
   at::Tensor indices, offsets, weights;
   int64_t first_index = 0;
 
-  Bags(const at::Tensor& all, const at::Tensor& starts, const at::Tensor& sample_weights, int64_t first, int64_t count) {
-    auto start_of = [&](int64_t bag) {
-      return bag < starts.size(0) ? starts[bag].item<int64_t>() : all.size(0);
-    };
+  Bags(const at::Tensor& all, const at::Tensor& starts, const at::Tensor& sample_weights, int64_t first,
+       int64_t count) {
+    auto start_of = [&](int64_t bag) { return bag < starts.size(0) ? starts[bag].item<int64_t>() : all.size(0); };
     first_index = count ? start_of(first) : 0;
     auto end = count ? start_of(first + count) : 0;
     indices = all.slice(0, first_index, end).contiguous();
@@ -52,8 +51,8 @@ struct Bags {
 };
 
 // The bags of every rank, where tensors of `sizes` [bags, columns] lie as `layout` says and all ranks have all indices.
-std::vector<Bags> bags_of(const Layout& layout, const Shards& indices, const Shards& starts, const Shards& sample_weights,
-                          at::IntArrayRef sizes) {
+std::vector<Bags> bags_of(const Layout& layout, const Shards& indices, const Shards& starts,
+                          const Shards& sample_weights, at::IntArrayRef sizes) {
   auto& slots = layout.mesh().slots();
   std::vector<Bags> result;
   for (size_t slot = 0; slot < slots.size(); ++slot) {
@@ -71,8 +70,8 @@ void check_places(const Stack& stack, const at::Tensor& weight, const at::Tensor
   };
   if (within(indices, weight.size(0)) && within(offsets, indices.size(0) + 1)) return;
   auto table = at::zeros({weight.size(0), 1}, weight.options().device(indices.device()));
-  at::_embedding_bag(table, indices, offsets, stack[3].toBool(), stack[4].toInt(), false, std::nullopt, stack[7].toBool(),
-                     stack[8].toInt());
+  at::_embedding_bag(table, indices, offsets, stack[3].toBool(), stack[4].toInt(), false, std::nullopt,
+                     stack[7].toBool(), stack[8].toInt());
 }
 
 // Where the table of a call has to lie, and where its results do.
@@ -87,7 +86,8 @@ void look_up_bags(Stack& stack, const BagLayouts& lie) {
   auto& mesh = lie.out->mesh();
   auto mode = stack[4].toInt(), bags = lie.sizes[0];
   auto tables = shards_in(weight, lie.table);
-  auto ids = everywhere(indices, mesh), starts = everywhere(offsets, mesh), scales = everywhere(optional_tensor(stack[6]), mesh);
+  auto ids = everywhere(indices, mesh), starts = everywhere(offsets, mesh),
+       scales = everywhere(optional_tensor(stack[6]), mesh);
   if (!ids.empty()) check_places(stack, weight, ids[0], starts[0]);
   auto all = bags_of(*lie.out, ids, starts, scales, lie.sizes);
   Shards outs, owners, counts, best;
@@ -102,8 +102,8 @@ void look_up_bags(Stack& stack, const BagLayouts& lie) {
       continue;
     }
     auto [out, owner, count, largest] =
-        at::_embedding_bag(tables[slot], mine.indices, mine.offsets, stack[3].toBool(), mode, false, if_defined(mine.weights),
-                           false, stack[8].toInt());
+        at::_embedding_bag(tables[slot], mine.indices, mine.offsets, stack[3].toBool(), mode, false,
+                           if_defined(mine.weights), false, stack[8].toInt());
     outs.push_back(out);
     counts.push_back(count);
     best.push_back(mode == 2 ? largest : at::zeros({held, columns}, mine.offsets.options()));
@@ -116,7 +116,9 @@ void look_up_bags(Stack& stack, const BagLayouts& lie) {
 }
 
 Lowering plan_bags(const CutCall& c) {
-  if (!c.share_a_mesh() || !c.is_distributed(0) || c.input(0).dim() != 2 || c.input(1).dim() != 1 || c.input(2).dim() != 1) return {};
+  if (!c.share_a_mesh() || !c.is_distributed(0) || c.input(0).dim() != 2 || c.input(1).dim() != 1 ||
+      c.input(2).dim() != 1)
+    return {};
   auto bags = c.input(2).sizes[0] - (c.call.bool_arg("include_last_offset", false) ? 1 : 0);
   if (bags < 0) return {};  // the plain op's error
   auto& mesh = c.now[0]->mesh();
@@ -128,17 +130,19 @@ Lowering plan_bags(const CutCall& c) {
     out.push_back(columns ? Placement(Shard(1)) : cut ? Placement(Shard(0)) : Replicate());
     counts.push_back(cut ? Placement(Shard(0)) : Replicate());
   }
-  BagLayouts lie{Layout::get(mesh, table), Layout::get(mesh, out), Layout::get(mesh, counts), {bags, c.input(0).sizes[1]}};
+  BagLayouts lie{
+      Layout::get(mesh, table), Layout::get(mesh, out), Layout::get(mesh, counts), {bags, c.input(0).sizes[1]}};
   return [lie](Stack& stack) { look_up_bags(stack, lie); };
 }
 
-// Where the tensors of a gradient have to lie, and where the result does: `beside` says so of the counts of bags, or of the
-// table.
+// Where the tensors of a gradient have to lie, and where the result does: `beside` says so of the counts of bags, or of
+// the table.
 struct BagGradientLayouts {
   const Layout *grad, *beside, *out;
 };
 
-// _embedding_bag_backward(grad, indices, offsets, starts, counts, best, words, by_frequency, mode, sparse, weights, padding)
+// _embedding_bag_backward(grad, indices, offsets, starts, counts, best, words, by_frequency, mode, sparse, weights,
+// padding)
 void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
   auto grad = stack[0].toTensor();
   auto& mesh = lie.grad->mesh();
@@ -154,9 +158,9 @@ void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
       results.push_back(at::zeros({words, grads[slot].size(1)}, grads[slot].options()));
       continue;
     }
-    results.push_back(at::_embedding_bag_dense_backward(
-        grads[slot].contiguous(), mine.indices, mine.bag_of_index(), counts[slot], largest[slot], words, stack[7].toBool(), mode,
-        if_defined(mine.weights), stack[11].toInt()));
+    results.push_back(at::_embedding_bag_dense_backward(grads[slot].contiguous(), mine.indices, mine.bag_of_index(),
+                                                        counts[slot], largest[slot], words, stack[7].toBool(), mode,
+                                                        if_defined(mine.weights), stack[11].toInt()));
   }
   stack = {wrapped(std::move(results), lie.out, {words, grad.size(1)}, grad.scalar_type())};
 }
@@ -164,7 +168,8 @@ void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
 // Words are summed over bags; frequencies are those of all indices, so there bags stay together.
 Lowering plan_bags_backward(const CutCall& c) {
   if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(3)) return {};
-  TORCH_CHECK_NOT_IMPLEMENTED(!c.call.bool_arg("sparse", false), "[embedding_bag] distributed tensors have no sparse gradients. "
+  TORCH_CHECK_NOT_IMPLEMENTED(!c.call.bool_arg("sparse", false),
+                              "[embedding_bag] distributed tensors have no sparse gradients. "
                               "Pass sparse = false.");
   auto& mesh = c.now[0]->mesh();
   bool by_frequency = c.call.bool_arg("scale_grad_by_freq", false);
@@ -179,8 +184,8 @@ Lowering plan_bags_backward(const CutCall& c) {
   return [lie](Stack& stack) { add_up_bags(stack, lie); };
 }
 
-// _embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, starts, mode, padding): each rank knows the
-// terms of its bags and columns.
+// _embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, starts, mode, padding): each rank knows
+// the terms of its bags and columns.
 void add_up_sample_weights(Stack& stack, const BagGradientLayouts& lie) {
   auto grad = stack[0].toTensor(), indices = stack[2].toTensor();
   auto& mesh = lie.grad->mesh();
@@ -192,8 +197,8 @@ void add_up_sample_weights(Stack& stack, const BagGradientLayouts& lie) {
     auto& mine = all[slot];
     results.push_back(at::zeros({indices.size(0)}, grads[slot].options()));
     if (grads[slot].numel() == 0 || mine.indices.numel() == 0) continue;
-    auto terms = at::_embedding_bag_per_sample_weights_backward(grads[slot], tables[slot], mine.indices, mine.offsets,
-                                                                mine.bag_of_index(), stack[5].toInt(), stack[6].toInt());
+    auto terms = at::_embedding_bag_per_sample_weights_backward(
+        grads[slot], tables[slot], mine.indices, mine.offsets, mine.bag_of_index(), stack[5].toInt(), stack[6].toInt());
     results.back().narrow(0, mine.first_index, terms.size(0)).copy_(terms);
   }
   stack = {wrapped(std::move(results), lie.out, {indices.size(0)}, grad.scalar_type())};

@@ -17,17 +17,21 @@ Interval window_of(int64_t o, int64_t output, int64_t input) {
   return {at::native::start_index(o, output, input), at::native::end_index(o, output, input)};
 }
 
-Sides adaptive_sides(int64_t image_dims, const Layout& input_layout, const TensorForm& input, const Layout& output_layout,
-                     const TensorForm& output) {
+Sides adaptive_sides(int64_t image_dims, const Layout& input_layout, const TensorForm& input,
+                     const Layout& output_layout, const TensorForm& output) {
   Sides sides;
   for (int64_t dim = input.dim() - image_dims; dim < input.dim(); ++dim) {
     auto size = input.sizes[dim], outputs = output.sizes[dim];
-    Side side{dim, size, {}, Axis::of(input_layout.mesh(), axes_cutting(input_layout, dim)),
-              held_along(output_layout, dim, outputs), {dim, held_along(input_layout, dim, size), {}}};
+    Side side{dim,
+              size,
+              {},
+              Axis::of(input_layout.mesh(), axes_cutting(input_layout, dim)),
+              held_along(output_layout, dim, outputs),
+              {dim, held_along(input_layout, dim, size), {}}};
     for (auto& out : side.outputs) {
-      side.plan.needed.push_back(out.size() ? Interval{window_of(out.begin, outputs, size).begin,
-                                                       window_of(out.end - 1, outputs, size).end}
-                                            : Interval{0, 0});
+      side.plan.needed.push_back(
+          out.size() ? Interval{window_of(out.begin, outputs, size).begin, window_of(out.end - 1, outputs, size).end}
+                     : Interval{0, 0});
     }
     sides.push_back(std::move(side));
   }
@@ -35,8 +39,9 @@ Sides adaptive_sides(int64_t image_dims, const Layout& input_layout, const Tenso
 }
 
 // Note [Windows laid side by side]
-// The windows of a rank's outputs are copied one after the other, each to the same width by repeating its last row; then
-// they are those of an ordinary pool. A repeated row changes neither the maximum nor, of equal ones, which comes first.
+// The windows of a rank's outputs are copied one after the other, each to the same width by repeating its last row;
+// then they are those of an ordinary pool. A repeated row changes neither the maximum nor, of equal ones, which comes
+// first.
 struct SideBySide {
   int64_t width = 1;
   Ints positions;  // in the image, `width` per output
@@ -45,7 +50,8 @@ struct SideBySide {
 SideBySide side_by_side(const Side& side, size_t slot, int64_t outputs) {
   SideBySide result;
   auto out = side.output(slot);
-  for (auto o = out.begin; o < out.end; ++o) result.width = std::max(result.width, window_of(o, outputs, side.size).size());
+  for (auto o = out.begin; o < out.end; ++o)
+    result.width = std::max(result.width, window_of(o, outputs, side.size).size());
   for (auto o = out.begin; o < out.end; ++o) {
     auto window = window_of(o, outputs, side.size);
     for (int64_t k = 0; k < result.width; ++k) result.positions.push_back(std::min(window.begin + k, window.end - 1));

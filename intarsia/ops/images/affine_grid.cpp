@@ -34,16 +34,15 @@ Shapes grid_shape(const OpCall& call) {
 
 // affine_grid_generator(theta [N, ...], size) and its gradient: the op is told the batch in its size. Linear.
 Rule affine_grid(Shapes (*shapes)(const OpCall&)) {
-  return rows("grid", [](const OpCall&) {
-    return Rows{{{S(0)}, {S(0)}}, {{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
-  }).with_shapes(shapes).with_dtypes([](const OpCall& call) -> Dtypes {
-    return {call.inputs[0].dtype};
-  }).with_local([](LocalCall& local) {
-    auto size = local.stack[1].toIntVector();
-    size[0] = local.stack[0].toTensor().size(0);
-    local.stack[1] = size;
-    zeros_if_empty(local);
-  });
+  return rows("grid", [](const OpCall&) { return Rows{{{S(0)}, {S(0)}}, {{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}}; })
+      .with_shapes(shapes)
+      .with_dtypes([](const OpCall& call) -> Dtypes { return {call.inputs[0].dtype}; })
+      .with_local([](LocalCall& local) {
+        auto size = local.stack[1].toIntVector();
+        size[0] = local.stack[0].toTensor().size(0);
+        local.stack[1] = size;
+        zeros_if_empty(local);
+      });
 }
 
 // The grid is linear in theta, so each of the two ops is the gradient of the other.

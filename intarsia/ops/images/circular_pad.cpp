@@ -24,8 +24,8 @@ at::Tensor wrapped_around(const at::Tensor& x, int64_t dim, int64_t before, int6
   return recut({x}, dim, sources);
 }
 
-// What a member of the line needs for the gradient of its rows: where they lie in the padded dim, and where their copies do,
-// one size before or after.
+// What a member of the line needs for the gradient of its rows: where they lie in the padded dim, and where their
+// copies do, one size before or after.
 struct Folding {
   std::vector<int64_t> positions;  // its rows first
   std::vector<int64_t> rows;       // the local row of every copy
@@ -49,8 +49,8 @@ std::vector<Folding> foldings(const Layout& layout, int64_t dim, int64_t size, i
   return all;
 }
 
-// What every share of a longer dim takes of the padded one: the list of its member. The dim is so long that every share has
-// room for the longest list, and no cut is strided.
+// What every share of a longer dim takes of the padded one: the list of its member. The dim is so long that every share
+// has room for the longest list, and no cut is strided.
 std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const std::vector<Folding>& members) {
   size_t longest = 0;
   for (auto& f : members) longest = std::max(longest, f.positions.size());
@@ -100,7 +100,8 @@ at::Tensor folded_back(const at::Tensor& padded, int64_t dim, int64_t before, in
 }
 
 struct WrapAround : torch::autograd::Function<WrapAround> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t dim, int64_t before, int64_t after, bool back) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t dim, int64_t before, int64_t after,
+                            bool back) {
     ctx->saved_data["dim"] = dim, ctx->saved_data["before"] = before, ctx->saved_data["after"] = after;
     ctx->saved_data["back"] = back;
     at::AutoDispatchBelowADInplaceOrView guard;
@@ -109,8 +110,12 @@ struct WrapAround : torch::autograd::Function<WrapAround> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto& saved = ctx->saved_data;
-    return {apply(grads[0], saved["dim"].toInt(), saved["before"].toInt(), saved["after"].toInt(), !saved["back"].toBool()),
-            {}, {}, {}, {}};
+    return {
+        apply(grads[0], saved["dim"].toInt(), saved["before"].toInt(), saved["after"].toInt(), !saved["back"].toBool()),
+        {},
+        {},
+        {},
+        {}};
   }
 };
 
@@ -138,7 +143,8 @@ at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
 
 // The plain op fills a tensor that it makes. Where a guide decides, that one is whole.
 at::Tensor pad_whole(const at::Tensor& self, at::IntArrayRef pads) {
-  return pad_circular(is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self, pads);
+  return pad_circular(is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self,
+                      pads);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ bool cuts_between_groups(const Layout& a, int64_t a_channels, const Layout& b, i
   if (left.size() != right.size()) return true;  // not cut alike: no row of ours
   auto a_group = a_channels / groups, b_group = b_channels / groups;
   for (size_t i = 0; i < left.size(); ++i) {
-    if (left[i].begin * b_group != right[i].begin * a_group || left[i].end * b_group != right[i].end * a_group) return false;
+    if (left[i].begin * b_group != right[i].begin * a_group || left[i].end * b_group != right[i].end * a_group)
+      return false;
     if (left[i].begin % a_group || left[i].end % a_group) return false;
   }
   return true;
@@ -82,7 +83,8 @@ bool plain_convolution_does(const OpCall& call, c10::ArrayRef<const Layout*> in,
          (call.arg_index("output_mask") < 0 || !channels_cut(in[0]));
 }
 
-bool plain_backward_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out, const Slot& slot) {
+bool plain_backward_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out,
+                         const Slot& slot) {
   auto& summed = call.inputs[call.bool_arg("transposed", false) ? 1 : 0];
   return plain_convolution_does(call, in, out, slot) && (replicated(in) || !sums_in_blocks(summed.sizes, summed.dtype));
 }
@@ -148,7 +150,8 @@ Rule convolution_backward_rule() {
   rule.joint = {[](const OpCall& call) {
                   Rows rows;
                   if (has_no_channels(call, 1)) return rows;
-                  for (int64_t d = 2; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d), R}, {S(d), P_sum, P_sum}});
+                  for (int64_t d = 2; d < call.inputs[0].dim(); ++d)
+                    rows.push_back({{S(d), S(d), R}, {S(d), P_sum, P_sum}});
                   return rows;
                 },
                 differentiate_cut_image};

@@ -10,11 +10,12 @@ namespace intarsia {
 namespace {
 
 // Note [Interior and border]
-// Most outputs of a rank read only rows that it holds. It convolves those where they lie, as if zeros were around them, while
-// the rows of others travel. Then it computes the outputs at either border again, on the few rows under their windows.
-// Backward, one call gives the gradient of the held rows and their share of the weight's; those of the rows of others come from
-// the outputs at the borders. Nothing as large as the image is copied. This takes a shard much wider than the window, and
-// outputs that lie over the held rows as those of a padded convolution do. Each rank decides for itself: what travels is the same.
+// Most outputs of a rank read only rows that it holds. It convolves those where they lie, as if zeros were around them,
+// while the rows of others travel. Then it computes the outputs at either border again, on the few rows under their
+// windows. Backward, one call gives the gradient of the held rows and their share of the weight's; those of the rows of
+// others come from the outputs at the borders. Nothing as large as the image is copied. This takes a shard much wider
+// than the window, and outputs that lie over the held rows as those of a padded convolution do. Each rank decides for
+// itself: what travels is the same.
 struct InPlace {
   int64_t padding;                // on either side of the held rows
   std::vector<Interval> borders;  // outputs that read rows of others
@@ -28,7 +29,8 @@ std::optional<InPlace> in_place(const CutDim& cut, size_t slot, const at::Tensor
   auto own = cut.plan.sent(me, me), needed = cut.plan.needed[me], out = cut.outputs[me];
   auto& w = cut.window;
   if (own.size() < kWindowsPerShard * w.reach() || shard.numel() < kWorthwhile) return std::nullopt;
-  if (cut.wanted[me] == own || w.stride > w.reach()) return std::nullopt;  // nothing to add; windows with gaps between them
+  if (cut.wanted[me] == own || w.stride > w.reach())
+    return std::nullopt;  // nothing to add; windows with gaps between them
   auto padding = own.begin - cut.wanted[me].begin;
   if ((own.size() + 2 * padding - w.reach()) / w.stride + 1 != out.size()) return std::nullopt;
   InPlace result{padding, {}};
@@ -99,13 +101,14 @@ struct PieceGradients {
 };
 
 // The rows under the windows of `outputs`; zeros in place of the own ones, and of all where values do not matter.
-at::Tensor rows_of_others(const Pieces& pieces, const CutDim& cut, Interval outputs, const at::Tensor& shard, bool values) {
+at::Tensor rows_of_others(const Pieces& pieces, const CutDim& cut, Interval outputs, const at::Tensor& shard,
+                          bool values) {
   return assembled(values ? pieces : Pieces(), cut.dim, read_by(cut.window, outputs), shard, false);
 }
 
-PieceGradients border_gradients(PieceGradients result, const InPlace& way, const at::Tensor& grad, const at::Tensor& shard,
-                                const Pieces& pieces, const at::Tensor& weight, const ConvArgs& local, const CutDim& cut,
-                                size_t slot, std::array<bool, 3> mask) {
+PieceGradients border_gradients(PieceGradients result, const InPlace& way, const at::Tensor& grad,
+                                const at::Tensor& shard, const Pieces& pieces, const at::Tensor& weight,
+                                const ConvArgs& local, const CutDim& cut, size_t slot, std::array<bool, 3> mask) {
   auto me = cut.axis.position(slot);
   auto own = cut.plan.sent(me, me), needed = cut.plan.needed[me];
   for (auto& border : way.borders) {
@@ -131,7 +134,9 @@ void convolution_backward_along(JointCall& run, const ConvArgs& args, const CutD
   incoming.pieces.resize(run.slots());
   std::vector<std::optional<InPlace>> ways;
   std::vector<PieceGradients> grads(run.slots());
-  auto local = [&](size_t slot, int64_t padding) { return args_along(cut, args, padding, shards[slot].size(1), channels); };
+  auto local = [&](size_t slot, int64_t padding) {
+    return args_along(cut, args, padding, shards[slot].size(1), channels);
+  };
   for (size_t slot = 0; slot < run.slots(); ++slot) {
     auto& way = ways.emplace_back(in_place(cut, slot, shards[slot]));
     if (!way) continue;
@@ -146,12 +151,14 @@ void convolution_backward_along(JointCall& run, const ConvArgs& args, const CutD
     auto grad = run.input(0, slot), weight = run.input(2, slot);
     auto& pieces = incoming.pieces[slot];
     if (ways[slot]) {
-      grads[slot] = border_gradients(std::move(grads[slot]), *ways[slot], grad, shards[slot], pieces, weight, local(slot, 0), cut, slot, mask);
+      grads[slot] = border_gradients(std::move(grads[slot]), *ways[slot], grad, shards[slot], pieces, weight,
+                                     local(slot, 0), cut, slot, mask);
     } else {
       auto wanted = read_by(cut.window, cut.output(slot));
       auto whole = gradients_of(grad, assembled(pieces, cut.dim, wanted, shards[slot]), weight, local(slot, 0), mask);
       auto needed = cut.plan.needed[cut.axis.position(slot)];
-      auto gi = mask[0] ? whole.input.narrow(cut.dim, needed.size() ? needed.begin - wanted.begin : 0, needed.size()) : at::Tensor();
+      auto gi = mask[0] ? whole.input.narrow(cut.dim, needed.size() ? needed.begin - wanted.begin : 0, needed.size())
+                        : at::Tensor();
       grads[slot] = {{{needed, gi, false}}, whole.weight, whole.bias};
     }
     run.outputs[1].push_back(grads[slot].weight);

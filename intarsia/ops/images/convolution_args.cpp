@@ -17,8 +17,12 @@ Window ConvArgs::window(const TensorForm& weight, int64_t dim) const {
 
 ConvArgs conv_args(const OpCall& call, int64_t spatial) {
   auto list = [&](const char* name) { return expanded(call.arg(name).toIntVector(), spatial); };
-  return {list("stride"),         list("padding"), list("dilation"), list("output_padding"),
-          call.bool_arg("transposed", false), call.int_arg("groups", 1)};
+  return {list("stride"),
+          list("padding"),
+          list("dilation"),
+          list("output_padding"),
+          call.bool_arg("transposed", false),
+          call.int_arg("groups", 1)};
 }
 
 }  // namespace intarsia

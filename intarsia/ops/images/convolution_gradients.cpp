@@ -10,12 +10,12 @@ namespace intarsia {
 namespace {
 
 // Note [Sums over many positions]
-// The gradient of a weight is a sum over all samples and all outputs of a sample. oneDNN's direct kernels keep one running sum in
-// float, whose rounding grows with the root of the number of terms: 1e-5 of the largest weight's gradient at 100,000 positions, 3e-5 at a
-// million. Its kernels that multiply matrices sum in blocks and are ten times as exact. Which of them runs depends on
-// the sizes, so that a rank may get the one where the plain op on the whole gets the other. So blocks of samples, and of rows where one
-// sample is too large, are summed apart and then added up: 3e-6. Double has digits to spare, and types of 16 bits would lose
-// theirs in every addition.
+// The gradient of a weight is a sum over all samples and all outputs of a sample. oneDNN's direct kernels keep one
+// running sum in float, whose rounding grows with the root of the number of terms: 1e-5 of the largest weight's
+// gradient at 100,000 positions, 3e-5 at a million. Its kernels that multiply matrices sum in blocks and are ten times
+// as exact. Which of them runs depends on the sizes, so that a rank may get the one where the plain op on the whole
+// gets the other. So blocks of samples, and of rows where one sample is too large, are summed apart and then added up:
+// 3e-6. Double has digits to spare, and types of 16 bits would lose theirs in every addition.
 constexpr int64_t kSummed = 1 << 14;
 
 // A convolution, not transposed, whose gradients of weight and bias are wanted.
@@ -43,11 +43,12 @@ struct Summed {
   }
 };
 
-Gradients plain_gradients(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
-                          std::array<bool, 3> mask) {
+Gradients plain_gradients(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+                          const ConvArgs& args, std::array<bool, 3> mask) {
   std::vector<int64_t> bias_sizes = {args.transposed ? weight.size(1) * args.groups : weight.size(0)};
-  auto [gi, gw, gb] = at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), args.stride, args.padding,
-                                               args.dilation, args.transposed, args.output_padding, args.groups, mask);
+  auto [gi, gw, gb] =
+      at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), args.stride, args.padding,
+                               args.dilation, args.transposed, args.output_padding, args.groups, mask);
   return {gi, gw, gb};
 }
 
@@ -80,8 +81,8 @@ Gradients sum_in_blocks(const Summed& whole) {
   return sum;
 }
 
-// The weight's gradient of a transposed convolution is that of the other one, with input and gradient in each other's place, unless
-// the output has rows at its end that would make another window.
+// The weight's gradient of a transposed convolution is that of the other one, with input and gradient in each other's
+// place, unless the output has rows at its end that would make another window.
 bool has_other_windows(const ConvArgs& args) {
   for (size_t i = 0; args.transposed && i < args.stride.size(); ++i) {
     if (args.output_padding[i] >= args.stride[i]) return true;
@@ -111,7 +112,8 @@ at::Tensor bias_gradient(const at::Tensor& grad) {
 Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
                        std::array<bool, 3> mask) {
   if (grad.numel() == 0 || input.numel() == 0 || weight.numel() == 0) {
-    return {at::zeros(input.sizes(), input.options()), at::zeros(weight.sizes(), weight.options()), bias_gradient(grad)};
+    return {at::zeros(input.sizes(), input.options()), at::zeros(weight.sizes(), weight.options()),
+            bias_gradient(grad)};
   }
   auto& summed = args.transposed ? input : grad;
   if (!mask[1] || !sums_in_blocks(summed.sizes(), summed.scalar_type()) || has_other_windows(args)) {

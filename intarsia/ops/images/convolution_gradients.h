@@ -19,7 +19,8 @@ Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at
 // The gradient of a bias: the sum over all but the channels.
 at::Tensor bias_gradient(const at::Tensor& grad);
 
-// Whether the gradient of a weight, which sums over all samples and positions of a tensor [N, C, ...] of that shape, is summed in blocks.
+// Whether the gradient of a weight, which sums over all samples and positions of a tensor [N, C, ...] of that shape, is
+// summed in blocks.
 bool sums_in_blocks(at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace intarsia

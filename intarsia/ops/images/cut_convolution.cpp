@@ -63,8 +63,8 @@ at::Tensor local_convolution(const at::Tensor& fetched, const at::Tensor& weight
   if (!args.transposed) return convolution_of(padded(fetched, input_padding(cuts, slot)), weight, bias, args, shape);
   if (c10::multiply_integers(shape) == 0) return at::empty(shape, fetched.options());
   if (fetched.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, fetched.options()), bias);
-  auto result = at::convolution(fetched, weight, {}, args.stride, args.padding, args.dilation, true, args.output_padding,
-                                args.groups);
+  auto result = at::convolution(fetched, weight, {}, args.stride, args.padding, args.dilation, true,
+                                args.output_padding, args.groups);
   return with_bias(padded(result, output_padding(cuts, slot)), bias);  // also where nothing was written
 }
 
@@ -90,16 +90,20 @@ at::Tensor without_values(const at::Tensor& shard, const CutDims& cuts, size_t s
 
 }  // namespace
 
-CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& input_layout,
-                             const TensorForm& input, const Layout& output_layout, const TensorForm& output,
-                             const TensorForm& weight) {
+CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& input_layout, const TensorForm& input,
+                 const Layout& output_layout, const TensorForm& output, const TensorForm& weight) {
   CutDims dims;
   for (int64_t dim = 2; dim < input.dim(); ++dim) {
     auto axes = axes_cutting(input_layout, dim);
     if (axes.empty()) continue;
     auto size = input.sizes[dim];
-    CutDim cut{dim,  Axis::of(mesh, axes), args.window(weight, dim), held_along(output_layout, dim, output.sizes[dim]), {},
-               {dim, held_along(input_layout, dim, size), {}}, size};
+    CutDim cut{dim,
+               Axis::of(mesh, axes),
+               args.window(weight, dim),
+               held_along(output_layout, dim, output.sizes[dim]),
+               {},
+               {dim, held_along(input_layout, dim, size), {}},
+               size};
     for (auto& out : cut.outputs) {
       cut.wanted.push_back(read_by(cut.window, out));
       cut.plan.needed.push_back(clip(cut.wanted.back(), size).inside);
@@ -120,11 +124,12 @@ at::Tensor padded(at::Tensor tensor, const Amounts& amounts) {
   return any ? at::constant_pad_nd(tensor, pads, 0) : tensor;
 }
 
-at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const ConvArgs& args,
-                          at::IntArrayRef shape) {
+at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                          const ConvArgs& args, at::IntArrayRef shape) {
   if (c10::multiply_integers(shape) == 0) return at::empty(shape, input.options());
   if (input.numel() == 0 || weight.numel() == 0) return with_bias(at::zeros(shape, input.options()), bias);
-  return at::convolution(input, weight, bias, args.stride, args.padding, args.dilation, false, args.output_padding, args.groups);
+  return at::convolution(input, weight, bias, args.stride, args.padding, args.dilation, false, args.output_padding,
+                         args.groups);
 }
 
 void convolve_cut_image(JointCall& run) {

@@ -24,8 +24,8 @@ CutDims cut_dims(const ConvArgs& args, const DeviceMesh& mesh, const Layout& inp
                  const Layout& output_layout, const TensorForm& output, const TensorForm& weight);
 
 // The plain op on rows that have their padding; zeros, and the bias, where something is empty.
-at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const ConvArgs& args,
-                          at::IntArrayRef shape);
+at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                          const ConvArgs& args, at::IntArrayRef shape);
 
 // How much to add before and after the rows of a dim, per dim: (dim, before, after). Negative amounts crop.
 using Amounts = std::vector<std::array<int64_t, 3>>;

@@ -21,11 +21,11 @@ Rule forward(int64_t dims) {
 // op(grad, input, ..., indices)
 Rule backward(int64_t dims) {
   return unless_empty(rows("fractional pool", [dims](const OpCall& call) -> Rows {
-    Rows rows = {{{S(0), S(0), S(0)}, {S(0)}}};
-    if (call.inputs[1].dim() == dims + 2) rows.push_back({{S(1), S(1), S(1)}, {S(1)}});
-    rows.push_back({{P_sum, R, R}, {P_sum}});
-    return rows;
-  }).like_input(1));
+                        Rows rows = {{{S(0), S(0), S(0)}, {S(0)}}};
+                        if (call.inputs[1].dim() == dims + 2) rows.push_back({{S(1), S(1), S(1)}, {S(1)}});
+                        rows.push_back({{P_sum, R, R}, {P_sum}});
+                        return rows;
+                      }).like_input(1));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace intarsia {
 namespace {
 
-// Along its dims the image grows like under a transposed convolution whose kernel is its stride, or shrinks like under one
-// that is not transposed.
+// Along its dims the image grows like under a transposed convolution whose kernel is its stride, or shrinks like under
+// one that is not transposed.
 Window window_of(const OpCall& call) {
   bool grows = call.arg_index("upscale_factor") >= 0;
   auto factor = call.int_arg(grows ? "upscale_factor" : "downscale_factor", 1);
@@ -59,13 +59,16 @@ bool same_channels(const OpCall& call, const Layout& in, const Layout& out) {
   for (int64_t rank = 0; rank < in.mesh().size() && std::min(before, after) > 0; ++rank) {
     auto coordinate = in.mesh().coordinate_at(rank);
     auto held = intervals_of(in, dim, before, coordinate), wanted = intervals_of(out, dim, after, coordinate);
-    auto same = [&](auto& a, auto& b) { return a.begin * after == b.begin * before && a.end * after == b.end * before; };
+    auto same = [&](auto& a, auto& b) {
+      return a.begin * after == b.begin * before && a.end * after == b.end * before;
+    };
     if (!std::equal(held.begin(), held.end(), wanted.begin(), wanted.end(), same)) return false;
   }
   return true;
 }
 
-// Channels and pixels change places; what lies before them does not. No element is computed, so whatever is pending passes.
+// Channels and pixels change places; what lies before them does not. No element is computed, so whatever is pending
+// passes.
 Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
   Rule rule = rows("rearrange", [](const OpCall& call) {
     Rows rows;

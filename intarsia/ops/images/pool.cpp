@@ -237,7 +237,9 @@ Rule pool_rule(int64_t image_dims, bool linear, std::function<void(JointCall&)> 
 
 void add_pools(RuleTable& t) {
   t.gradient("aten::max_pool1d", max_pool1d);
-  auto rule = [](int64_t n, auto body, bool linear) { return pool_rule(n, linear, [=](JointCall& run) { body(run, n); }); };
+  auto rule = [](int64_t n, auto body, bool linear) {
+    return pool_rule(n, linear, [=](JointCall& run) { body(run, n); });
+  };
   t.add("aten::max_pool2d_with_indices", rule(2, max_pool, false));
   t.add("aten::max_pool2d_with_indices_backward", rule(2, max_pool_backward, false));
   auto pool3d = rule(3, max_pool, false).with_forms(max_pool3d_forms);

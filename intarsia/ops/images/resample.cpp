@@ -21,12 +21,13 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 // Note [Taps]
-// Along one dim, output o is the sum over k of weight[k][o] * input[index[k][o]]. A rank fetches the run of rows between
-// the first and the last index of its outputs, and computes just those. The gradient is the adjoint, step by step.
+// Along one dim, output o is the sum over k of weight[k][o] * input[index[k][o]]. A rank fetches the run of rows
+// between the first and the last index of its outputs, and computes just those. The gradient is the adjoint, step by
+// step.
 struct Taps {
   std::vector<Ints> index;                  // [tap][output]
   std::vector<std::vector<double>> weight;  // the same; empty where all are 1
-  bool ragged = false;  // outputs have different numbers of taps: those of weight 0 stand for none
+  bool ragged = false;                      // outputs have different numbers of taps: those of weight 0 stand for none
 
   void resize(size_t taps, int64_t outputs, bool weighted) {
     index.assign(taps, Ints(outputs, 0));
@@ -36,8 +37,8 @@ struct Taps {
 
 // One dim of the image in one call.
 struct Dim {
-  int64_t input, output;       // extents
-  size_t number;               // among the dims of the image
+  int64_t input, output;  // extents
+  size_t number;          // among the dims of the image
   const OpCall& call;
 };
 using MakeTaps = std::function<Taps(const Dim&)>;
@@ -126,7 +127,8 @@ Taps antialiased_taps(const Dim& d, bool align_corners, std::optional<double> sc
   for (int64_t o = 0; o < d.output; ++o) {
     Real centre = step * (static_cast<Real>(o) + Real(0.5));
     auto first = std::max<int64_t>(static_cast<int64_t>(centre - reach + Real(0.5)), 0);
-    auto count = std::clamp<int64_t>(std::min<int64_t>(static_cast<int64_t>(centre + reach + Real(0.5)), d.input) - first, 0, most);
+    auto count = std::clamp<int64_t>(
+        std::min<int64_t>(static_cast<int64_t>(centre + reach + Real(0.5)), d.input) - first, 0, most);
     double total = 0;
     for (int64_t k = 0; k < most; ++k) {
       bool inside = k < count;
@@ -222,8 +224,11 @@ std::vector<Plane> planes(const JointCall& run, const MakeTaps& make, size_t ima
   for (size_t i = 0; i < image_dims; ++i) {
     int64_t dim = input.size() - image_dims + i;
     auto taps = make({input[dim], output[dim], i, run.call});
-    Plane plane{dim, std::move(taps), Axis::of(run.mesh, axes_cutting(input_layout, dim)),
-                held_along(output_layout, dim, output[dim]), {dim, held_along(input_layout, dim, input[dim]), {}}};
+    Plane plane{dim,
+                std::move(taps),
+                Axis::of(run.mesh, axes_cutting(input_layout, dim)),
+                held_along(output_layout, dim, output[dim]),
+                {dim, held_along(input_layout, dim, input[dim]), {}}};
     for (auto& out : plane.outputs) {
       Interval needed{0, 0};
       for (auto o = out.begin; o < out.end; ++o) {
@@ -240,7 +245,8 @@ std::vector<Plane> planes(const JointCall& run, const MakeTaps& make, size_t ima
 }
 
 void resample(JointCall& run, const MakeTaps& make, size_t image_dims) {
-  auto all = planes(run, make, image_dims, *run.in[0], run.call.inputs[0].sizes, *run.out[0], run.call.outputs[0].sizes);
+  auto all =
+      planes(run, make, image_dims, *run.in[0], run.call.inputs[0].sizes, *run.out[0], run.call.outputs[0].sizes);
   auto shards = run.inputs[0];
   for (auto& plane : all) shards = fetch_rows(shards, plane.plan, plane.axis);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
@@ -262,7 +268,8 @@ void resample(JointCall& run, const MakeTaps& make, size_t image_dims) {
 
 void resample_backward(JointCall& run, const MakeTaps& make, size_t image_dims) {
   // The image's layout is that of its gradient.
-  auto all = planes(run, make, image_dims, *run.out[0], run.call.outputs[0].sizes, *run.in[0], run.call.inputs[0].sizes);
+  auto all =
+      planes(run, make, image_dims, *run.out[0], run.call.outputs[0].sizes, *run.in[0], run.call.inputs[0].sizes);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
     auto grad = run.input(0, slot);
     for (size_t i = all.size(); i-- > 0;) {
@@ -281,8 +288,8 @@ void resample_backward(JointCall& run, const MakeTaps& make, size_t image_dims) 
   for (size_t i = all.size(); i-- > 0;) run.outputs[0] = return_rows(run.outputs[0], all[i].plan, all[i].axis);
 }
 
-// Linear in the first tensor; a second one only lends its shape. Weighted sums of whole numbers are rounded as the plain op does it, which
-// only it knows. Where nothing is weighted, inputs are just copied.
+// Linear in the first tensor; a second one only lends its shape. Weighted sums of whole numbers are rounded as the
+// plain op does it, which only it knows. Where nothing is weighted, inputs are just copied.
 Rule resample_rule(int64_t image_dims, bool weighted, std::function<void(JointCall&)> run) {
   auto rounds = [=](const OpCall& call) { return weighted && !at::isFloatingType(call.inputs[0].dtype); };
   auto cut = [](const OpCall& call, int64_t d) { return Row{Placements(call.inputs.size(), S(d)), {S(d)}}; };
@@ -307,9 +314,10 @@ Rule resample_rule(int64_t image_dims, bool weighted, std::function<void(JointCa
 }  // namespace
 
 void add_resamples(RuleTable& t) {
-  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted, const Forms& forms = nullptr,
-                 bool keeps_format = false, std::vector<std::string> size_args = {}) {
-    auto rule = resample_rule(n, weighted, [=](JointCall& run) { (backward ? resample_backward : resample)(run, make, n); });
+  auto add = [&](const std::string& op, size_t n, const MakeTaps& make, bool backward, bool weighted,
+                 const Forms& forms = nullptr, bool keeps_format = false, std::vector<std::string> size_args = {}) {
+    auto rule =
+        resample_rule(n, weighted, [=](JointCall& run) { (backward ? resample_backward : resample)(run, make, n); });
     rule.local.size_args = std::move(size_args);
     rule.form.whole = forms;
     rule.form.keeps_format = keeps_format;

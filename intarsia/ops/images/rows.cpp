@@ -134,9 +134,8 @@ Shards return_rows(const Shards& fetched, const RowPlan& plan, const Axis& axis)
 Shards return_pieces(const std::vector<Pieces>& pieces, const RowPlan& plan, const Axis& axis) {
   Shards like;
   for (auto& of_slot : pieces) like.push_back(of_slot[0].values);
-  auto exchanged = exchange_rows(like, plan, axis, true, [&](size_t slot, Interval rows) {
-    return part_of(pieces[slot], plan.dim, rows);
-  });
+  auto exchanged = exchange_rows(like, plan, axis, true,
+                                 [&](size_t slot, Interval rows) { return part_of(pieces[slot], plan.dim, rows); });
   Shards result;
   for (size_t slot = 0; slot < pieces.size(); ++slot) {
     auto me = axis.position(slot);

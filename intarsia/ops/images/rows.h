@@ -29,8 +29,8 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-// The needed rows of every slot, in the pieces in which they come. Its own are there at once, as views of what it holds; the
-// others after `wait`, which is empty if nothing has to be waited for.
+// The needed rows of every slot, in the pieces in which they come. Its own are there at once, as views of what it
+// holds; the others after `wait`, which is empty if nothing has to be waited for.
 struct Incoming {
   std::vector<Pieces> pieces;
   Wait wait;
@@ -49,8 +49,8 @@ Shards fetch_rows(const Shards& shards, const RowPlan& plan, const Axis& axis);
 // row is added up: its owner's first, then in the order of the line.
 Shards return_rows(const Shards& fetched, const RowPlan& plan, const Axis& axis);
 
-// The same from pieces, at least one per slot. Own ones may be written to: the sum is made in them where they are all that is
-// held.
+// The same from pieces, at least one per slot. Own ones may be written to: the sum is made in them where they are all
+// that is held.
 Shards return_pieces(const std::vector<Pieces>& pieces, const RowPlan& plan, const Axis& axis);
 
 }  // namespace intarsia

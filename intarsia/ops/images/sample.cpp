@@ -14,12 +14,15 @@ namespace {
 
 // max_unpool(self, indices, output_size, ...): batch and channels.
 Rule unpool_rule(int64_t image_dims) {
-  return unless_empty(rows("unpool", [=](const OpCall& call) {
-    Rows rows;
-    for (int64_t d = 0; d < call.inputs[0].dim() - image_dims; ++d) rows.push_back({{S(d), S(d)}, {S(d)}});
-    rows.push_back({{P_sum, R}, {P_sum}});
-    return rows;
-  })).refusing({1});
+  return unless_empty(rows("unpool",
+                           [=](const OpCall& call) {
+                             Rows rows;
+                             for (int64_t d = 0; d < call.inputs[0].dim() - image_dims; ++d)
+                               rows.push_back({{S(d), S(d)}, {S(d)}});
+                             rows.push_back({{P_sum, R}, {P_sum}});
+                             return rows;
+                           }))
+      .refusing({1});
 }
 
 auto unpool_forms(int64_t image_dims) {
@@ -68,7 +71,9 @@ auto sampler_forms(int64_t image_dims) {
 
 std::vector<TensorForm> sampler_backward_forms(const OpCall& call) {
   auto mask = call.arg("output_mask").toBoolList();
-  auto like = [&](size_t i, bool wanted) { return wanted ? dense_form(call.inputs[i].sizes, call.inputs[i].dtype) : TensorForm(); };
+  auto like = [&](size_t i, bool wanted) {
+    return wanted ? dense_form(call.inputs[i].sizes, call.inputs[i].dtype) : TensorForm();
+  };
   return {like(1, mask[0]), like(2, mask[1])};
 }
 

@@ -24,7 +24,11 @@ bool any(const std::vector<int64_t>& pads) {
 Side make_side(int64_t dim, const Window& window, const Layout& input_layout, int64_t input_size,
                const Layout& output_layout, int64_t output_size) {
   auto axes = axes_cutting(input_layout, dim);
-  Side side{dim, input_size, window, Axis::of(input_layout.mesh(), axes), held_along(output_layout, dim, output_size),
+  Side side{dim,
+            input_size,
+            window,
+            Axis::of(input_layout.mesh(), axes),
+            held_along(output_layout, dim, output_size),
             {dim, held_along(input_layout, dim, input_size), {}}};
   for (auto& out : side.outputs) side.plan.needed.push_back(clip(read_by(window, out), input_size).inside);
   return side;

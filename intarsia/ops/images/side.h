@@ -26,7 +26,7 @@ using Sides = std::vector<Side>;
 Side make_side(int64_t dim, const Window& window, const Layout& input_layout, int64_t input_size,
                const Layout& output_layout, int64_t output_size);
 
-Shards fetch(Shards shards, const Sides& sides);   // the needed rows of all sides
+Shards fetch(Shards shards, const Sides& sides);       // the needed rows of all sides
 Shards give_back(Shards fetched, const Sides& sides);  // its adjoint
 
 // From the fetched rows to the wanted ones, filled up with `value`; and back.

@@ -17,9 +17,9 @@ using Ints = std::vector<int64_t>;
 
 // Note [How columns are cut]
 // Unfolding makes of an image [N, C, H, W] columns [N, C * K, L]: K = kh * kw positions of the kernel, and L = oh * ow
-// windows, row by row. A cut of H is a cut of L, where a rank computes the rows of windows that its share touches. A cut of
-// W gives every rank a part of each row of windows: SS(2, oh). Cuts of both do not fit one dim; one of them moves.
-// A cut of C is a cut of C * K, where a rank fetches the channels that its share touches.
+// windows, row by row. A cut of H is a cut of L, where a rank computes the rows of windows that its share touches. A
+// cut of W gives every rank a part of each row of windows: SS(2, oh). Cuts of both do not fit one dim; one of them
+// moves. A cut of C is a cut of C * K, where a rank fetches the channels that its share touches.
 struct Columns {
   Ints kernel, dilation, padding, stride;
   int64_t channels, height, width;  // of the image
@@ -36,11 +36,21 @@ Ints pair_arg(const OpCall& call, const char* name) {
   return values;
 }
 
-int64_t windows_along(int64_t size, const Window& w) { return at::native::sliding_window_count(size, w.padding, w.dilation, w.kernel, w.stride); }
+int64_t windows_along(int64_t size, const Window& w) {
+  return at::native::sliding_window_count(size, w.padding, w.dilation, w.kernel, w.stride);
+}
 
 Columns read_columns(const OpCall& call, bool fold) {
-  Columns c{pair_arg(call, "kernel_size"), pair_arg(call, "dilation"), pair_arg(call, "padding"), pair_arg(call, "stride"),
-            0, 0, 0, 0, 0, 0};
+  Columns c{pair_arg(call, "kernel_size"),
+            pair_arg(call, "dilation"),
+            pair_arg(call, "padding"),
+            pair_arg(call, "stride"),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0};
   auto& sizes = call.inputs[0].sizes;
   int64_t ndim = sizes.size();
   c.first = ndim - (fold ? 2 : 3);
@@ -110,19 +120,24 @@ Interval covering(Interval run, int64_t unit) {
 
 Interval times(Interval run, int64_t unit) { return {run.begin * unit, run.end * unit}; }
 
-// Which rows and channels of the image each rank needs for its share of the columns. Folding goes the way back: every rank folds its own
-// columns, and gives the sums to the ranks that hold the image there.
+// Which rows and channels of the image each rank needs for its share of the columns. Folding goes the way back: every
+// rank folds its own columns, and gives the sums to the ranks that hold the image there.
 struct Unfolding {
   Columns c;
   int64_t channels;  // the dim
   const Axis& channel_axis;
   RowPlan channel_plan;
-  std::vector<Interval> channel_shares, window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
+  std::vector<Interval> channel_shares,
+      window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
   Sides sides;
 
   // All columns of the channels and rows of windows that a share touches, in place of the share; and back.
-  at::Tensor share_of(const at::Tensor& columns, size_t slot) const { return at::constant_pad_nd(columns, around(slot, -1)).contiguous(); }
-  at::Tensor around_share(const at::Tensor& share, size_t slot) const { return at::constant_pad_nd(share, around(slot, 1)); }
+  at::Tensor share_of(const at::Tensor& columns, size_t slot) const {
+    return at::constant_pad_nd(columns, around(slot, -1)).contiguous();
+  }
+  at::Tensor around_share(const at::Tensor& share, size_t slot) const {
+    return at::constant_pad_nd(share, around(slot, 1));
+  }
 
  private:
   Ints around(size_t slot, int64_t sign) const {
@@ -137,7 +152,11 @@ struct Unfolding {
 };
 
 Side side_of(const Columns& c, int i, const Layout& image, int64_t dim, int64_t size, std::vector<Interval> outputs) {
-  Side side{dim, size, c.window(i), Axis::of(image.mesh(), axes_cutting(image, dim)), std::move(outputs),
+  Side side{dim,
+            size,
+            c.window(i),
+            Axis::of(image.mesh(), axes_cutting(image, dim)),
+            std::move(outputs),
             {dim, held_along(image, dim, size), {}}};
   for (auto& o : side.outputs) side.plan.needed.push_back(clip(read_by(side.window, o), size).inside);
   return side;
@@ -146,8 +165,13 @@ Side side_of(const Columns& c, int i, const Layout& image, int64_t dim, int64_t 
 Unfolding unfolding(const Columns& c, const Layout& image, const Layout& columns) {
   auto channels = c.first, down = c.first + 1, across = c.first + 2, windows = c.first + 1;
   auto& channel_axis = Axis::of(image.mesh(), axes_cutting(image, channels));
-  Unfolding u{c, channels, channel_axis, {channels, held_along(image, channels, c.channels), {}},
-              held_along(columns, channels, c.channels * c.positions()), {}, {}};
+  Unfolding u{c,
+              channels,
+              channel_axis,
+              {channels, held_along(image, channels, c.channels), {}},
+              held_along(columns, channels, c.channels * c.positions()),
+              {},
+              {}};
   for (auto& share : u.channel_shares) u.channel_plan.needed.push_back(covering(share, c.positions()));
   std::vector<Interval> rows = {{0, c.down}};
   if (axes_cutting(image, across).empty()) {
@@ -183,7 +207,8 @@ at::Tensor folded(const Unfolding& u, const at::Tensor& share, size_t slot) {
   shape.push_back(across.needed(slot).size());
   if (share.numel() == 0 || c10::multiply_integers(shape) == 0) return at::zeros(shape, share.options());
   auto columns = u.around_share(share, slot);
-  auto image = at::col2im(columns, {down.wanted(slot).size(), across.wanted(slot).size()}, u.c.kernel, u.c.dilation, {0, 0}, u.c.stride);
+  auto image = at::col2im(columns, {down.wanted(slot).size(), across.wanted(slot).size()}, u.c.kernel, u.c.dilation,
+                          {0, 0}, u.c.stride);
   return crop_to_needed(image, u.sides, slot);
 }
 

@@ -1,5 +1,5 @@
-// gather, scatter, index_add and their like. Along an indexed dim that is cut, every rank serves the places that it holds:
-// what is read elsewhere counts as zero, so results add up; what is written elsewhere is left out.
+// gather, scatter, index_add and their like. Along an indexed dim that is cut, every rank serves the places that it
+// holds: what is read elsewhere counts as zero, so results add up; what is written elsewhere is left out.
 
 #include <ATen/ATen.h>
 
@@ -43,19 +43,20 @@ void gather_held(LocalCall& local) {
 }
 
 Rule gather_rule() {
-  return rows("gather", [](const OpCall& call) {
-           Rows rows;
-           auto &self = call.inputs[0], &index = call.inputs[1];
-           auto dim = indexed_dim(call);
-           if (self.dim() == 0 || index.dim() == 0) return rows;
-           for (int64_t d = 0; d < self.dim(); ++d) {
-             if (d != dim && self.sizes[d] == index.sizes[d]) rows.push_back({{S(d), S(d)}, {S(d)}});
-           }
-           rows.push_back({{R, S(dim)}, {S(dim)}});
-           if (self.dtype != at::kBool) rows.push_back({{S(dim), R}, {P_sum}});
-           for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
-           return rows;
-         })
+  return rows("gather",
+              [](const OpCall& call) {
+                Rows rows;
+                auto &self = call.inputs[0], &index = call.inputs[1];
+                auto dim = indexed_dim(call);
+                if (self.dim() == 0 || index.dim() == 0) return rows;
+                for (int64_t d = 0; d < self.dim(); ++d) {
+                  if (d != dim && self.sizes[d] == index.sizes[d]) rows.push_back({{S(d), S(d)}, {S(d)}});
+                }
+                rows.push_back({{R, S(dim)}, {S(dim)}});
+                if (self.dtype != at::kBool) rows.push_back({{S(dim), R}, {P_sum}});
+                for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+                return rows;
+              })
       .with_local(gather_held)
       .refusing({1});
 }
@@ -78,26 +79,27 @@ void scatter_held(LocalCall& local) {
 
 // `summed`: the op adds, so pending sums pass. src has the shape of index or more.
 Rule scatter_rule(bool summed) {
-  return rows("scatter", [summed](const OpCall& call) {
-           Rows rows;
-           auto &self = call.inputs[0], &index = call.inputs[1];
-           auto dim = indexed_dim(call);
-           if (self.dim() == 0 || index.dim() == 0) return rows;
-           for (int64_t d = 0; d < self.dim(); ++d) {
-             bool lined_up = d != dim;
-             for (auto& form : call.inputs) lined_up = lined_up && form.sizes[d] == self.sizes[d];
-             if (lined_up) rows.push_back({Placements(call.inputs.size(), S(d)), {S(d)}});
-           }
-           Row held{Placements(call.inputs.size(), R), {S(dim)}};
-           held.in[0] = S(dim);
-           rows.push_back(std::move(held));
-           if (summed) {
-             rows.push_back({{P_sum, R, P_sum}, {P_sum}});
-             rows.push_back({{P_avg, R, P_avg}, {P_avg}});
-             if (call.inputs[2].sizes == index.sizes) rows.push_back({{P_sum, S(dim), S(dim)}, {P_sum}});
-           }
-           return rows;
-         })
+  return rows("scatter",
+              [summed](const OpCall& call) {
+                Rows rows;
+                auto &self = call.inputs[0], &index = call.inputs[1];
+                auto dim = indexed_dim(call);
+                if (self.dim() == 0 || index.dim() == 0) return rows;
+                for (int64_t d = 0; d < self.dim(); ++d) {
+                  bool lined_up = d != dim;
+                  for (auto& form : call.inputs) lined_up = lined_up && form.sizes[d] == self.sizes[d];
+                  if (lined_up) rows.push_back({Placements(call.inputs.size(), S(d)), {S(d)}});
+                }
+                Row held{Placements(call.inputs.size(), R), {S(dim)}};
+                held.in[0] = S(dim);
+                rows.push_back(std::move(held));
+                if (summed) {
+                  rows.push_back({{P_sum, R, P_sum}, {P_sum}});
+                  rows.push_back({{P_avg, R, P_avg}, {P_avg}});
+                  if (call.inputs[2].sizes == index.sizes) rows.push_back({{P_sum, S(dim), S(dim)}, {P_sum}});
+                }
+                return rows;
+              })
       .with_local(scatter_held)
       .refusing({1});
 }
@@ -117,8 +119,8 @@ void index_write_held(LocalCall& local) {
   local.call_plain();
 }
 
-// Where it runs without data, the plain op looks at slice 0 of both tensors. Of those that have none it is asked as if they
-// had one.
+// Where it runs without data, the plain op looks at slice 0 of both tensors. Of those that have none it is asked as if
+// they had one.
 std::vector<TensorForm> forms_without_slices(const OpCall& call) {
   auto dim = indexed_dim(call);
   auto &self = call.inputs[0], &index = call.inputs[1], &source = call.inputs[2];
@@ -131,7 +133,8 @@ std::vector<TensorForm> forms_without_slices(const OpCall& call) {
   };
   Stack stack(call.args.begin(), call.args.end());
   stack[0] = with_slice(self, dim), stack[2] = with_slice(index, 0), stack[3] = with_slice(source, dim);
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
+  auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(call.schema.name().c_str(), call.schema.overload_name().c_str());
   op.callBoxed(stack);
   return {dense_form(self.sizes, stack[0].toTensor().scalar_type())};
 }
@@ -142,24 +145,25 @@ void refuse_places_of_nothing(const OpCall& call) {
 }
 
 Rule index_write_rule(bool summed) {
-  return rows("index write", [summed](const OpCall& call) {
-           Rows rows;
-           auto &self = call.inputs[0], &index = call.inputs[1];
-           auto dim = indexed_dim(call);
-           bool slices = call.inputs.size() > 2 && call.inputs[2].dim() > 0;
-           if (self.dim() == 0 || index.dim() != 1 || (slices && call.inputs[2].dim() != self.dim())) return rows;
-           for (int64_t d = 0; d < self.dim(); ++d) {
-             Row row{{S(d), R}, {S(d)}};
-             if (call.inputs.size() > 2) row.in.push_back(slices && d != dim ? S(d) : R);
-             rows.push_back(std::move(row));
-           }
-           if (summed) {
-             rows.push_back({{P_sum, R, P_sum}, {P_sum}});
-             rows.push_back({{P_avg, R, P_avg}, {P_avg}});
-             rows.push_back({{P_sum, S(0), S(dim)}, {P_sum}});
-           }
-           return rows;
-         })
+  return rows("index write",
+              [summed](const OpCall& call) {
+                Rows rows;
+                auto &self = call.inputs[0], &index = call.inputs[1];
+                auto dim = indexed_dim(call);
+                bool slices = call.inputs.size() > 2 && call.inputs[2].dim() > 0;
+                if (self.dim() == 0 || index.dim() != 1 || (slices && call.inputs[2].dim() != self.dim())) return rows;
+                for (int64_t d = 0; d < self.dim(); ++d) {
+                  Row row{{S(d), R}, {S(d)}};
+                  if (call.inputs.size() > 2) row.in.push_back(slices && d != dim ? S(d) : R);
+                  rows.push_back(std::move(row));
+                }
+                if (summed) {
+                  rows.push_back({{P_sum, R, P_sum}, {P_sum}});
+                  rows.push_back({{P_avg, R, P_avg}, {P_avg}});
+                  rows.push_back({{P_sum, S(0), S(dim)}, {P_sum}});
+                }
+                return rows;
+              })
       .with_local(index_write_held)
       .checking(refuse_places_of_nothing)
       .refusing({1});

@@ -1,6 +1,5 @@
 #include "intarsia/ops/indexing/held.h"
 
-
 #include "intarsia/core/cut_axes.h"
 
 namespace intarsia {

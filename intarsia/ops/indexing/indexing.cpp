@@ -16,14 +16,14 @@
 namespace intarsia {
 namespace {
 
-// How the dims of x and of the indices come out. Indices broadcast to one shape, whose dims stand where the indices stood, or
-// in front if other dims lie between them.
+// How the dims of x and of the indices come out. Indices broadcast to one shape, whose dims stand where the indices
+// stood, or in front if other dims lie between them.
 struct Places {
-  std::vector<int64_t> indexed;   // dims of self that have an index
-  std::vector<int64_t> out_dim;   // per dim of self: its dim in x[...], or -1 where it is indexed
-  std::vector<int64_t> shape;     // of the indices together
-  int64_t first = 0;              // where that shape begins in x[...]
-  bool whole_numbers = true;      // no masks among them
+  std::vector<int64_t> indexed;  // dims of self that have an index
+  std::vector<int64_t> out_dim;  // per dim of self: its dim in x[...], or -1 where it is indexed
+  std::vector<int64_t> shape;    // of the indices together
+  int64_t first = 0;             // where that shape begins in x[...]
+  bool whole_numbers = true;     // no masks among them
 };
 
 Places places_of(const OpCall& call) {
@@ -109,7 +109,8 @@ at::Tensor flat_index(const at::Tensor& given, const Places& places, size_t k, i
   auto index = given.to(at::kLong).expand(places.shape).reshape({-1});
   TORCH_CHECK_INDEX(index.numel() == 0 || (index.min().item<int64_t>() >= -size && index.max().item<int64_t>() < size),
                     "index ", index.masked_select(index.ge(size).logical_or_(index.lt(-size)))[0].item<int64_t>(),
-                    " is out of bounds for dimension ", k, " with size ", size);  // as the plain op counts: indexed dims
+                    " is out of bounds for dimension ", k, " with size ",
+                    size);  // as the plain op counts: indexed dims
   return index + index.lt(0) * size;
 }
 
@@ -130,7 +131,8 @@ at::Tensor flat_values(const at::Tensor& values, const at::Tensor& self, const P
 void index_put_held(LocalCall& local) {
   auto places = places_of(local.call);
   auto is_cut = [&](int64_t d) { return cuts_dim(*local.in[0], d); };
-  if (!places.whole_numbers || std::none_of(places.indexed.begin(), places.indexed.end(), is_cut)) return local.call_plain();
+  if (!places.whole_numbers || std::none_of(places.indexed.begin(), places.indexed.end(), is_cut))
+    return local.call_plain();
   auto self = local.stack[0].toTensor();
   auto given = local.stack[1].toListRef();
   at::Tensor inside;
@@ -148,7 +150,8 @@ void index_put_held(LocalCall& local) {
   }
   auto kept = inside.nonzero().squeeze(1);
   c10::List<std::optional<at::Tensor>> indices;
-  for (auto& index : flat) indices.push_back(index.defined() ? std::optional(index.index_select(0, kept)) : std::nullopt);
+  for (auto& index : flat)
+    indices.push_back(index.defined() ? std::optional(index.index_select(0, kept)) : std::nullopt);
   auto values = flat_values(local.stack[2].toTensor(), self, places).index_select(places.first, kept);
   bool accumulate = local.stack[3].toBool();
   local.stack = {at::index_put(self, indices, values, accumulate)};
@@ -169,36 +172,38 @@ void check_values(const OpCall& call) {
   if (places.indexed.empty() || !places.whole_numbers) return;
   auto &values = call.inputs.back(), &self = call.inputs[0];
   auto shape = indexed_shape(self, places);
-  bool fits = at::is_expandable_to(values.sizes, shape) && (self.numel() > 0 || c10::multiply_integers(places.shape) == 0);
+  bool fits =
+      at::is_expandable_to(values.sizes, shape) && (self.numel() > 0 || c10::multiply_integers(places.shape) == 0);
   if (!fits) ask_plain(call);
 }
 
 Rule index_put_rule() {
-  return rows("index write", [](const OpCall& call) {
-           Rows rows;
-           auto places = places_of(call);
-           if (places.indexed.empty() || !places.whole_numbers) return rows;
-           auto& values = call.inputs.back();
-           auto out_ndim = call.inputs[0].dim() - static_cast<int64_t>(places.indexed.size()) +
-                           static_cast<int64_t>(places.shape.size());
-           for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
-             Row row{Placements(call.inputs.size(), R), {S(d)}};
-             row.in[0] = S(d);
-             if (places.out_dim[d] >= 0) {
-               auto own = places.out_dim[d] - (out_ndim - values.dim());
-               if (own >= 0 && values.sizes[own] == call.inputs[0].sizes[d]) row.in.back() = S(own);
-             }
-             rows.push_back(std::move(row));
-           }
-           for (auto op : kReduceOps) {
-             bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
-             if (call.bool_arg("accumulate", false) && !sums) continue;
-             Row row{Placements(call.inputs.size(), R), {P(op)}};
-             row.in[0] = row.in.back() = P(op);
-             rows.push_back(std::move(row));
-           }
-           return rows;
-         })
+  return rows("index write",
+              [](const OpCall& call) {
+                Rows rows;
+                auto places = places_of(call);
+                if (places.indexed.empty() || !places.whole_numbers) return rows;
+                auto& values = call.inputs.back();
+                auto out_ndim = call.inputs[0].dim() - static_cast<int64_t>(places.indexed.size()) +
+                                static_cast<int64_t>(places.shape.size());
+                for (int64_t d = 0; d < call.inputs[0].dim(); ++d) {
+                  Row row{Placements(call.inputs.size(), R), {S(d)}};
+                  row.in[0] = S(d);
+                  if (places.out_dim[d] >= 0) {
+                    auto own = places.out_dim[d] - (out_ndim - values.dim());
+                    if (own >= 0 && values.sizes[own] == call.inputs[0].sizes[d]) row.in.back() = S(own);
+                  }
+                  rows.push_back(std::move(row));
+                }
+                for (auto op : kReduceOps) {
+                  bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
+                  if (call.bool_arg("accumulate", false) && !sums) continue;
+                  Row row{Placements(call.inputs.size(), R), {P(op)}};
+                  row.in[0] = row.in.back() = P(op);
+                  rows.push_back(std::move(row));
+                }
+                return rows;
+              })
       .with_local(index_put_held)
       .checking(check_values);
 }

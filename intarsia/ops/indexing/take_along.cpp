@@ -10,11 +10,13 @@
 namespace intarsia {
 namespace {
 
-// Whether a place is out of range is a matter of values, which must not steer the way of a call: all ranks have the whole
-// index here, so all of them let the plain op speak, on a tensor that is as long as the whole along `dim` and small otherwise.
+// Whether a place is out of range is a matter of values, which must not steer the way of a call: all ranks have the
+// whole index here, so all of them let the plain op speak, on a tensor that is as long as the whole along `dim` and
+// small otherwise.
 void refuse_places(const at::Tensor& self, int64_t dim, const at::Tensor& index, const PlainTake& plain) {
   std::vector<int64_t> sizes;
-  for (int64_t d = 0; d < self.dim(); ++d) sizes.push_back(d == dim ? self.size(d) : std::min<int64_t>(self.size(d), 1));
+  for (int64_t d = 0; d < self.dim(); ++d)
+    sizes.push_back(d == dim ? self.size(d) : std::min<int64_t>(self.size(d), 1));
   plain(at::zeros(sizes, at::dtype(self.scalar_type())), index);
 }
 
@@ -28,7 +30,8 @@ bool takes_along_cut(const CutCall& c, size_t index, int64_t dim) {
   return c.now[index]->mesh() == mesh && mesh.group_count() == 1 && !mesh.slots().empty();
 }
 
-at::Tensor take_along(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool wraps, const PlainTake& plain) {
+at::Tensor take_along(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool wraps,
+                      const PlainTake& plain) {
   auto whole = shards_in(index, Layout::replicated(mesh_of(index)))[0];
   auto flat = whole.to(at::kLong).contiguous();
   auto* places = flat.const_data_ptr<int64_t>();

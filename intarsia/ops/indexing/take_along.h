@@ -9,8 +9,8 @@
 
 namespace intarsia {
 
-// Whether tensor `index` of the call is a vector of places along `dim` of tensor 0, which is cut there, and known in whole
-// to every rank that takes part.
+// Whether tensor `index` of the call is a vector of places along `dim` of tensor 0, which is cut there, and known in
+// whole to every rank that takes part.
 bool takes_along_cut(const CutCall& c, size_t index, int64_t dim);
 
 // The plain op on any tensor, with an index that is out of range somewhere: its error is that of the call.

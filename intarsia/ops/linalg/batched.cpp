@@ -32,7 +32,9 @@ bool are_matrices(const OpCall& call, std::initializer_list<size_t> inputs) {
 }
 
 std::vector<int64_t> shared_batch(const OpCall& call, size_t a, size_t b) {
-  auto batch_of = [&](size_t i) { return at::IntArrayRef(call.inputs[i].sizes).slice(0, call.inputs[i].sizes.size() - 2); };
+  auto batch_of = [&](size_t i) {
+    return at::IntArrayRef(call.inputs[i].sizes).slice(0, call.inputs[i].sizes.size() - 2);
+  };
   return at::infer_size(batch_of(a), batch_of(b));
 }
 

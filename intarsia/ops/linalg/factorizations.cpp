@@ -30,7 +30,8 @@ Shape transposed(const OpCall& call) {
 }
 
 Rule batched_with(Shapes (*shapes)(const OpCall&)) {
-  return batched().with_shapes([shapes](const OpCall& call) { return are_matrices(call, {0}) ? shapes(call) : Shapes(); });
+  return batched().with_shapes(
+      [shapes](const OpCall& call) { return are_matrices(call, {0}) ? shapes(call) : Shapes(); });
 }
 
 // U, S and Vh; the matrices have one column after the other in memory, and are empty where nobody asks for them.
@@ -87,22 +88,25 @@ void name_batch_element(LocalCall& local) {
 }  // namespace
 
 void add_factorizations(RuleTable& t) {
-  t.add({"aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::_linalg_det", "aten::_linalg_slogdet",
-         "aten::linalg_ldl_factor_ex", "aten::linalg_inv_ex", "aten::linalg_qr"},
+  t.add({"aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::_linalg_det",
+         "aten::_linalg_slogdet", "aten::linalg_ldl_factor_ex", "aten::linalg_inv_ex", "aten::linalg_qr"},
         batched());
   t.add("aten::lu_unpack", batched().refusing({1}));
   t.add("aten::linalg_householder_product", batched().like_input(0).column_major());
-  t.add("aten::geqrf",
-        batched_with([](const OpCall& call) { return Shapes{sizes_of(call.inputs[0]), spectrum(call)}; }).column_major());
+  t.add("aten::geqrf", batched_with([](const OpCall& call) {
+                         return Shapes{sizes_of(call.inputs[0]), spectrum(call)};
+                       }).column_major());
   t.add({"aten::cholesky", "aten::cholesky_inverse"},
         batched().like_input(0).column_major().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_eigh", batched().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_svd", svd().with_local(name_batch_element).refusing(kMatrices));
-  t.add("aten::_linalg_eigvals", batched_with([](const OpCall& call) { return Shapes{spectrum(call)}; }).refusing(kMatrices));
-  t.add("aten::linalg_eig", batched_with([](const OpCall& call) { return Shapes{spectrum(call), sizes_of(call.inputs[0])}; })
-                                .column_major(1)
-                                .with_local(name_batch_element)
-                                .refusing(kMatrices));
+  t.add("aten::_linalg_eigvals",
+        batched_with([](const OpCall& call) { return Shapes{spectrum(call)}; }).refusing(kMatrices));
+  t.add("aten::linalg_eig",
+        batched_with([](const OpCall& call) { return Shapes{spectrum(call), sizes_of(call.inputs[0])}; })
+            .column_major(1)
+            .with_local(name_batch_element)
+            .refusing(kMatrices));
   t.add("aten::linalg_pinv.atol_rtol_tensor",
         batched_with([](const OpCall& call) { return Shapes{transposed(call)}; })
             .with_dtypes([](const OpCall& call) { return std::vector<c10::ScalarType>{call.inputs[0].dtype}; })

@@ -17,8 +17,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// exp([[A, G], [0, A]]) has the derivative of exp at A along G in its upper right corner. LibTorch's formula writes into
-// plain tensors.
+// exp([[A, G], [0, A]]) has the derivative of exp at A along G in its upper right corner. LibTorch's formula writes
+// into plain tensors.
 struct MatrixExp : torch::autograd::Function<MatrixExp> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& self) {
     ctx->save_for_backward({self});
@@ -49,12 +49,13 @@ at::Tensor matrix_rank_above_tensors(const at::Tensor& input, const std::optiona
   auto number = [&](double value) { return replicated_like(at::scalar_tensor(value, at::dtype(real)), input); };
   bool above_zero = atol && at::any(at::gt(*atol, 0)).item<bool>();
   auto usual = (c10::isFloatingType(real) && real == at::kDouble ? std::numeric_limits<double>::epsilon()
-                                                                : std::numeric_limits<float>::epsilon()) *
+                                                                 : std::numeric_limits<float>::epsilon()) *
                static_cast<double>(std::max(input.size(-1), input.size(-2)));
   return rank_of(input, atol ? *atol : number(0), rtol ? *rtol : number(above_zero ? 0 : usual), hermitian);
 }
 
-at::Tensor matrix_rank_above(const at::Tensor& input, std::optional<double> atol, std::optional<double> rtol, bool hermitian) {
+at::Tensor matrix_rank_above(const at::Tensor& input, std::optional<double> atol, std::optional<double> rtol,
+                             bool hermitian) {
   auto real = c10::toRealValueType(input.scalar_type());
   auto given = [&](std::optional<double> value) {
     if (!value) return std::optional<at::Tensor>();

@@ -7,7 +7,8 @@
 namespace intarsia {
 namespace {
 
-// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side. Solutions are linear in them.
+// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side. Solutions are linear in
+// them.
 Rule solve(size_t b) {
   auto rule = batched();
   rule.rows = [b, batches = rule.rows](const OpCall& call) {

@@ -45,8 +45,8 @@ void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) 
     if (lists[arg].empty()) continue;
     auto own = item_of(lists[arg][i]);
     bool number = own.defined && c10::multiply_integers(own.sizes) == 1;
-    if (!own.defined ||
-        (!own.layout && (number || !leader.layout || plain_tensor_policy() != PlainTensors::error))) continue;
+    if (!own.defined || (!own.layout && (number || !leader.layout || plain_tensor_policy() != PlainTensors::error)))
+      continue;
     if (own.layout && leader.layout && own.layout->mesh() == mesh) continue;
     // See Note [State from before]: the op on the element compares and takes it.
     bool follows = own.layout && !leader.layout && own.sizes == leader.sizes && plain_state_follows(own.layout);
@@ -56,8 +56,7 @@ void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) 
       return item.layout ? "on " + item.layout->mesh().text() : std::string("a plain tensor");
     };
     TORCH_CHECK(false, "[", op.operator_name(), "] element ", i, " of its lists is ", name(leader), ", of shape ",
-                leader.sizes,
-                ", and meets one that is ", name(own), ", of shape ", own.sizes,
+                leader.sizes, ", and meets one that is ", name(own), ", of shape ", own.sizes,
                 ". Elements that meet must be on one mesh: use distribute_tensor or redistribute.");
   }
 }

@@ -51,8 +51,7 @@ void run_fused(const c10::OperatorHandle& op, const std::vector<ListPart>& parts
   auto& leaders = lists[kLeaders];
   for (auto& list : lists) {
     TORCH_CHECK(list.empty() || list.size() == leaders.size(), "[", op.operator_name(), "] lists of ", leaders.size(),
-                " and of ",
-                list.size(), " tensors. Give one tensor per parameter.");
+                " and of ", list.size(), " tensors. Give one tensor per parameter.");
   }
   auto& gradients = lists[kGradients];
   std::vector<at::Tensor> whole;  // those that become what their parameters are by a reduction alone

@@ -68,7 +68,9 @@ bool lie_alike(const ListPart& part, const std::vector<size_t>& lengths, bool ma
       if (lengths[arg] == 0) continue;
       auto own = item(arg, i);
       if (!is_partner(own, leader)) {
-        if (leader.sizes.empty() || !serves(own, part.mesh)) return false;
+        bool may_differ =
+            leader.sizes.empty() && (!leader.layout || arg == kGradients);  // the step of a scalar parameter does not
+        if (may_differ || !serves(own, part.mesh)) return false;
       } else if (own.layout != leader.layout && !(may_move && arg == kGradients)) {
         return false;
       }

@@ -65,7 +65,8 @@ void bce_with_logits(Stack& stack) {
 
 // soft_margin_loss(self, target, reduction)
 void soft_margin(Stack& stack) {
-  auto loss = at::log1p(at::exp(at::mul(at::neg(stack[0].toTensor()), stack[1].toTensor())));  // which decides the strides
+  auto loss =
+      at::log1p(at::exp(at::mul(at::neg(stack[0].toTensor()), stack[1].toTensor())));  // which decides the strides
   stack = {reduced(loss, stack[2].toInt())};
 }
 

@@ -23,7 +23,8 @@ struct Samples {
 Samples samples_of(const LocalCall& local, size_t input, int64_t dim) {
   auto& form = local.call.inputs[input];
   auto coordinate = local.slot.coordinate;
-  return {local_offset(*local.in[input], form.sizes, coordinate)[dim], local_shape(*local.in[input], form.sizes, coordinate)[dim]};
+  return {local_offset(*local.in[input], form.sizes, coordinate)[dim],
+          local_shape(*local.in[input], form.sizes, coordinate)[dim]};
 }
 
 int64_t longest(const std::vector<int64_t>& lengths) {
@@ -60,10 +61,11 @@ void align(LocalCall& local) {
 }
 
 Rule alignment() {
-  return rows("loss", [](const OpCall& call) {
-           if (call.inputs[0].dim() != 3) return Rows();
-           return Rows{{{S(1), call.inputs[1].dim() == 1 ? R : S(0)}, {S(0), S(0)}}};
-         })
+  return rows("loss",
+              [](const OpCall& call) {
+                if (call.inputs[0].dim() != 3) return Rows();
+                return Rows{{{S(1), call.inputs[1].dim() == 1 ? R : S(0)}, {S(0), S(0)}}};
+              })
       .with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
         auto& scores = call.inputs[0].sizes;
         auto width = 2 * longest(call.arg("target_lengths").toIntVector()) + 1;
@@ -90,10 +92,11 @@ void align_backward(LocalCall& local) {
 }
 
 Rule alignment_backward() {
-  return rows("loss", [](const OpCall& call) {
-           if (call.inputs[1].dim() != 3) return Rows();
-           return Rows{{{S(0), S(1), call.inputs[2].dim() == 1 ? R : S(0), S(0), S(0)}, {S(1)}}};
-         })
+  return rows("loss",
+              [](const OpCall& call) {
+                if (call.inputs[1].dim() != 3) return Rows();
+                return Rows{{{S(0), S(1), call.inputs[2].dim() == 1 ? R : S(0), S(0), S(0)}, {S(1)}}};
+              })
       .like_input(1)
       .with_local(align_backward);
 }
@@ -104,7 +107,8 @@ at::Tensor ctc_loss_of_numbers(const at::Tensor& log_probs, const at::Tensor& ta
   auto model = is_dtensor(log_probs) ? log_probs : targets;
   auto labels = is_dtensor(targets) ? targets : replicated_like(targets, model);
   auto loss = std::get<0>(at::_ctc_loss(log_probs, labels, input_lengths, target_lengths, blank, zero_infinity));
-  if (zero_infinity) loss = at::where(at::eq(loss, std::numeric_limits<double>::infinity()), at::zeros_like(loss), loss);
+  if (zero_infinity)
+    loss = at::where(at::eq(loss, std::numeric_limits<double>::infinity()), at::zeros_like(loss), loss);
   if (reduction == kSum) return loss.sum();
   if (reduction != kMean) return loss;
   auto counts = at::tensor(target_lengths, at::kLong).clamp_min(1).to(loss.scalar_type());
@@ -113,8 +117,8 @@ at::Tensor ctc_loss_of_numbers(const at::Tensor& log_probs, const at::Tensor& ta
 
 at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
                     const at::Tensor& target_lengths, int64_t blank, int64_t reduction, bool zero_infinity) {
-  return ctc_loss_of_numbers(log_probs, targets, numbers_in(input_lengths), numbers_in(target_lengths), blank, reduction,
-                             zero_infinity);
+  return ctc_loss_of_numbers(log_probs, targets, numbers_in(input_lengths), numbers_in(target_lengths), blank,
+                             reduction, zero_infinity);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// loss(input, target, reduction): elementwise, or summed over everything. A mean is done by a sum; where shards are equal and a guide
-// asks for it, it is a pending average.
+// loss(input, target, reduction): elementwise, or summed over everything. A mean is done by a sum; where shards are
+// equal and a guide asks for it, it is a pending average.
 Rule elementwise_loss() {
   auto elementwise = pointwise();
   Rule rule = rows("loss", [elementwise](const OpCall& call) {
@@ -20,7 +20,8 @@ Rule elementwise_loss() {
     Rows rows;
     bool mean = reduction == kMean;
     if (call.inputs[0].sizes != call.inputs[1].sizes) return rows;
-    for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d), S(d)}, {mean ? P_avg : P_sum}, /*if_advised=*/mean});
+    for (int64_t d = 0; d < call.inputs[0].dim(); ++d)
+      rows.push_back({{S(d), S(d)}, {mean ? P_avg : P_sum}, /*if_advised=*/mean});
     return rows;
   });
   rule.aligned = true;

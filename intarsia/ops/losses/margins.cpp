@@ -31,7 +31,8 @@ Rule margin_loss(size_t outputs) {
         if (outputs == 2) shapes.push_back(sizes_of(call.inputs[1]));
         return shapes;
       })
-      .with_dtypes([outputs](const OpCall& call) { return std::vector<c10::ScalarType>(outputs, call.inputs[0].dtype); })
+      .with_dtypes(
+          [outputs](const OpCall& call) { return std::vector<c10::ScalarType>(outputs, call.inputs[0].dtype); })
       .with_local([](LocalCall& local) {
         bool nothing = local.stack[0].toTensor().numel() == 0;
         local.call_plain();

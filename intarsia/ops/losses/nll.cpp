@@ -102,8 +102,8 @@ Rule nll_loss_backward() {
       });
 }
 
-// The mean of a classification loss is its sum divided by the weights of all positions that count. Their total is settled
-// once, here: the gradient divides by it, too.
+// The mean of a classification loss is its sum divided by the weights of all positions that count. Their total is
+// settled once, here: the gradient divides by it, too.
 Planner nll_mean(const char* op) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
   return [handle](const CutCall& c) -> Lowering {
@@ -121,8 +121,8 @@ Planner nll_mean(const char* op) {
 // masked_select; here they are looked up where the targets lie. Everything else is LibTorch's own.
 at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
                          int64_t reduction, int64_t ignored, double smoothing) {
-  using CrossEntropy = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t,
-                                  c10::SymInt, double);
+  using CrossEntropy =
+      at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t, c10::SymInt, double);
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::cross_entropy_loss", "").typed<CrossEntropy>();
   bool smoothed_mean = smoothing > 0 && smoothing <= 1 && reduction == kMean && weight && weight->defined() &&
                        self.dim() > 1 && target.sizes() != self.sizes();

@@ -13,8 +13,8 @@
 namespace intarsia {
 namespace {
 
-// query [b, h, q, d], key and value [b, h, k, d]. Batch and heads may be cut: every head is on its own. So is every query,
-// unless a causal mask counts them. With fewer key heads than query heads, each serves a group of queries.
+// query [b, h, q, d], key and value [b, h, k, d]. Batch and heads may be cut: every head is on its own. So is every
+// query, unless a causal mask counts them. With fewer key heads than query heads, each serves a group of queries.
 
 // A mask broadcasts to [b, h, q, k].
 Placement mask_cut(const TensorForm& mask, const TensorForm& query, int64_t dim) {
@@ -31,7 +31,8 @@ bool whole_groups(const OpCall& call, const Layout& query, size_t first) {
   return heads == key_heads || parts == 1 || key_heads % parts == 0;
 }
 
-// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views; only the output lies as the query does.
+// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views; only the output lies as the query
+// does.
 std::vector<int64_t> heads_inside(at::IntArrayRef shape) {
   std::vector<int64_t> sizes(shape.begin(), shape.end());
   std::swap(sizes[1], sizes[2]);
@@ -122,8 +123,9 @@ Rule attention_backward() {
 }
 
 // Attention written in products. A causal mask is made here, as a replicated tensor; the rest is LibTorch's own.
-std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                                  const std::optional<at::Tensor>& mask, double dropout, bool causal,
+std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                                                  double dropout, bool causal,
                                                   const std::optional<at::Tensor>& dropout_mask,
                                                   std::optional<double> scale, bool grouped) {
   auto allowed = mask;
@@ -131,14 +133,15 @@ std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const
     TORCH_CHECK(!mask || !mask->defined(),
                 "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
     auto later = at::ones({query.size(-2), key.size(-2)}, at::kBool).tril().logical_not();
-    auto added = at::zeros(later.sizes(), query.scalar_type()).masked_fill_(later, -std::numeric_limits<double>::infinity());
+    auto added =
+        at::zeros(later.sizes(), query.scalar_type()).masked_fill_(later, -std::numeric_limits<double>::infinity());
     allowed = replicated_like(added, query);
   }
   static auto op = c10::Dispatcher::singleton()
                        .findSchemaOrThrow("aten::_scaled_dot_product_attention_math", "")
                        .typed<std::tuple<at::Tensor, at::Tensor>(
-                           const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double,
-                           bool, const std::optional<at::Tensor>&, std::optional<double>, bool)>();
+                           const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                           double, bool, const std::optional<at::Tensor>&, std::optional<double>, bool)>();
   return op.redispatch(kComposite, query, key, value, allowed, dropout, false, dropout_mask, scale, grouped);
 }
 

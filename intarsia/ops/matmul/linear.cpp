@@ -110,8 +110,9 @@ at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const
 // bilinear(x1 [..., i], x2 [..., j], weight [o, i, j]): leading dims are never flattened, so a cut batch stays cut.
 at::Tensor bilinear(const at::Tensor& x1, const at::Tensor& x2, const at::Tensor& weight,
                     const std::optional<at::Tensor>& bias) {
-  TORCH_CHECK(weight.dim() == 3 && x1.dim() > 0 && x2.dim() == x1.dim(), "bilinear(): weight must be 3D and the inputs of equal ",
-              "dims. Got weight ", weight.sizes(), ", inputs ", x1.sizes(), " and ", x2.sizes());
+  TORCH_CHECK(weight.dim() == 3 && x1.dim() > 0 && x2.dim() == x1.dim(),
+              "bilinear(): weight must be 3D and the inputs of equal ", "dims. Got weight ", weight.sizes(),
+              ", inputs ", x1.sizes(), " and ", x2.sizes());
   auto o = weight.size(0), i = weight.size(1), j = weight.size(2);
   TORCH_CHECK(x1.size(-1) == i && x2.size(-1) == j, "bilinear(): the weight ", weight.sizes(), " does not fit inputs ",
               x1.sizes(), " and ", x2.sizes());
@@ -126,8 +127,9 @@ at::Tensor bilinear(const at::Tensor& x1, const at::Tensor& x2, const at::Tensor
 }  // namespace
 
 at::Tensor contract(const at::Tensor& a, const at::Tensor& b) {
-  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("intarsia::contract", "").typed<at::Tensor(
-      const at::Tensor&, const at::Tensor&)>();
+  static auto op = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("intarsia::contract", "")
+                       .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
   return op.call(a, b);
 }
 

@@ -7,7 +7,8 @@
 
 namespace intarsia {
 
-// contract(a [..., n], b [..., k]) = sum over all leading dims of a * b, [n, k]: the gradient of a weight. Differentiable.
+// contract(a [..., n], b [..., k]) = sum over all leading dims of a * b, [n, k]: the gradient of a weight.
+// Differentiable.
 at::Tensor contract(const at::Tensor& a, const at::Tensor& b);
 
 // Whether somebody may ask for a gradient, backward or forward: else a node of the graph would be made for nothing.

@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Where whole numbers are multiplied, beta and alpha are taken as whole numbers; but not by a kernel that has nothing to
-// multiply, as on a rank without any of the contracted dim.
+// Where whole numbers are multiplied, beta and alpha are taken as whole numbers; but not by a kernel that has nothing
+// to multiply, as on a rank without any of the contracted dim.
 void add_product(LocalCall& local) {
   auto& schema = local.call.schema;
   bool whole = at::isIntegralType(local.call.inputs[0].dtype, true);
@@ -49,7 +49,9 @@ Rule add_einsum(const std::string& equation) {
   });
   rule.aligned = true;
   rule.form.check = [](const OpCall& call) { check_expands(call.inputs[0], call.outputs[0].sizes); };
-  rule.local.plain_does = [](const OpCall& call, auto, auto, auto&) { return !at::isIntegralType(call.inputs[0].dtype, true); };
+  rule.local.plain_does = [](const OpCall& call, auto, auto, auto&) {
+    return !at::isIntegralType(call.inputs[0].dtype, true);
+  };
   return std::move(rule).with_local(add_product);
 }
 

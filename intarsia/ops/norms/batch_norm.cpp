@@ -22,8 +22,8 @@ struct BatchNorm {
   double momentum, eps;
 };
 
-// What backward(grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask) is given. `spread`
-// is the inverse deviation in training, and else the running variance.
+// What backward(grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask) is given.
+// `spread` is the inverse deviation in training, and else the running variance.
 struct BatchNormBackward {
   at::Tensor grad, input, weight, mean, spread;
   bool training;
@@ -117,7 +117,8 @@ bool suits_loops(const at::Tensor& x, std::initializer_list<at::Tensor> others) 
     if (cut_dim(placement) == 1 && !is_shard(placement)) return false;
   }
   for (auto& other : others) {
-    if (other.defined() && (!is_dtensor(other) || other.scalar_type() != type || mesh_of(other) != mesh_of(x))) return false;
+    if (other.defined() && (!is_dtensor(other) || other.scalar_type() != type || mesh_of(other) != mesh_of(x)))
+      return false;
   }
   return true;
 }
@@ -127,14 +128,17 @@ Placements beside(const at::Tensor& x, bool sums) {
   Placements placements;
   for (auto& placement : placements_of(x)) {
     auto dim = cut_dim(placement);
-    placements.push_back(dim == 1 ? Placement(Shard(0)) : sums && dim >= 0 ? Placement(Partial()) : Placement(Replicate()));
+    placements.push_back(dim == 1           ? Placement(Shard(0))
+                         : sums && dim >= 0 ? Placement(Partial())
+                                            : Placement(Replicate()));
   }
   return placements;
 }
 
 Shards shards_beside(const at::Tensor& values, const at::Tensor& x) {
   at::NoGradGuard below_autograd;
-  return values.defined() ? body_of(redistribute(values, beside(x, false))).shards() : Shards(mesh_of(x).slots().size());
+  return values.defined() ? body_of(redistribute(values, beside(x, false))).shards()
+                          : Shards(mesh_of(x).slots().size());
 }
 
 at::Tensor per_channel(Shards shards, const at::Tensor& x) {
@@ -199,9 +203,9 @@ std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, cons
     at::Tensor none, along, level;
     if (shard.numel()) {
       auto format = common_format(body_of(grad).shards()[slot], shard);
-      std::tie(none, along, level) =
-          at::native_batch_norm_backward(body_of(grad).shards()[slot].contiguous(format), shard.contiguous(format), weights[slot], {}, {}, means[slot], deviations[slot], true,
-                                         0, {false, true, true});
+      std::tie(none, along, level) = at::native_batch_norm_backward(
+          body_of(grad).shards()[slot].contiguous(format), shard.contiguous(format), weights[slot], {}, {}, means[slot],
+          deviations[slot], true, 0, {false, true, true});
     }
     alongs.push_back(along.defined() ? along : zero_per_channel(shard));
     levels.push_back(level.defined() ? level : zero_per_channel(shard));
@@ -209,19 +213,23 @@ std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, cons
   return {per_channel(std::move(alongs), x), per_channel(std::move(levels), x)};
 }
 
-// The input's gradient on one rank: factor * (grad - level - (x - mean) * slope), where what stands per channel is given
-// with the factor in it. Without a level, in evaluation, only the factor counts.
+// The input's gradient on one rank: factor * (grad - level - (x - mean) * slope), where what stands per channel is
+// given with the factor in it. Without a level, in evaluation, only the factor counts.
 at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& factor,
                           const at::Tensor& level, const at::Tensor& slope) {
   if (!level.defined()) return at::mul(grad, along_channels(factor, x));
   auto result = at::sub(x, along_channels(mean, x));
-  return result.mul_(along_channels(slope, x)).neg_().addcmul_(grad, along_channels(factor, x)).sub_(along_channels(level, x));
+  return result.mul_(along_channels(slope, x))
+      .neg_()
+      .addcmul_(grad, along_channels(factor, x))
+      .sub_(along_channels(level, x));
 }
 
 Stack gradients_by_loops(const BatchNormBackward& norm) {
   auto& x = norm.input;
   auto grad = lie_like(norm.grad, x), rstd = norm.inverse_deviation();
-  auto means = shards_beside(norm.mean, x), deviations = shards_beside(rstd, x), weights = shards_beside(norm.weight, x);
+  auto means = shards_beside(norm.mean, x), deviations = shards_beside(rstd, x),
+       weights = shards_beside(norm.weight, x);
   auto [along, level] = channel_gradients(grad, x, weights, means, deviations);
   Stack results(3, at::Tensor());
   if (norm.mask[1]) results[1] = along;
@@ -249,8 +257,14 @@ Stack gradients_by_loops(const BatchNormBackward& norm) {
 Stack normalized(const Stack& stack, const at::Tensor& running_mean, const at::Tensor& running_var, bool training) {
   auto count = stack.size();
   auto momentum = stack[count - 2].toDouble(), eps = stack[count - 1].toDouble();
-  BatchNorm norm{settle(stack[0].toTensor()), optional_tensor(stack[1]), optional_tensor(stack[2]), running_mean, running_var,
-                 training, momentum, eps};
+  BatchNorm norm{settle(stack[0].toTensor()),
+                 optional_tensor(stack[1]),
+                 optional_tensor(stack[2]),
+                 running_mean,
+                 running_var,
+                 training,
+                 momentum,
+                 eps};
   bool loops = suits_loops(norm.input, {norm.weight, norm.bias, running_mean, running_var});
   return loops ? by_loops(norm) : by_ops(norm);
 }
@@ -290,9 +304,14 @@ void bring_all_but_channels(c10::IValue& input, bool weighted) {
 void batch_norm_backward(Stack& stack) {
   bool training = stack[7].toBool();
   auto wanted = stack[9].toBoolList();
-  BatchNormBackward norm{stack[0].toTensor(), settle(stack[1].toTensor()), optional_tensor(stack[2]),
-                         optional_tensor(stack[training ? 5 : 3]), optional_tensor(stack[training ? 6 : 4]),
-                         training, stack[8].toDouble(), {wanted[0], wanted[1], wanted[2]}};
+  BatchNormBackward norm{stack[0].toTensor(),
+                         settle(stack[1].toTensor()),
+                         optional_tensor(stack[2]),
+                         optional_tensor(stack[training ? 5 : 3]),
+                         optional_tensor(stack[training ? 6 : 4]),
+                         training,
+                         stack[8].toDouble(),
+                         {wanted[0], wanted[1], wanted[2]}};
   bool loops = suits_loops(norm.input, {norm.grad, norm.weight, norm.mean, norm.spread});
   stack = loops ? gradients_by_loops(norm) : gradients_by_ops(norm);
 }

@@ -1,5 +1,5 @@
-// Group norm, and instance norm, where every channel is a group. Where channels or the dims behind them are cut the values
-// stay where they are, only sums of them travel.
+// Group norm, and instance norm, where every channel is a group. Where channels or the dims behind them are cut the
+// values stay where they are, only sums of them travel.
 
 #include <ATen/ATen.h>
 
@@ -132,14 +132,17 @@ Lowering group_norm_backward_along(const CutCall& c) {
 }
 
 // Statistics per sample and channel: LibTorch flattens the two into one dim, which would move an uneven batch.
-at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
-                         const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
-                         bool use_input_stats, double momentum, double eps, bool) {
+at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                         const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+                         const std::optional<at::Tensor>& running_var, bool use_input_stats, double momentum,
+                         double eps, bool) {
   bool tracked = running_mean && running_mean->defined(), both = running_var && running_var->defined();
   TORCH_CHECK(use_input_stats || (tracked && both),
               "Expected running_mean and running_var to be defined when use_input_stats is false");
-  if (!use_input_stats) return at::batch_norm(input, weight, bias, running_mean, running_var, false, momentum, eps, false);
-  TORCH_CHECK(input.dim() > 2, "instance_norm(): expected samples, channels and at least one more dim, got ", input.sizes());
+  if (!use_input_stats)
+    return at::batch_norm(input, weight, bias, running_mean, running_var, false, momentum, eps, false);
+  TORCH_CHECK(input.dim() > 2, "instance_norm(): expected samples, channels and at least one more dim, got ",
+              input.sizes());
   if (tracked || both) {
     at::NoGradGuard no_grad;
     auto [var, mean] = at::var_mean(input, dims_from(2, input.dim()), /*correction=*/1, false);
@@ -150,12 +153,14 @@ at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor
 }
 
 // Where a guide decides, results lie as those of LibTorch's own steps.
-at::Tensor instance_norm_by_steps(const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
-                                  const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
-                                  bool use_input_stats, double momentum, double eps, bool cudnn) {
+at::Tensor instance_norm_by_steps(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                                  const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+                                  const std::optional<at::Tensor>& running_var, bool use_input_stats, double momentum,
+                                  double eps, bool cudnn) {
   using InstanceNorm = decltype(instance_norm_by_steps);
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::instance_norm", "").typed<InstanceNorm>();
-  return op.redispatch(kComposite, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn);
+  return op.redispatch(kComposite, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps,
+                       cudnn);
 }
 
 }  // namespace

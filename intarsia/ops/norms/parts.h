@@ -22,7 +22,8 @@ at::Tensor along_channels(const at::Tensor& values, const at::Tensor& x);
 // The type of what goes with the weight (statistics, its gradient): those of half types are float where the weight is.
 at::ScalarType weight_type(const at::Tensor& weight, const at::Tensor& input);
 
-// Of a norm or its backward, for a rule: the result has the type of the first tensor; what goes with the weight that of the last.
+// Of a norm or its backward, for a rule: the result has the type of the first tensor; what goes with the weight that of
+// the last.
 std::vector<c10::ScalarType> norm_dtypes(const OpCall& call);
 
 }  // namespace intarsia

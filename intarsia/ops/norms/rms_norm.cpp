@@ -1,5 +1,5 @@
-// rms_norm as differentiable ops that none writes in place: LibTorch adds eps to a mean in place, which is a pending sum
-// where the normalized dim is cut.
+// rms_norm as differentiable ops that none writes in place: LibTorch adds eps to a mean in place, which is a pending
+// sum where the normalized dim is cut.
 
 #include <limits>
 

@@ -21,9 +21,9 @@ Rule renorm() {
 // weight_norm(v, g, dim) and its gradient: one length per slice along `dim`.
 Rule weight_norm(size_t tensors) {
   return unless_empty(rows("norm", [tensors](const OpCall& call) {
-    auto dim = sliced_dim(call);
-    return Rows{{Placements(tensors, S(dim)), {S(dim), S(dim)}}};
-  }).with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
+                        auto dim = sliced_dim(call);
+                        return Rows{{Placements(tensors, S(dim)), {S(dim), S(dim)}}};
+                      }).with_shapes([](const OpCall& call) -> std::vector<std::vector<int64_t>> {
     auto v = sizes_of(call.inputs[0]);
     std::vector<int64_t> lengths(v.size(), 1);
     auto dim = sliced_dim(call);

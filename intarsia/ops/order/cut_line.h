@@ -1,6 +1,6 @@
 #pragma once
-// A tensor that is cut along a dim in runs that follow each other from rank to rank: what scans and searches along that dim
-// are planned with.
+// A tensor that is cut along a dim in runs that follow each other from rank to rank: what scans and searches along that
+// dim are planned with.
 
 #include <memory>
 #include <vector>
@@ -22,7 +22,8 @@ struct CutLine {
 };
 using CutLinePtr = std::shared_ptr<const CutLine>;
 
-// Of the first tensor. Null if the rows should speak: another dim is meant, something is pending, or the parts are strided.
+// Of the first tensor. Null if the rows should speak: another dim is meant, something is pending, or the parts are
+// strided.
 CutLinePtr cut_line(const CutCall& call, int64_t dim);
 
 // How many places each member contributes that holds so many.

@@ -1,5 +1,5 @@
-// The largest and the smallest elements, with their places. Along a dim that is cut, every rank searches its own part, and
-// only winners travel.
+// The largest and the smallest elements, with their places. Along a dim that is cut, every rank searches its own part,
+// and only winners travel.
 
 #include <ATen/ATen.h>
 
@@ -16,7 +16,8 @@ struct Winners {
   at::Tensor values, indices;
 };
 
-// Each rank's best, with its place in the whole, and then the best of those. The first of equals wins, as in the plain op.
+// Each rank's best, with its place in the whole, and then the best of those. The first of equals wins, as in the plain
+// op.
 Winners winners(const CutLine& line, const at::Tensor& self, bool keep, bool largest) {
   auto dim = line.dim;
   Shards values, indices;
@@ -42,8 +43,10 @@ Winners winners(const CutLine& line, const at::Tensor& self, bool keep, bool lar
     indices[slot] = keep ? index : index.squeeze(dim);
   }
   auto sizes = line.sizes;
-  if (keep) sizes[dim] = 1;
-  else sizes.erase(sizes.begin() + dim);
+  if (keep)
+    sizes[dim] = 1;
+  else
+    sizes.erase(sizes.begin() + dim);
   auto* layout = without_cut(*line.layout, dim, !keep);
   return {wrap_contiguous(std::move(values), layout, sizes, self.scalar_type()),
           wrap_contiguous(std::move(indices), layout, sizes, at::kLong)};
@@ -58,8 +61,8 @@ Lowering extreme_along(const CutCall& c, bool largest) {
   };
 }
 
-// Without a dim: each rank's best of all its elements, and then the best of those. Places grow alike on a rank and in the
-// whole, so the first of equals is the one with the lowest place.
+// Without a dim: each rank's best of all its elements, and then the best of those. Places grow alike on a rank and in
+// the whole, so the first of equals is the one with the lowest place.
 struct PlaceAmongAll {
   const Layout* layout;
   std::vector<int64_t> sizes, result_sizes;

@@ -1,4 +1,5 @@
-// Elements that are looked up in a tensor: places among sorted numbers, whether a number occurs, what stands at a place.
+// Elements that are looked up in a tensor: places among sorted numbers, whether a number occurs, what stands at a
+// place.
 
 #include <ATen/ATen.h>
 
@@ -11,8 +12,8 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// What a look-up finds has the shape of an input and is contiguous, whatever the order of that input. The op itself tells the
-// dtype.
+// What a look-up finds has the shape of an input and is contiguous, whatever the order of that input. The op itself
+// tells the dtype.
 Rule found_for(size_t input, Rule rule) {
   return std::move(rule)
       .with_shapes([input](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[input])}; })
@@ -59,19 +60,22 @@ Rule searchsorted() {
   return std::move(rule).checking([](const OpCall& call) {
     auto &sorted = call.inputs[0], &values = call.inputs[1], &sorter = call.inputs[2];
     bool fits = sorted.dim() == 1 || (sorted.dim() > 0 && sorted.dim() == values.dim());
-    for (int64_t d = 0; fits && sorted.dim() > 1 && d + 1 < sorted.dim(); ++d) fits = sorted.sizes[d] == values.sizes[d];
+    for (int64_t d = 0; fits && sorted.dim() > 1 && d + 1 < sorted.dim(); ++d)
+      fits = sorted.sizes[d] == values.sizes[d];
     if (!fits || (sorter.defined && sorter.sizes != sorted.sizes)) ask_plain(call);
   });
 }
 
 // The place of one number in a sorted row.
 Rule place_of_number() {
-  return rows("look-up", [](const OpCall& call) {
-    Row row{Placements(call.inputs.size(), R), {P_sum}};
-    row.in[0] = S(0);
-    bool alone = call.inputs[0].dim() == 1 && (call.inputs.size() == 1 || !call.inputs[1].defined);
-    return alone ? Rows{row} : Rows();
-  }).with_shapes([](const OpCall&) -> Shapes { return {{}}; });
+  return rows("look-up",
+              [](const OpCall& call) {
+                Row row{Placements(call.inputs.size(), R), {P_sum}};
+                row.in[0] = S(0);
+                bool alone = call.inputs[0].dim() == 1 && (call.inputs.size() == 1 || !call.inputs[1].defined);
+                return alone ? Rows{row} : Rows();
+              })
+      .with_shapes([](const OpCall&) -> Shapes { return {{}}; });
 }
 
 // Whether one number occurs.
@@ -85,12 +89,14 @@ Rule occurs() {
 
 // take(self, index) reads self as a line.
 Rule take() {
-  return rows("gather", [](const OpCall& call) {
-    Rows rows;
-    for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {S(d)}});
-    for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
-    return rows;
-  }).with_shapes([](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; });
+  return rows("gather",
+              [](const OpCall& call) {
+                Rows rows;
+                for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {S(d)}});
+                for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+                return rows;
+              })
+      .with_shapes([](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; });
 }
 
 // As the other overload, whose meta kernel tells the right shape.
@@ -106,7 +112,8 @@ void add_look_ups(RuleTable& t) {
   t.add("aten::searchsorted.Tensor", found_for(1, searchsorted()));
   t.add({"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}, place_of_number());
   t.add("aten::isin.Tensor_Tensor", looked_up(anywhere).with_local([](LocalCall& local) {
-    for (auto i : {0, 1}) local.stack[i] = local.stack[i].toTensor().contiguous();  // its quick way looks at them as a row
+    for (auto i : {0, 1})
+      local.stack[i] = local.stack[i].toTensor().contiguous();  // its quick way looks at them as a row
     local.call_plain();
   }));
   t.add("aten::isin.Scalar_Tensor", occurs());

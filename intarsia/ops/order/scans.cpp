@@ -88,7 +88,8 @@ struct RunningExtreme {
     return largest ? at::cummax(t, line->dim) : at::cummin(t, line->dim);
   }
   void operator()(Stack& stack) const;
-  void reach_back(at::Tensor& values, at::Tensor& indices, const at::Tensor& earlier, const at::Tensor& earlier_indices) const;
+  void reach_back(at::Tensor& values, at::Tensor& indices, const at::Tensor& earlier,
+                  const at::Tensor& earlier_indices) const;
 };
 
 // The same scan over the earlier ranks' results tells which of them counts.
@@ -134,25 +135,30 @@ Lowering running_extreme_along(const CutCall& c, bool largest) {
   return line ? Lowering(RunningExtreme{line, largest}) : Lowering();
 }
 
-at::Tensor sum_from_behind(const at::Tensor& x, int64_t dim) { return at::flip(at::cumsum(at::flip(x, dim), dim), dim); }
+at::Tensor sum_from_behind(const at::Tensor& x, int64_t dim) {
+  return at::flip(at::cumsum(at::flip(x, dim), dim), dim);
+}
 
 // LibTorch's formula writes into plain tensors; this one is an expression of distributed ones.
-// The gradient of position i sums, over the products that hold it, the product without it. Before the first zero of a line
-// that is the product divided by x[i]; at the first zero it is the product with a one in its place; after it, nothing.
+// The gradient of position i sums, over the products that hold it, the product without it. Before the first zero of a
+// line that is the product divided by x[i]; at the first zero it is the product with a one in its place; after it,
+// nothing.
 at::Tensor cumprod_gradient(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
   if (self.dim() == 0 || self.size(dim) == 1) return grad;
   auto zero = at::eq(self, 0);
   auto zeros_so_far = at::cumsum(zero, dim);
   auto first = at::logical_and(zero, at::eq(zeros_so_far, 1));
   auto one = at::ones_like(self);
-  auto before = at::div(sum_from_behind(at::mul(grad, at::cumprod(self, dim).conj()), dim), at::where(zero, one, self).conj());
+  auto before =
+      at::div(sum_from_behind(at::mul(grad, at::cumprod(self, dim).conj()), dim), at::where(zero, one, self).conj());
   auto at_first = sum_from_behind(at::mul(grad, at::cumprod(at::where(first, one, self), dim).conj()), dim);
   auto nothing = at::zeros_like(before);
   return at::where(at::eq(zeros_so_far, 0), before, at::where(first, at_first, nothing));
 }
 
 struct Cumprod : torch::autograd::Function<Cumprod> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& self, int64_t dim,
+                            std::optional<at::ScalarType> dtype) {
     ctx->save_for_backward({self});
     ctx->saved_data["dim"] = dim;
     at::AutoDispatchBelowADInplaceOrView guard;
@@ -184,7 +190,8 @@ void add_scans(RuleTable& t) {
   t.gradient("aten::cumprod", cumprod);
   t.add({"aten::logcumsumexp", "aten::_logcumsumexp"}, scan_rule().like_input(0).contiguous());
   t.lower("aten::logcumsumexp", logcumsumexp_along);
-  t.add({"aten::cummax", "aten::cummin"}, scan_rule().with_shapes(two_like_input).with_dtypes(with_places).contiguous());
+  t.add({"aten::cummax", "aten::cummin"},
+        scan_rule().with_shapes(two_like_input).with_dtypes(with_places).contiguous());
   t.lower("aten::cummax", [](const CutCall& c) { return running_extreme_along(c, true); });
   t.lower("aten::cummin", [](const CutCall& c) { return running_extreme_along(c, false); });
 }

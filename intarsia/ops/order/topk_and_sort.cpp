@@ -1,5 +1,5 @@
-// Sorting and what it would tell: the best k, the middle, what occurs most often. The best k along a dim that is cut are found
-// on every rank's own part, and only candidates travel.
+// Sorting and what it would tell: the best k, the middle, what occurs most often. The best k along a dim that is cut
+// are found on every rank's own part, and only candidates travel.
 
 #include <algorithm>
 
@@ -59,8 +59,10 @@ std::vector<std::vector<int64_t>> picked(const OpCall& call) {
   auto shape = sizes_of(call.inputs[0]);
   if (shape.empty()) return {shape, shape};
   auto dim = c10::maybe_wrap_dim(call.int_arg("dim", -1), static_cast<int64_t>(shape.size()));
-  if (call.bool_arg("keepdim", false)) shape[dim] = 1;
-  else shape.erase(shape.begin() + dim);
+  if (call.bool_arg("keepdim", false))
+    shape[dim] = 1;
+  else
+    shape.erase(shape.begin() + dim);
   return {shape, shape};
 }
 

@@ -19,7 +19,8 @@ Rule gate(size_t tensors) {
   return rule;
 }
 
-// The gradient of a gate, in parts where it is itself to be differentiated: LibTorch's formula writes into plain tensors.
+// The gradient of a gate, in parts where it is itself to be differentiated: LibTorch's formula writes into plain
+// tensors.
 at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
   bool twice = at::GradMode::is_enabled() && (grad.requires_grad() || self.requires_grad());
   if (!twice) {

@@ -17,9 +17,11 @@ const Rows kNonDecreasing = {{{P_max}, {P_max}}, {{P_min}, {P_min}}};
 const Rows kNonIncreasing = {{{P_max}, {P_min}}, {{P_min}, {P_max}}};
 
 // Non-decreasing in each operand while the other is whole.
-const Rows kNonDecreasingInEach = {{{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}, {{R, P_max}, {P_max}}, {{R, P_min}, {P_min}}};
+const Rows kNonDecreasingInEach = {
+    {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}, {{R, P_max}, {P_max}}, {{R, P_min}, {P_min}}};
 
-// The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring in.
+// The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring
+// in.
 const Rows kNonDecreasingFrom = {{{P_min}, {P_min}}};
 
 // -max(a, b) = min(-a, -b), and negation is linear.
@@ -49,7 +51,10 @@ const Rows kAddNumber = {{{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_mi
 
 // A product is linear in each factor while the other is whole. Products of pending products: factors regroup.
 const Rows kMultiplicative = {
-    {{P_sum, R}, {P_sum}}, {{R, P_sum}, {P_sum}}, {{P_avg, R}, {P_avg}}, {{R, P_avg}, {P_avg}},
+    {{P_sum, R}, {P_sum}},
+    {{R, P_sum}, {P_sum}},
+    {{P_avg, R}, {P_avg}},
+    {{R, P_avg}, {P_avg}},
     {{P(ReduceOp::product), P(ReduceOp::product)}, {P(ReduceOp::product)}},
 };
 
@@ -84,10 +89,16 @@ const Rows kMaskedFill = {{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min,
 const Rows kMaskedFillTensor = {{{P_avg, R, R}, {P_avg}}, {{P_max, R, R}, {P_max}}, {{P_min, R, R}, {P_min}}};
 
 // max(max(a, b), c) = max(max(a, c), max(b, c)).
-const Rows kMaximum = {{{P_max, P_max}, {P_max}}, {{P_max, R}, {P_max}}, {{R, P_max}, {P_max}},
-                       {{P_min, R}, {P_min}},     {{R, P_min}, {P_min}}};
-const Rows kMinimum = {{{P_min, P_min}, {P_min}}, {{P_min, R}, {P_min}}, {{R, P_min}, {P_min}},
-                       {{P_max, R}, {P_max}},     {{R, P_max}, {P_max}}};
+const Rows kMaximum = {{{P_max, P_max}, {P_max}},
+                       {{P_max, R}, {P_max}},
+                       {{R, P_max}, {P_max}},
+                       {{P_min, R}, {P_min}},
+                       {{R, P_min}, {P_min}}};
+const Rows kMinimum = {{{P_min, P_min}, {P_min}},
+                       {{P_min, R}, {P_min}},
+                       {{R, P_min}, {P_min}},
+                       {{P_max, R}, {P_max}},
+                       {{R, P_max}, {P_max}}};
 
 // Gradients are linear in the gradient that comes in, which is the first operand.
 const Rows kLinearInFirst = linear_in_first(2);
@@ -149,44 +160,118 @@ void add_pointwise(RuleTable& t) {
   add(t, {"minimum"}, kMinimum);
 
   // clamp is non-decreasing in its input; bounds are numbers.
-  add(t, {"relu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "atan", "asinh", "sinh", "ceil", "floor", "round",
-          "round.decimals", "trunc", "clamp", "clamp_min", "clamp_max", "hardtanh", "hardsigmoid"},
+  add(t, {"relu",  "sigmoid", "tanh",      "exp",       "exp2",     "expm1",      "erf",
+          "atan",  "asinh",   "sinh",      "ceil",      "floor",    "round",      "round.decimals",
+          "trunc", "clamp",   "clamp_min", "clamp_max", "hardtanh", "hardsigmoid"},
       kNonDecreasing);
   add(t, {"special_log_ndtr", "special_i1"}, kNonDecreasing);
   add(t, {"erfc", "special_erfcx"}, kNonIncreasing);
   add(t, {"logaddexp", "logaddexp2", "clamp_min.Tensor", "clamp_max.Tensor"}, kNonDecreasingInEach);
   add(t, {"log", "log2", "log10", "log1p", "sqrt", "acosh"}, kNonDecreasingFrom);
-  add(t, {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
-          "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
-          "hardsigmoid_backward", "elu_backward", "logit_backward", "native_dropout_backward",
-          "hardshrink_backward", "softshrink_backward"},
+  add(t,
+      {"threshold_backward", "hardtanh_backward", "leaky_relu_backward", "sigmoid_backward", "tanh_backward",
+       "gelu_backward", "silu_backward", "mish_backward", "softplus_backward", "hardswish_backward",
+       "hardsigmoid_backward", "elu_backward", "logit_backward", "native_dropout_backward", "hardshrink_backward",
+       "softshrink_backward"},
       kLinearInFirst);
 
   // No algebra: every dim may be cut, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or min
   // would show; asin and atanh are NaN on both sides.)
-  add(t, {"abs", "angle", "cos", "sin", "tan", "sinc", "cosh", "acos", "digamma", "lgamma", "erfinv", "frac",
-          "gelu", "silu", "mish", "hardswish", "reciprocal", "rsqrt", "sgn", "signbit", "logit", "i0",
-          "isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "polygamma",
-          "special_entr", "special_ndtri", "special_i0e", "special_i1e", "asin", "atanh", "sign",
-          "hardshrink", "softshrink", "isin.Tensor_Scalar",
-          "softplus", "leaky_relu", "elu", "celu", "nan_to_num", "threshold"},  // decreasing for some parameters
+  add(t,
+      {"abs",
+       "angle",
+       "cos",
+       "sin",
+       "tan",
+       "sinc",
+       "cosh",
+       "acos",
+       "digamma",
+       "lgamma",
+       "erfinv",
+       "frac",
+       "gelu",
+       "silu",
+       "mish",
+       "hardswish",
+       "reciprocal",
+       "rsqrt",
+       "sgn",
+       "signbit",
+       "logit",
+       "i0",
+       "isnan",
+       "isinf",
+       "isposinf",
+       "isneginf",
+       "logical_not",
+       "bitwise_not",
+       "polygamma",
+       "special_entr",
+       "special_ndtri",
+       "special_i0e",
+       "special_i1e",
+       "asin",
+       "atanh",
+       "sign",
+       "hardshrink",
+       "softshrink",
+       "isin.Tensor_Scalar",
+       "softplus",
+       "leaky_relu",
+       "elu",
+       "celu",
+       "nan_to_num",
+       "threshold"},  // decreasing for some parameters
       {});
-  add(t, {"fmax", "fmin", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "atan2", "hypot", "fmod.Scalar",
-          "remainder.Scalar", "remainder.Scalar_Tensor", "floor_divide.Scalar", "div.Scalar_mode", "copysign.Tensor",
-          "copysign.Scalar",
-          "nextafter", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", "special_xlog1py",
-          "heaviside", "gcd", "lcm", "clamp.Tensor", "igamma", "igammac",
-          "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_and.Scalar",
-          "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_xor.Tensor", "bitwise_xor.Scalar",
-          "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor",
-          "bitwise_right_shift.Tensor_Scalar", "_prelu_kernel"},
+  add(t,
+      {"fmax",
+       "fmin",
+       "pow.Tensor_Tensor",
+       "pow.Tensor_Scalar",
+       "pow.Scalar",
+       "atan2",
+       "hypot",
+       "fmod.Scalar",
+       "remainder.Scalar",
+       "remainder.Scalar_Tensor",
+       "floor_divide.Scalar",
+       "div.Scalar_mode",
+       "copysign.Tensor",
+       "copysign.Scalar",
+       "nextafter",
+       "xlogy.Tensor",
+       "xlogy.Scalar_Other",
+       "xlogy.Scalar_Self",
+       "special_xlog1py",
+       "heaviside",
+       "gcd",
+       "lcm",
+       "clamp.Tensor",
+       "igamma",
+       "igammac",
+       "logical_and",
+       "logical_or",
+       "logical_xor",
+       "bitwise_and.Tensor",
+       "bitwise_and.Scalar",
+       "bitwise_or.Tensor",
+       "bitwise_or.Scalar",
+       "bitwise_xor.Tensor",
+       "bitwise_xor.Scalar",
+       "bitwise_left_shift.Tensor",
+       "bitwise_left_shift.Tensor_Scalar",
+       "bitwise_right_shift.Tensor",
+       "bitwise_right_shift.Tensor_Scalar",
+       "_prelu_kernel"},
       {});
   t.add({"aten::floor_divide", "aten::remainder.Tensor", "aten::fmod.Tensor", "aten::div.Tensor_mode"},
         pointwise().refusing_where(divisor));
   for (std::string op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
     for (auto overload : {".Tensor", ".Scalar"}) t.add("aten::" + op + overload, pointwise());
   }
-  t.hands_on({"aten::square", "aten::relu6", "aten::selu", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"});
+  t.hands_on(
+      {"aten::square", "aten::relu6", "aten::selu", "aten::multiply", "aten::divide", "aten::subtract", "aten::where"});
 }
 
 }  // namespace intarsia

@@ -1,5 +1,5 @@
-// Reductions whose results over the shards are reduced once more: sums, products, extremes, all and any. And what is made
-// of them: trace, equal.
+// Reductions whose results over the shards are reduced once more: sums, products, extremes, all and any. And what is
+// made of them: trace, equal.
 
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
@@ -25,20 +25,23 @@ void refuse_nothing(const OpCall& call) {
 
 // The extreme of an empty shard is the neutral element, where the plain op would refuse.
 Rule extremum(ReduceOp op) {
-  return reduce(op, {op}).with_local([op](LocalCall& local) {
-    auto self = local.stack[0].toTensor();
-    auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
-    if (self.numel() == 0) {
-      auto dtype = local.call.outputs[0].dtype;
-      auto nothing = at::empty(at::IntArrayRef(shape), self.options().dtype(dtype));
-      local.stack = {nothing.numel() ? nothing.fill_(neutral_element(op, dtype)) : nothing};  // complex numbers have none
-      return;
-    }
-    auto dims = local.call.dims_arg("dim", self.dim());
-    bool keep = local.call.bool_arg("keepdim", false);
-    auto result = op == ReduceOp::max ? at::amax(self, dims, keep) : at::amin(self, dims, keep);
-    local.stack = {std::move(result)};
-  }).checking(refuse_nothing);
+  return reduce(op, {op})
+      .with_local([op](LocalCall& local) {
+        auto self = local.stack[0].toTensor();
+        auto shape = local_shape(*local.out[0], local.call.outputs[0].sizes, local.slot.coordinate);
+        if (self.numel() == 0) {
+          auto dtype = local.call.outputs[0].dtype;
+          auto nothing = at::empty(at::IntArrayRef(shape), self.options().dtype(dtype));
+          local.stack = {nothing.numel() ? nothing.fill_(neutral_element(op, dtype))
+                                         : nothing};  // complex numbers have none
+          return;
+        }
+        auto dims = local.call.dims_arg("dim", self.dim());
+        bool keep = local.call.bool_arg("keepdim", false);
+        auto result = op == ReduceOp::max ? at::amax(self, dims, keep) : at::amin(self, dims, keep);
+        local.stack = {std::move(result)};
+      })
+      .checking(refuse_nothing);
 }
 
 // --- the gradient of prod, whose formula in LibTorch writes into plain tensors, as an expression of distributed ones

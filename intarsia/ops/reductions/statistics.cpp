@@ -19,8 +19,8 @@
 namespace intarsia {
 namespace {
 
-// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum (mean_along), or where
-// shards are equal it may stay a pending average of their means.
+// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum (mean_along), or
+// where shards are equal it may stay a pending average of their means.
 Rule mean_by_rank() {
   auto rule = reduce(ReduceOp::avg, {ReduceOp::sum, ReduceOp::avg});
   rule.family = "reduce sum";  // listed with what it is made of
@@ -66,7 +66,8 @@ Lowering mean_along(const CutCall& c) {
   return [=](Stack& stack) { stack = {mean_over(stack[0].toTensor(), dims, keep, type).to(type)}; };
 }
 
-// The mean first, then the squares of what is left. This is exact for shards of any size, where sums of squares would cancel.
+// The mean first, then the squares of what is left. This is exact for shards of any size, where sums of squares would
+// cancel.
 void variance(Stack& stack, const std::vector<int64_t>& dims, bool root, bool with_mean) {
   auto self = stack[0].toTensor();
   auto correction = stack[2].isNone() ? 1.0 : stack[2].toScalar().toDouble();
@@ -99,7 +100,8 @@ Lowering logsumexp_along(const CutCall& c) {
   if (self.numel() == 0 || !c.cuts(0, dims)) return {};
   return [=](Stack& stack) {
     auto self = stack[0].toTensor();
-    auto type = has_fractions(self.scalar_type()) ? self.scalar_type() : at::typeMetaToScalarType(at::get_default_dtype());
+    auto type =
+        has_fractions(self.scalar_type()) ? self.scalar_type() : at::typeMetaToScalarType(at::get_default_dtype());
     auto x = settle(self).to(sum_type(type));
     auto top = settle(at::amax(x.is_complex() ? at::real(x) : x, dims, true));
     top = at::masked_fill(top, at::isinf(top), 0);  // infinity minus infinity would be no number
@@ -148,14 +150,16 @@ std::optional<Placement> pending_norm(double ord) {
   return op ? std::optional(P(*op)) : std::nullopt;
 }
 
-// A norm is settled at once, as most uses of it ask for; pending ones are for a guide: PyTorch's DTensor leaves norms so.
+// A norm is settled at once, as most uses of it ask for; pending ones are for a guide: PyTorch's DTensor leaves norms
+// so.
 Rule vector_norm() {
   auto rule = per_line();
   rule.rows = [lines = rule.rows](const OpCall& call) {
     auto rows = lines(call);
     auto pending = pending_norm(call.arg("ord").toScalar().toDouble());
     if (!pending) return rows;
-    for (auto dim : call.dims_arg("dim", call.inputs[0].dim())) rows.push_back({{S(dim)}, {*pending}, /*if_advised=*/true});
+    for (auto dim : call.dims_arg("dim", call.inputs[0].dim()))
+      rows.push_back({{S(dim)}, {*pending}, /*if_advised=*/true});
     return rows;
   };
   // A rank that holds nothing has no largest element.
@@ -170,7 +174,8 @@ Rule vector_norm() {
 void norm_by_vector_norm(Stack& stack) {
   auto dims = stack[2].toIntVector();
   auto dtype = stack.size() > 4 ? dtype_of(stack[4]) : std::nullopt;
-  stack = {at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]), at::IntArrayRef(dims), stack[3].toBool(), dtype)};
+  stack = {
+      at::linalg_vector_norm(stack[0].toTensor(), ord_of(stack[1]), at::IntArrayRef(dims), stack[3].toBool(), dtype)};
 }
 
 // dist(self, other, p)

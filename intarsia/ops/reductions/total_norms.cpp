@@ -41,9 +41,9 @@ constexpr double kSpread = 1e-3;  // relative; what is less is rounding
 
 // Numbers, plain and distributed, and what the ranks of `mesh` have of them.
 struct Stacked {
-  DeviceMesh mesh;                  // of the result
+  DeviceMesh mesh;  // of the result
   std::vector<at::Tensor> numbers;
-  std::vector<Shards> values;       // per number, on the slots of that mesh; empty while it is not known
+  std::vector<Shards> values;  // per number, on the slots of that mesh; empty while it is not known
 };
 
 size_t slot_of(const DeviceMesh& mesh, int64_t rank) {
@@ -129,11 +129,10 @@ void check_maxima(const std::vector<size_t>& plain, size_t count, Stacked& stack
       auto most = largest.item<double>(), least = -stacked.values[count + i][slot].item<double>();
       auto spread = kSpread * std::max(std::abs(most), std::abs(least));
       bool same = !std::isfinite(most) || !std::isfinite(least) || most - least <= spread;
-      TORCH_CHECK_VALUE(same, "[", kStack,
-                        "] a number that comes from plain tensors is to be joined with numbers of all ranks of ",
-                        stacked.mesh.text(), ", but differs between them: it is between ", least, " and ", most,
-                        ". Plain tensors must be equal on all ranks there: average their gradients, ",
-                        "or distribute them.");
+      TORCH_CHECK_VALUE(
+          same, "[", kStack, "] a number that comes from plain tensors is to be joined with numbers of all ranks of ",
+          stacked.mesh.text(), ", but differs between them: it is between ", least, " and ", most,
+          ". Plain tensors must be equal on all ranks there: average their gradients, ", "or distribute them.");
     }
   }
   stacked.numbers.resize(count);

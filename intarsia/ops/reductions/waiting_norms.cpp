@@ -21,8 +21,8 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kSmall = 128 << 10;   // bytes; a larger pending value is worth a message of its own, and no copy
-constexpr double kRounding = 1e-6;      // the relative variance of numbers that are the same up to rounding
+constexpr int64_t kSmall = 128 << 10;  // bytes; a larger pending value is worth a message of its own, and no copy
+constexpr double kRounding = 1e-6;     // the relative variance of numbers that are the same up to rounding
 
 const Layout* settled_layout(const Layout& layout) { return layout.with(settled(layout.placements())); }
 

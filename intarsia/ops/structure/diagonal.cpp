@@ -40,9 +40,9 @@ std::vector<std::vector<int64_t>> embedded_shapes(const OpCall& call) {
 // One element from each line of a matrix whose `row` dim is cut.
 struct PickedLines {
   int64_t row, column;
-  std::vector<std::vector<int64_t>> at;   // per slot: the column of each of its lines
-  const Layout* layout;                   // of what is picked
-  std::vector<int64_t> sizes, strides;    // of the same; strides as the plain view has them
+  std::vector<std::vector<int64_t>> at;  // per slot: the column of each of its lines
+  const Layout* layout;                  // of what is picked
+  std::vector<int64_t> sizes, strides;   // of the same; strides as the plain view has them
 };
 
 PickedLines plan_lines(const Layout& layout, const TensorForm& self, int64_t row, int64_t column, int64_t offset) {
@@ -61,7 +61,8 @@ PickedLines plan_lines(const Layout& layout, const TensorForm& self, int64_t row
   for (auto& slot : layout.mesh().slots()) {
     auto& at = lines.at.emplace_back();
     for (auto& run : intervals_of(layout, row, self.sizes[row], slot.coordinate)) {
-      for (auto p = run.begin; p < run.end; ++p) at.push_back(std::clamp<int64_t>(p + offset, 0, self.sizes[column] - 1));
+      for (auto p = run.begin; p < run.end; ++p)
+        at.push_back(std::clamp<int64_t>(p + offset, 0, self.sizes[column] - 1));
     }
   }
   return lines;
@@ -80,8 +81,8 @@ at::Tensor picked(const PickedLines& lines, const at::Tensor& self) {
   return wrap(std::move(parts), lines.layout, lines.sizes, c10::contiguous_strides(lines.sizes), self.dtype());
 }
 
-// diagonal(self, offset, dim1, dim2) with one of the two dims cut: a rank picks one element from each of its lines, which
-// gives the diagonal cut as that dim is, and what lies before and after it is sliced away.
+// diagonal(self, offset, dim1, dim2) with one of the two dims cut: a rank picks one element from each of its lines,
+// which gives the diagonal cut as that dim is, and what lies before and after it is sliced away.
 Lowering diagonal_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() < 2) return {};
@@ -106,8 +107,8 @@ void eye_into(Stack& stack) {
   auto rows = stack[0].toInt(), columns = stack.size() == 3 ? stack[1].toInt() : rows;
   auto out = stack.back().toTensor();
   std::vector<int64_t> shape = {rows, columns};
-  TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "[aten::eye] out has shape ", out.sizes(), ", but the result has ",
-                    shape, ". A distributed tensor keeps its shape: give one of that shape.");
+  TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "[aten::eye] out has shape ", out.sizes(),
+                    ", but the result has ", shape, ". A distributed tensor keeps its shape: give one of that shape.");
   out.zero_();
   out.diagonal().fill_(1);
   stack = {out};

@@ -15,7 +15,8 @@ namespace intarsia {
 namespace {
 
 bool have_one_dtype(const OpCall& call) {
-  return std::all_of(call.inputs.begin(), call.inputs.end(), [&](auto& form) { return form.dtype == call.outputs[0].dtype; });
+  return std::all_of(call.inputs.begin(), call.inputs.end(),
+                     [&](auto& form) { return form.dtype == call.outputs[0].dtype; });
 }
 
 // Every dim but the joined one. Old code may join empty vectors to anything: those stay whole.

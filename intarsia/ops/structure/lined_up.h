@@ -9,8 +9,8 @@
 
 namespace intarsia {
 
-// The layout in which all tensors of a call are joined along `dim`: that of the first one that is cut there, with nothing
-// pending. Null if the rows serve: none is cut there, or they do not fit together.
+// The layout in which all tensors of a call are joined along `dim`: that of the first one that is cut there, with
+// nothing pending. Null if the rows serve: none is cut there, or they do not fit together.
 const Layout* joining_layout(const CutCall& c, int64_t dim);
 
 // The tensors in that layout and in one dtype.

@@ -1,4 +1,5 @@
-// Ops that turn, repeat and blank out: elements change places, and none is computed. Along a cut dim only what must moves.
+// Ops that turn, repeat and blank out: elements change places, and none is computed. Along a cut dim only what must
+// moves.
 
 #include <algorithm>
 #include <numeric>
@@ -98,12 +99,13 @@ Rule repeat_rule() {
 // tril and triu keep an element by its place in the whole: a shard that begins at row r and column c sees the diagonal
 // moved by r - c.
 Rule triangle(bool lower) {
-  return rows("triangle", [](const OpCall& call) {
-           Rows rows;
-           for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {S(d)}});
-           pass_pending(call, rows, kKeepsZero);
-           return rows;
-         })
+  return rows("triangle",
+              [](const OpCall& call) {
+                Rows rows;
+                for (int64_t d = 0; d < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {S(d)}});
+                pass_pending(call, rows, kKeepsZero);
+                return rows;
+              })
       .with_local([lower](LocalCall& local) {
         auto self = local.stack[0].toTensor();
         auto offset = local_offset(*local.in[0], local.call.inputs[0].sizes, local.slot.coordinate);
@@ -204,7 +206,8 @@ void add_rearrangements(RuleTable& t) {
   t.add("aten::rot90", rot90_rule());
   t.add("aten::repeat", repeat_rule());
   t.lower("aten::repeat", repeat_along);
-  t.add("aten::channel_shuffle", moving([](const OpCall&) { return std::vector<int64_t>{1}; }).like_input(0).contiguous());
+  t.add("aten::channel_shuffle",
+        moving([](const OpCall&) { return std::vector<int64_t>{1}; }).like_input(0).contiguous());
   t.add("aten::tril", triangle(true));
   t.add("aten::triu", triangle(false));
   t.composite("aten::combinations", combinations);

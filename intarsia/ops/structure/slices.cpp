@@ -1,5 +1,5 @@
-// Slices of a dim, their gradients, and what puts a slice into a whole. Along a cut dim the result stays cut, and only what
-// must moves.
+// Slices of a dim, their gradients, and what puts a slice into a whole. Along a cut dim the result stays cut, and only
+// what must moves.
 
 #include <algorithm>
 #include <optional>
@@ -26,8 +26,10 @@ std::vector<int64_t> other_dims(const OpCall& call, bool removed) {
   auto gone = ndim ? call.dim_arg("dim", ndim) : 0;
   std::vector<int64_t> map;
   for (int64_t d = 0; d < ndim; ++d) {
-    if (d != gone) map.push_back(d);
-    else if (!removed) map.push_back(-1);
+    if (d != gone)
+      map.push_back(d);
+    else if (!removed)
+      map.push_back(-1);
   }
   return map;
 }
@@ -256,7 +258,8 @@ std::vector<at::Tensor> split_at_places(const at::Tensor& self, const at::Tensor
   auto numbers = numbers_in(places);
   TORCH_CHECK(places.dim() <= 1, "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or ",
               "one-dimensional tensor, but got a tensor with ", places.dim(), " dims");
-  return places.dim() == 0 ? at::tensor_split(self, numbers[0], dim) : at::tensor_split(self, at::IntArrayRef(numbers), dim);
+  return places.dim() == 0 ? at::tensor_split(self, numbers[0], dim)
+                           : at::tensor_split(self, at::IntArrayRef(numbers), dim);
 }
 
 }  // namespace

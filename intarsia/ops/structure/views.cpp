@@ -125,8 +125,8 @@ Rule sized_view(bool plain_does) {
 // Whether as_strided asks for the tensor as it is. Offsets count from where the tensor begins.
 bool changes_nothing(const OpCall& call) {
   auto& self = call.inputs[0];
-  return call.arg("size").toIntVector() == sizes_of(self) && at::IntArrayRef(self.strides) == call.arg("stride").toIntVector() &&
-         call.int_arg("storage_offset", 0) == 0;
+  return call.arg("size").toIntVector() == sizes_of(self) &&
+         at::IntArrayRef(self.strides) == call.arg("stride").toIntVector() && call.int_arg("storage_offset", 0) == 0;
 }
 
 // Strides speak of the whole tensor, so the whole must be laid out in memory as they say.

@@ -41,7 +41,8 @@ class CollectiveGroup final : public Group {
     return {};
   }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
     auto into = as_bytes(all), from = as_bytes(mine);
     begin(call);
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {

@@ -24,8 +24,8 @@ namespace {
 // sends, then waits. That saves two thread switches, copies nothing twice, takes uneven and zero counts as they are,
 // serves every dtype, and an error can say which rank is missing. docs/decisions has the figures.
 //
-// Every message has a tag of its own (see Note [A message knows what it is]), so it does not matter in which order messages of
-// different collectives are posted.
+// Every message has a tag of its own (see Note [A message knows what it is]), so it does not matter in which order
+// messages of different collectives are posted.
 
 // Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr int64_t kOneExchangeBytes = 256 << 10;  // that a member sends
@@ -85,8 +85,8 @@ void each_peer(const Members& members, int64_t direction, Do action) {
 }
 
 // Member j reduces part j of all members, then sends it to them.
-void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Collective& call, const at::Tensor& mine,
-                             const at::Tensor& result) {
+void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Collective& call,
+                             const at::Tensor& mine, const at::Tensor& result) {
   auto n = line->members.size(), me = line->members.position, length = (mine.numel() + n - 1) / n;
   MemberCounts counts;  // the last parts may be short or empty
   for (int64_t j = 0; j < n; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
@@ -126,7 +126,8 @@ class DirectGroup final : public Group {
   const char* carrier() const override { return carrier_.c_str(); }
   bool reduces_in_place() const override { return true; }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
     check(mine);
     line_->number(call);
     return gather(std::move(call), mine, all, counts);
@@ -220,6 +221,8 @@ class DirectGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line) { return std::make_unique<DirectGroup>(std::move(line)); }
+std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line) {
+  return std::make_unique<DirectGroup>(std::move(line));
+}
 
 }  // namespace intarsia

@@ -31,7 +31,8 @@ std::string end_key(int64_t rank) { return "made/" + std::to_string(rank); }
 
 }  // namespace
 
-GlooConnector::GlooConnector(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout)
+GlooConnector::GlooConnector(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                             std::chrono::milliseconds timeout)
     : store_(store), rank_(rank), ranks_(ranks), timeout_(timeout) {
   auto own_host = host_of(rank).text();
   auto told = exchange_texts("make_group", store, rank, ranks, c10::str(getpid(), " ", own_host), timeout);
@@ -112,7 +113,8 @@ void GlooConnector::fail(const std::exception& error, FailureBoard* failures) {
     auto why = failures ? failures->why(gone[0]) : "";
     TORCH_CHECK_WITH(DistBackendError, why.empty(), why);
     auto first = failures ? failures->first_gone(gone[0]) : gone[0];
-    if (failures && failures->answers() && first != rank_) gone = {first};  // else one of several may have ended because of another
+    if (failures && failures->answers() && first != rank_)
+      gone = {first};  // else one of several may have ended because of another
     C10_THROW_ERROR(DistBackendError, "[make_group] " + gone_text(gone, "while the ranks connected: " + text));
   }
   if (!open.empty()) {
@@ -120,7 +122,8 @@ void GlooConnector::fail(const std::exception& error, FailureBoard* failures) {
     if (failures) failures->tell_why(rank_, late);
     C10_THROW_ERROR(DistBackendError, late);
   }
-  C10_THROW_ERROR(DistBackendError, c10::str("[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks_), " could not connect: ", text, "."));
+  C10_THROW_ERROR(DistBackendError, c10::str("[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks_),
+                                             " could not connect: ", text, "."));
 }
 
 }  // namespace intarsia

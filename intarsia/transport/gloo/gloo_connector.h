@@ -16,19 +16,20 @@
 namespace c10d {
 class Backend;
 class Store;
-}
+}  // namespace c10d
 
 namespace intarsia {
 
-// Gloo connects the members of a group, and when that fails, it does not say because of whom. So each writes to the store where its process is and
-// how far it got.
+// Gloo connects the members of a group, and when that fails, it does not say because of whom. So each writes to the
+// store where its process is and how far it got.
 class GlooConnector {
  public:
   // All `ranks` meet in the store, which is for this group alone.
   GlooConnector(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
 
-  // Runs `connect`. Gloo waits five times its timeout for one that ends or stands still before it has connected, so that is done on
-  // a thread, which is left behind then: `connect` holds what it needs. An error names those who did not get as far, if there are any.
+  // Runs `connect`. Gloo waits five times its timeout for one that ends or stands still before it has connected, so
+  // that is done on a thread, which is left behind then: `connect` holds what it needs. An error names those who did
+  // not get as far, if there are any.
   using Backend = c10::intrusive_ptr<c10d::Backend>;
   Backend run(std::function<Backend()> connect, FailureBoard* failures);
 

@@ -31,11 +31,12 @@ class BatchClass {
   int policy_;
 };
 
-// Gloo writes to sockets in a way that raises SIGPIPE if the other end has gone, and the default of that signal ends this process too, without
-// a word. Python ignores it; so do we, unless the program has a handler of its own.
+// Gloo writes to sockets in a way that raises SIGPIPE if the other end has gone, and the default of that signal ends
+// this process too, without a word. Python ignores it; so do we, unless the program has a handler of its own.
 void ignore_broken_pipes() {
   struct sigaction now;
-  if (sigaction(SIGPIPE, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)
+    signal(SIGPIPE, SIG_IGN);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ Members GlooTransport::connect_members(const LineRequest& line) const {
   if (line.size() == 1 && !line.group) return {nullptr, line.ranks, std::move(peers), 0, line.timeout};
   auto backend = line.group ? line.group : make_group(line);
   auto uid = backend->getGroupUid();
-  return {std::move(backend), line.ranks, std::move(peers), line.position, line.timeout, line.failure_board(uid), line.collective_board(uid)};
+  return {std::move(backend),        line.ranks, std::move(peers), line.position, line.timeout, line.failure_board(uid),
+          line.collective_board(uid)};
 }
 
 c10::intrusive_ptr<c10d::Backend> GlooTransport::make_group(const LineRequest& line) const {

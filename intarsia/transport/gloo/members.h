@@ -36,7 +36,8 @@ struct Members {
   std::string interrupted() const;
   // Those to whom there is no connection any more; `member` is known to be one.
   std::vector<int64_t> unconnected(int64_t member) const;
-  // We were interrupted: posts it for the others, and closes the connections, so that no side waits for what will not come.
+  // We were interrupted: posts it for the others, and closes the connections, so that no side waits for what will not
+  // come.
   void give_up() const;
 };
 

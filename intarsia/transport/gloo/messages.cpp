@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/comm/error_message.h"
 #include "intarsia/comm/around_waits.h"
+#include "intarsia/comm/error_message.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/transport/gloo/process_group_ops.h"
 #include "intarsia/watch/flight_recorder.h"
@@ -70,7 +70,8 @@ std::string DirectLine::last_seen(const std::vector<int64_t>& ranks) const {
   return members.board ? members.board->last_seen(ranks) : "";
 }
 
-Messages::Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step) : line_(std::move(line)), call_(std::move(call)) {
+Messages::Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step)
+    : line_(std::move(line)), call_(std::move(call)) {
   hash_ = mix_hash(mix_hash(line_->hash, call_.number), call_.fingerprint());
   if (step) hash_ = mix_hash(hash_, step);
   works_.reserve(2 * members().size());
@@ -126,7 +127,7 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   check_failures();
   auto mismatch = members().board ? members().board->compare_with(peer, line_->history(), call_) : "";
   if (!mismatch.empty()) line_->fail(call_, mismatch);  // it left because of us
-  if (line_->levels) look_for_mismatch();                // or because of another one of its host
+  if (line_->levels) look_for_mismatch();               // or because of another one of its host
   auto me = members().ranks[members().position], rank = members().ranks[peer];
   auto why = why_it_left(rank);
   if (!why.empty()) line_->fail(call_, why);
@@ -147,7 +148,8 @@ std::string Messages::why_it_left(int64_t rank) const {
   return ask_patiently(patience, [&] { return failures->why(rank); });
 }
 
-// Those who share a host with who left may still be about to write down what they do, unless a rank is known to be gone.
+// Those who share a host with who left may still be about to write down what they do, unless a rank is known to be
+// gone.
 void Messages::look_for_mismatch() {
   for (auto until = Clock::now() + kExplanationTime; Clock::now() < until; std::this_thread::sleep_for(kBetweenNotes)) {
     compare_boards();
@@ -185,7 +187,8 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Boar
     if (Clock::now() < deadline) gone(message.peer, error);
     auto late = missing();
     if (line_->levels && members().board) late = members().board->behind(late, call_.number);
-    auto text = late_text(late, members().timeout, members().board ? members().board->last_seen(late) : "") + call_.advice();
+    auto text =
+        late_text(late, members().timeout, members().board ? members().board->last_seen(late) : "") + call_.advice();
     if (members().failures) members().failures->tell_why(members().ranks[members().position], text);
     line_->fail(call_, text);
   }

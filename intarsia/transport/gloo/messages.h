@@ -38,7 +38,7 @@ class DirectLine final : public LargerLine {
 
   void number(Collective& call);  // and keeps it
   [[noreturn]] void fail(const Collective& call, const std::string& text);
-  void interrupt();         // ends all waits, here and of the peers
+  void interrupt();  // ends all waits, here and of the peers
   History history() const;
 
   std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const override;
@@ -53,8 +53,8 @@ class DirectLine final : public LargerLine {
   const RecordedLine* flights_;
 };
 
-// The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at least as
-// long.
+// The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at
+// least as long.
 class Messages {
  public:
   // The call has its number. `step` tells the messages of one call apart that lie in several of these.
@@ -67,7 +67,8 @@ class Messages {
   void receive(const at::Tensor& t, int64_t from, int phase = 0);
   void send(const at::Tensor& t, int64_t to, int phase = 0);
 
-  // Gloo's works can be waited for once; calling this again is harmless. Unless this is the `last` wait, the collective goes on.
+  // Gloo's works can be waited for once; calling this again is harmless. Unless this is the `last` wait, the collective
+  // goes on.
   void wait_all(bool last = true);
 
  private:

@@ -15,7 +15,9 @@ namespace {
 constexpr int kNumberTag = 0x1A77 << 15, kProofTag = kNumberTag + 1;  // of no collective, see Messages::tag
 constexpr int64_t kProofBytes = 32;
 
-std::string bytes_in(const at::Tensor& t) { return {static_cast<const char*>(t.data_ptr()), static_cast<size_t>(t.numel())}; }
+std::string bytes_in(const at::Tensor& t) {
+  return {static_cast<const char*>(t.data_ptr()), static_cast<size_t>(t.numel())};
+}
 
 at::Tensor tensor_of(const std::string& bytes) {
   auto t = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
@@ -24,13 +26,15 @@ at::Tensor tensor_of(const std::string& bytes) {
 }
 
 // What `from` shows `to`, which sent it `number`.
-std::string proof_to(const std::string& secret, const std::string& name, int64_t from, int64_t to, const std::string& number) {
+std::string proof_to(const std::string& secret, const std::string& name, int64_t from, int64_t to,
+                     const std::string& number) {
   return hmac_sha256(secret, c10::str("member ", name, " ", from, " ", to, " ") + number);
 }
 
 // Every member sends `mine(j)` to member j; returns what came from each.
 std::vector<std::string> exchange_words(c10d::Backend& backend, const std::vector<int64_t>& ranks, int me, int tag,
-                                        std::chrono::milliseconds timeout, const std::function<std::string(int)>& mine) {
+                                        std::chrono::milliseconds timeout,
+                                        const std::function<std::string(int)>& mine) {
   auto n = static_cast<int>(ranks.size());
   std::vector<std::vector<at::Tensor>> in(n), out(n);
   std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
@@ -47,7 +51,8 @@ std::vector<std::string> exchange_words(c10d::Backend& backend, const std::vecto
       came = work->wait(timeout);
     } catch (const std::exception&) {
     }
-    TORCH_CHECK_WITH(DistBackendError, came, "[make_group] rank ", ranks[j], " did not show that it knows the secret of the job "
+    TORCH_CHECK_WITH(DistBackendError, came, "[make_group] rank ", ranks[j],
+                     " did not show that it knows the secret of the job "
                      "(INTARSIA_SECRET): it is gone, or a stranger is connected in its place.");
   }
   std::vector<std::string> words(n);
@@ -59,8 +64,8 @@ std::vector<std::string> exchange_words(c10d::Backend& backend, const std::vecto
 
 }  // namespace
 
-void check_members(c10d::Backend& backend, const std::string& secret, const std::string& name, const std::vector<int64_t>& ranks,
-                   int64_t position, std::chrono::milliseconds timeout) {
+void check_members(c10d::Backend& backend, const std::string& secret, const std::string& name,
+                   const std::vector<int64_t>& ranks, int64_t position, std::chrono::milliseconds timeout) {
   auto me = static_cast<int>(position);
   auto number = random_bytes(kProofBytes);
   auto numbers = exchange_words(backend, ranks, me, kNumberTag, timeout, [&](int) { return number; });
@@ -68,7 +73,8 @@ void check_members(c10d::Backend& backend, const std::string& secret, const std:
                                [&](int j) { return proof_to(secret, name, ranks[me], ranks[j], numbers[j]); });
   for (int j = 0; j < static_cast<int>(ranks.size()); ++j) {
     bool proven = j == me || equal_in_constant_time(proofs[j], proof_to(secret, name, ranks[j], ranks[me], number));
-    TORCH_CHECK_WITH(DistBackendError, proven, "[make_group] rank ", ranks[j], " does not know the secret of the job (INTARSIA_SECRET): it "
+    TORCH_CHECK_WITH(DistBackendError, proven, "[make_group] rank ", ranks[j],
+                     " does not know the secret of the job (INTARSIA_SECRET): it "
                      "has another one, or a stranger is connected in its place.");
   }
 }

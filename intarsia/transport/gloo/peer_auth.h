@@ -12,10 +12,10 @@ class Backend;
 
 namespace intarsia {
 
-// Gloo takes whoever connects for the rank that it waits for. So every member sends every other a random number, and gets an
-// HMAC-SHA256 of it under the secret back. All `ranks` call it, in the order of the backend; `name` tells groups apart. The error
-// names the rank that did not prove it.
-void check_members(c10d::Backend& backend, const std::string& secret, const std::string& name, const std::vector<int64_t>& ranks,
-                   int64_t position, std::chrono::milliseconds timeout);
+// Gloo takes whoever connects for the rank that it waits for. So every member sends every other a random number, and
+// gets an HMAC-SHA256 of it under the secret back. All `ranks` call it, in the order of the backend; `name` tells
+// groups apart. The error names the rank that did not prove it.
+void check_members(c10d::Backend& backend, const std::string& secret, const std::string& name,
+                   const std::vector<int64_t>& ranks, int64_t position, std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

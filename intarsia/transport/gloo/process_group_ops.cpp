@@ -14,11 +14,10 @@
 namespace intarsia {
 namespace {
 
-
 constexpr std::chrono::milliseconds kPause{100};  // between two looks at the program around us
 
-// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors runs
-// Python, which would see the interrupt and drop it.
+// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors
+// runs Python, which would see the interrupt and drop it.
 void wait_for_end(c10d::Work& work, const Members& members) {
   struct FutexEvent {
     std::mutex mutex;

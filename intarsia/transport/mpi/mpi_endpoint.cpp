@@ -23,14 +23,16 @@ void reduce_piece(MpiPiece& piece) {
 
 }  // namespace
 
-MpiEndpoint::MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout, std::shared_ptr<FailureBoard> failures,
-                 std::shared_ptr<CollectiveBoard> board)
-    : ranks(std::move(ranks)), position(position), timeout(timeout), failures(std::move(failures)), board(std::move(board)),
+MpiEndpoint::MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout,
+                         std::shared_ptr<FailureBoard> failures, std::shared_ptr<CollectiveBoard> board)
+    : ranks(std::move(ranks)),
+      position(position),
+      timeout(timeout),
+      failures(std::move(failures)),
+      board(std::move(board)),
       farewells(this->ranks.size()) {}
 
-void MpiEndpoint::check() const {
-  TORCH_CHECK_WITH(DistBackendError, !failed, "this group has failed before: ", why);
-}
+void MpiEndpoint::check() const { TORCH_CHECK_WITH(DistBackendError, !failed, "this group has failed before: ", why); }
 
 void MpiEndpoint::start(MpiPort& port, MpiTask& task) {
   task.write_heads(next_number++);
@@ -129,7 +131,8 @@ void MpiEndpoint::post(MpiPort& port, MpiMessages& messages, const MpiParcel& pa
     auto length = std::min(port.longest, all - done);
     auto* memory = parcel.memory + done;
     int number = static_cast<int>(stream), member = static_cast<int>(parcel.member);
-    messages.add(send ? line->send(memory, length, member, number) : line->receive(memory, length, member, number), member);
+    messages.add(send ? line->send(memory, length, member, number) : line->receive(memory, length, member, number),
+                 member);
   }
 }
 
@@ -167,7 +170,8 @@ void MpiEndpoint::forget(MpiTask& task) {
 
 void MpiEndpoint::read_farewells() {
   MpiFarewell farewell;
-  for (int member; (member = line->take(&farewell, sizeof farewell, static_cast<int>(MpiStream::farewells))) >= 0;) farewells[member] = farewell;
+  for (int member; (member = line->take(&farewell, sizeof farewell, static_cast<int>(MpiStream::farewells))) >= 0;)
+    farewells[member] = farewell;
 }
 
 }  // namespace intarsia

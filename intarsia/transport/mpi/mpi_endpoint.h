@@ -20,8 +20,8 @@ enum class MpiFarewell : uint64_t { none, failed, interrupted };
 
 // Used under the lock of the progress engine.
 struct MpiEndpoint {
-  MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout, std::shared_ptr<FailureBoard> failures,
-          std::shared_ptr<CollectiveBoard> board);
+  MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout,
+              std::shared_ptr<FailureBoard> failures, std::shared_ptr<CollectiveBoard> board);
 
   const std::vector<int64_t> ranks;  // of the world, in the order of the line
   const int64_t position;            // our own
@@ -32,11 +32,11 @@ struct MpiEndpoint {
 
   uint64_t next_number = 0;
   History history;
-  bool failed = false;  // it fails at once from then on
-  std::string why;      // it failed
+  bool failed = false;                          // it fails at once from then on
+  std::string why;                              // it failed
   std::optional<UnexpectedMessage> unexpected;  // which nobody has explained yet
-  Collective confused;                       // the collective that came upon it
-  std::vector<MpiFarewell> farewells;       // per member
+  Collective confused;                          // the collective that came upon it
+  std::vector<MpiFarewell> farewells;           // per member
 
   int64_t rank() const { return ranks[position]; }
   bool stuck() const { return failed || unexpected; }
@@ -58,8 +58,8 @@ struct MpiEndpoint {
   bool send_on(MpiPort& port);
   std::unique_ptr<char[]> take_room(uint64_t bytes);
 
-  std::deque<MpiPiece*> to_post_, to_send_on_;  // in the order of the collectives
-  int under_way_ = 0;                           // pieces
+  std::deque<MpiPiece*> to_post_, to_send_on_;                       // in the order of the collectives
+  int under_way_ = 0;                                                // pieces
   std::vector<std::pair<uint64_t, std::unique_ptr<char[]>>> rooms_;  // kept for the next time
 };
 

@@ -22,9 +22,7 @@ std::vector<int64_t> ranks_of(const MpiEndpoint& side, std::vector<int64_t> memb
 }
 
 // Another thread of ours may have found out more.
-void check_side(const MpiEndpoint& side) {
-  TORCH_CHECK_WITH(DistBackendError, !side.failed, side.why);
-}
+void check_side(const MpiEndpoint& side) { TORCH_CHECK_WITH(DistBackendError, !side.failed, side.why); }
 
 }  // namespace
 
@@ -126,7 +124,8 @@ void MpiProgressEngine::give_up(MpiEndpoint& side, const std::string& text, MpiF
   for (size_t j = 0; j < side.ranks.size() && farewell != MpiFarewell::none; ++j) {
     try {
       if (static_cast<int64_t>(j) == side.position) continue;
-      last_words_.add(side.line->send(word, sizeof *word, static_cast<int>(j), static_cast<int>(MpiStream::farewells)), j);
+      last_words_.add(side.line->send(word, sizeof *word, static_cast<int>(j), static_cast<int>(MpiStream::farewells)),
+                      j);
     } catch (const MpiError&) {
       // Others find out by their own waits.
     }

@@ -11,7 +11,8 @@ namespace {
 
 // Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr uint64_t kSendAllBytes = 16 << 10;  // that a member sends
-// What one member reduces at a time, while more is under way. Less with many members, so that the room for it does not grow.
+// What one member reduces at a time, while more is under way. Less with many members, so that the room for it does not
+// grow.
 constexpr uint64_t kLongestPiece = 256 << 10, kShortestPiece = 32 << 10, kPieceOfAll = 1 << 20;
 
 class MpiGroup final : public Group {
@@ -40,7 +41,8 @@ class MpiGroup final : public Group {
     });
   }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
     return run(std::move(call), true, {mine, all}, [&](MpiTask& task) {
       auto width = mine.element_size();
       each_other([&](int64_t j) {
@@ -66,8 +68,10 @@ class MpiGroup final : public Group {
     });
   }
 
-  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
-    return run(std::move(call), true, {send, result}, [&](MpiTask& task) { reduce_parts_of(task, send, counts, memory(result)); });
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts,
+                      const at::Tensor& result) const override {
+    return run(std::move(call), true, {send, result},
+               [&](MpiTask& task) { reduce_parts_of(task, send, counts, memory(result)); });
   }
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
@@ -155,7 +159,8 @@ class MpiGroup final : public Group {
       piece.goes_on = piece.result_bytes > 0;
       each_other([&](int64_t j) {
         uint64_t all = counts[j] * width;
-        if (begin < all) piece.reduced_receives.push_back({j, part_of(result, counts, j) + begin, std::min(piece_, all - begin)});
+        if (begin < all)
+          piece.reduced_receives.push_back({j, part_of(result, counts, j) + begin, std::min(piece_, all - begin)});
       });
     }
   }

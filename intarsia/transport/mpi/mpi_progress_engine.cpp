@@ -33,7 +33,8 @@ struct MpiProgressEngine::Pending {
   std::shared_ptr<MpiProgressEngine> progress;
   std::shared_ptr<MpiTask> task;
   bool over = false;
-  Pending(std::shared_ptr<MpiProgressEngine> progress, std::shared_ptr<MpiTask> task) : progress(std::move(progress)), task(std::move(task)) {}
+  Pending(std::shared_ptr<MpiProgressEngine> progress, std::shared_ptr<MpiTask> task)
+      : progress(std::move(progress)), task(std::move(task)) {}
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
@@ -57,7 +58,8 @@ struct MpiProgressEngine::Pending {
 
 MpiProgressEngine::MpiProgressEngine(std::shared_ptr<MpiPort> port) : port_(std::move(port)), pid_(getpid()) {
   crowded_ = port_->on_this_host > cores_for_us();
-  may_serve_ = port_->threads == MpiThreads::multiple || (port_->started_here && port_->threads == MpiThreads::serialized);
+  may_serve_ =
+      port_->threads == MpiThreads::multiple || (port_->started_here && port_->threads == MpiThreads::serialized);
 }
 
 MpiProgressEngine::~MpiProgressEngine() {
@@ -83,8 +85,8 @@ void MpiProgressEngine::join(MpiEndpoint& side) {
   try {
     side.line.reset(port_->make_line(ranks, tag));
   } catch (const MpiError& error) {
-    C10_THROW_ERROR(DistBackendError, c10::str("[make_group] MPI does not connect the ranks ", c10::ArrayRef<int64_t>(side.ranks), ": ",
-                                               error.what()));
+    C10_THROW_ERROR(DistBackendError, c10::str("[make_group] MPI does not connect the ranks ",
+                                               c10::ArrayRef<int64_t>(side.ranks), ": ", error.what()));
   }
 }
 
@@ -142,7 +144,8 @@ Wait MpiProgressEngine::begin(const std::shared_ptr<MpiProgressEngine>& progress
 void MpiProgressEngine::check_thread() const {
   TORCH_CHECK(port_->threads >= MpiThreads::serialized || port_->may_call(), "MPI was started with ",
               port_->threads == MpiThreads::single ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED",
-              ", so that only the thread that started it may run collectives. Call MPI_Init_thread with MPI_THREAD_SERIALIZED or "
+              ", so that only the thread that started it may run collectives. Call MPI_Init_thread with "
+              "MPI_THREAD_SERIALIZED or "
               "MPI_THREAD_MULTIPLE.");
 }
 

@@ -17,9 +17,10 @@
 namespace intarsia {
 
 // Note [Who calls MPI]
-// All calls are made under one lock. A thread that waits for a collective moves what is under way on all lines. If nobody waits,
-// and others may need us to go on, a thread of our own does that: where MPI allows calls of several threads, or is ours alone. Else
-// what is under way goes on only in our calls, and with less than MPI_THREAD_SERIALIZED these are for one thread.
+// All calls are made under one lock. A thread that waits for a collective moves what is under way on all lines. If
+// nobody waits, and others may need us to go on, a thread of our own does that: where MPI allows calls of several
+// threads, or is ours alone. Else what is under way goes on only in our calls, and with less than MPI_THREAD_SERIALIZED
+// these are for one thread.
 class MpiProgressEngine {
  public:
   explicit MpiProgressEngine(std::shared_ptr<MpiPort> port);
@@ -47,7 +48,8 @@ class MpiProgressEngine {
   struct Pending;
   // What a long wait keeps in mind.
   struct Watch {
-    static constexpr std::chrono::milliseconds kPause{50};  // between two looks at the other ranks and the program around us
+    static constexpr std::chrono::milliseconds kPause{
+        50};  // between two looks at the other ranks and the program around us
     Clock::time_point begin = Clock::now(), still_since = begin, next_look = begin + kPause;
     BoardTimes board;
   };
@@ -72,8 +74,8 @@ class MpiProgressEngine {
 
   std::shared_ptr<MpiPort> port_;
   int pid_;
-  bool crowded_;     // more ranks on this host than cores
-  bool may_serve_;   // a thread of our own may call MPI
+  bool crowded_;      // more ranks on this host than cores
+  bool may_serve_;    // a thread of our own may call MPI
   std::mutex mutex_;  // guards what follows, all sides, and calls of MPI
   std::condition_variable for_server_;
   Tasks under_way_;

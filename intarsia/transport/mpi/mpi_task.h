@@ -15,11 +15,12 @@
 namespace intarsia {
 
 // Note [Heads]
-// A collective sends one head to each member that it has bytes for: what it is and how long (see Note [A message knows what it
-// is]), and the bytes themselves if they are few. Many bytes follow as messages of their own, straight from memory to memory; they
-// are sent and received when all heads have come and are the ones expected. Heads, bytes and reduced bytes are three streams, each
-// of them in the order of the collectives at both ends, so a message is known by its place. A head that is not the one expected ends
-// the line before a byte of the message is used. No message is longer than what was made ready for it.
+// A collective sends one head to each member that it has bytes for: what it is and how long (see Note [A message knows
+// what it is]), and the bytes themselves if they are few. Many bytes follow as messages of their own, straight from
+// memory to memory; they are sent and received when all heads have come and are the ones expected. Heads, bytes and
+// reduced bytes are three streams, each of them in the order of the collectives at both ends, so a message is known by
+// its place. A head that is not the one expected ends the line before a byte of the message is used. No message is
+// longer than what was made ready for it.
 enum class MpiStream { heads, bytes, reduced_bytes, farewells };
 
 constexpr uint64_t kFewBytes = 2048;  // that travel in the head
@@ -70,9 +71,9 @@ struct MpiPiece {
   const char* own = nullptr;                // our value
   char* result = nullptr;
   uint64_t result_bytes = 0;
-  bool goes_on = false;         // the result is sent to all others
+  bool goes_on = false;          // the result is sent to all others
   std::unique_ptr<char[]> room;  // for values
-  uint64_t room_bytes = 0;      // that it will need
+  uint64_t room_bytes = 0;       // that it will need
 
   MpiMessages coming, going;  // what is reduced; all the rest
   bool posted = false, reduced = false, sent_on = false;
@@ -88,11 +89,11 @@ struct MpiTask {
   c10::SmallVector<MpiParcel, 2> outgoing, incoming;
   c10::SmallVector<MpiPiece, 1> pieces;
   c10::SmallVector<at::Tensor, 2> tensors;
-  MpiMessages arriving, leaving;  // heads
-  size_t checked = 0;             // heads
+  MpiMessages arriving, leaving;   // heads
+  size_t checked = 0;              // heads
   c10::SmallVector<bool, 4> seen;  // per head
-  size_t first_open = 0;          // piece
-  bool abandoned = false;         // its line has failed, and it will not end
+  size_t first_open = 0;           // piece
+  bool abandoned = false;          // its line has failed, and it will not end
 
   void send(int64_t member, const char* from, uint64_t bytes);
   void receive(int64_t member, char* to, uint64_t bytes);
@@ -109,7 +110,6 @@ struct MpiTask {
   };
   std::vector<Block> blocks_;
 };
-
 
 // The bytes behind a head.
 inline char* behind(char* head) { return head + sizeof(MessageHeader); }

@@ -41,7 +41,8 @@ struct Offer {
   // Why this one cannot share memory with the first one; empty: it may.
   std::string apart_from(const Offer& first) const {
     if (host.boot != first.host.boot) return "is on another host";
-    return host.processes == first.host.processes ? "" : "is in another namespace of processes (" + host.processes + ")";
+    return host.processes == first.host.processes ? ""
+                                                  : "is in another namespace of processes (" + host.processes + ")";
   }
 };
 

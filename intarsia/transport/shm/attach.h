@@ -24,8 +24,8 @@ struct Trial {
   std::string why_not;               // rank 1 is on another host
 };
 
-// All `ranks` call it, with a store for this alone, and all get the same answer: the first makes memory and says where, the
-// others try to map it and write into it.
+// All `ranks` call it, with a store for this alone, and all get the same answer: the first makes memory and says where,
+// the others try to map it and write into it.
 Trial try_to_share(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
                    std::chrono::milliseconds timeout);
 

@@ -8,9 +8,9 @@
 namespace intarsia {
 
 // Note [Futex events]
-// Every member has one event in the shared memory. Who publishes something (bytes to read, room to write) stores it, then
-// looks whether the member sleeps, and only then wakes. Who goes to sleep says so, then looks once more at what was
-// published. All four accesses are sequentially consistent, so at least one of the two sees the other.
+// Every member has one event in the shared memory. Who publishes something (bytes to read, room to write) stores it,
+// then looks whether the member sleeps, and only then wakes. Who goes to sleep says so, then looks once more at what
+// was published. All four accesses are sequentially consistent, so at least one of the two sees the other.
 struct alignas(64) FutexEvent {
   std::atomic<uint32_t> wakes{0};
   std::atomic<uint32_t> sleepers{0};  // threads; too many if one was killed, which costs wakes of nobody

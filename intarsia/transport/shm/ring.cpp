@@ -4,7 +4,8 @@
 
 namespace intarsia {
 
-RingWriter::RingWriter(const Segment& segment, Segment::RingMemory ring, std::vector<int64_t> readers, std::shared_ptr<RingCopy> copy)
+RingWriter::RingWriter(const Segment& segment, Segment::RingMemory ring, std::vector<int64_t> readers,
+                       std::shared_ptr<RingCopy> copy)
     : segment_(&segment), ring_(ring), readers_(std::move(readers)), copy_(std::move(copy)) {}
 
 uint64_t RingWriter::least_read() const {

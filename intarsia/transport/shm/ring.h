@@ -15,8 +15,8 @@ namespace intarsia {
 // divide what is left of the first line behind a header.
 constexpr uint64_t kCacheLineBytes = 64;
 
-// A piece of a message that ends in the middle of it ends at a multiple of kCacheLineBytes of the ring: the counters of both ends
-// stay on multiples, and a header always finds room or is there as a whole.
+// A piece of a message that ends in the middle of it ends at a multiple of kCacheLineBytes of the ring: the counters of
+// both ends stay on multiples, and a header always finds room or is there as a whole.
 inline uint64_t whole_lines(uint64_t position, uint64_t bytes, uint64_t left) {
   return bytes >= left ? left : (position + bytes) / kCacheLineBytes * kCacheLineBytes - position;
 }
@@ -24,7 +24,8 @@ inline uint64_t whole_lines(uint64_t position, uint64_t bytes, uint64_t left) {
 class RingWriter {
  public:
   // `copy` may serve several rings.
-  RingWriter(const Segment& segment, Segment::RingMemory ring, std::vector<int64_t> readers, std::shared_ptr<RingCopy> copy);
+  RingWriter(const Segment& segment, Segment::RingMemory ring, std::vector<int64_t> readers,
+             std::shared_ptr<RingCopy> copy);
 
   // Bytes that can be written behind one another now, of `wanted`.
   uint64_t room(uint64_t wanted);
@@ -46,7 +47,7 @@ class RingWriter {
   uint64_t least_read() const;
   const Segment* segment_;
   Segment::RingMemory ring_;
-  std::vector<int64_t> readers_;  // members, in the order of their counters
+  std::vector<int64_t> readers_;       // members, in the order of their counters
   uint64_t position_ = 0, freed_ = 0;  // freed_: read by all, as far as we have looked
   std::shared_ptr<RingCopy> copy_;
 };
@@ -54,7 +55,8 @@ class RingWriter {
 class RingReader {
  public:
   // The readers are as the writer names them; we are one of them.
-  RingReader(const Segment& segment, Segment::RingMemory ring, int64_t writer, std::vector<int64_t> readers, int64_t me);
+  RingReader(const Segment& segment, Segment::RingMemory ring, int64_t writer, std::vector<int64_t> readers,
+             int64_t me);
 
   // Bytes that lie behind one another and can be read now, of `wanted`.
   uint64_t available(uint64_t wanted);
@@ -72,7 +74,7 @@ class RingReader {
   Segment::RingMemory ring_;
   int64_t writer_;
   std::vector<int64_t> readers_;
-  RingCounter* read_;  // our counter
+  RingCounter* read_;                    // our counter
   uint64_t position_ = 0, written_ = 0;  // written_: as far as we have looked
 };
 

@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-constexpr uint32_t kBetweenTrials = 64;  // copies: the slower way may take a few times as long
+constexpr uint32_t kBetweenTrials = 64;   // copies: the slower way may take a few times as long
 constexpr uint64_t kTellingBytes = 4096;  // less says nothing about the speed
 constexpr double kByFar = 1.5;
 

@@ -16,7 +16,8 @@ namespace intarsia {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-// Of each member, for its ring to all and for its rings to single members together. Small enough to stay in a core's cache.
+// Of each member, for its ring to all and for its rings to single members together. Small enough to stay in a core's
+// cache.
 constexpr uint64_t kLaneBytes = 512 << 10;
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -26,7 +27,8 @@ uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPag
 Segment::Segment(int64_t size, int fd) : size_(size), fd_(fd) {
   auto others = static_cast<uint64_t>(std::max<int64_t>(size - 1, 1));
   single_capacity_ = std::max(kLaneBytes / others / kPage * kPage, kPage);
-  counters_ = whole_pages((1 + size + 2 * size) * sizeof(RingCounter));  // to all: one written, `size` read; single: two each
+  counters_ =
+      whole_pages((1 + size + 2 * size) * sizeof(RingCounter));  // to all: one written, `size` read; single: two each
   per_member_ = counters_ + kLaneBytes + size * single_capacity_;
   bytes_ = whole_pages(size * sizeof(MemberRecord)) + size * per_member_;
 }
@@ -52,7 +54,8 @@ std::shared_ptr<Segment> Segment::make(int64_t size) {
   TORCH_CHECK(!failed, "no room for ", segment->bytes_, " bytes of shared memory: ", std::strerror(failed));
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   segment->map();
-  for (int64_t i = 0; i < size; ++i) new (&segment->members_[i]) MemberRecord;  // counters begin as the zeros of new memory
+  for (int64_t i = 0; i < size; ++i)
+    new (&segment->members_[i]) MemberRecord;  // counters begin as the zeros of new memory
   return segment;
 }
 
@@ -60,7 +63,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, int64_t size) {
   int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   TORCH_CHECK(fd >= 0, "cannot open ", path, ": ", std::strerror(errno));
   std::shared_ptr<Segment> segment(new Segment(size, fd));
-  struct stat about {};
+  struct stat about{};
   bool same = fstat(fd, &about) == 0 && static_cast<size_t>(about.st_size) == segment->bytes_;
   TORCH_CHECK(same, path, " is something else");
   segment->map();

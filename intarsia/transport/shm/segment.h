@@ -29,8 +29,8 @@ struct alignas(64) RingCounter {
 // Note [Rings]
 // A member writes to several rings: one that all others read, and one for each other member. A ring holds bytes, with
 // a counter of what was written and, for each reader, one of what was read. So memory grows with the number of members
-// (the rings for single members share what one member has for them), never with tensors: what does not fit waits for the
-// readers to make room.
+// (the rings for single members share what one member has for them), never with tensors: what does not fit waits for
+// the readers to make room.
 class Segment {
  public:
   // Makes the memory for `size` members; it has no name, and goes when the last process that uses it ends.

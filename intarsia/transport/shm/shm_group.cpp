@@ -17,8 +17,11 @@ constexpr uint64_t kReadAllBytes = 32 << 10;  // that a member reads
 class ShmGroup final : public HostGroup {
  public:
   explicit ShmGroup(ShmLine line)
-      : size_(line.ranks.size()), me_(line.position), segment_(line.segment),
-        copy_(std::make_shared<RingCopy>()), to_all_(*segment_, segment_->ring_to_all(me_), all_but(me_), copy_),
+      : size_(line.ranks.size()),
+        me_(line.position),
+        segment_(line.segment),
+        copy_(std::make_shared<RingCopy>()),
+        to_all_(*segment_, segment_->ring_to_all(me_), all_but(me_), copy_),
         progress_(std::make_shared<ShmProgressEngine>(std::move(line))) {
     for (int64_t j = 0; j < size_; ++j) {
       to_.emplace_back(*segment_, segment_->ring(me_, j), std::vector<int64_t>{j}, copy_);
@@ -31,13 +34,16 @@ class ShmGroup final : public HostGroup {
 
   const char* carrier() const override { return "shm"; }
   bool reduces_in_place() const override { return true; }
-  void give_up_because(const std::string& why, MemberRecord::State state) const override { progress_->give_up_because(why, state); }
+  void give_up_because(const std::string& why, MemberRecord::State state) const override {
+    progress_->give_up_because(why, state);
+  }
   void tell_awaited(int64_t rank) const override { progress_->tell_awaited(rank); }
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
     if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(std::move(call), mine, result, later);
-    // In place, what others have not read yet would be overwritten; what is sent in parts has been read before it comes back.
+    // In place, what others have not read yet would be overwritten; what is sent in parts has been read before it comes
+    // back.
     auto from = bytes && data(mine) == data(result) ? mine.clone() : mine;
     return run(std::move(call), later, {from, result}, [&](Task& task) {
       push(task, to_all_, data(from), bytes);
@@ -45,7 +51,8 @@ class ShmGroup final : public HostGroup {
     });
   }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
     return run(std::move(call), true, {mine, all}, [&](Task& task) {
       auto width = mine.element_size();
       push(task, to_all_, data(mine), counts[me_] * width);
@@ -73,7 +80,8 @@ class ShmGroup final : public HostGroup {
     });
   }
 
-  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts,
+                      const at::Tensor& result) const override {
     return run(std::move(call), true, {send, result}, [&](Task& task) {
       push_parts(task, send, counts);
       reduce(task, from_, part_of(send, counts, me_), data(result), counts[me_] * send.element_size());
@@ -175,8 +183,8 @@ class ShmGroup final : public HostGroup {
   // Used under the lock of the progress engine.
   std::shared_ptr<RingCopy> copy_;  // of all our rings
   mutable RingWriter to_all_;
-  mutable std::vector<RingWriter> to_;                  // per member
-  mutable std::vector<RingReader> from_, from_all_;     // per member
+  mutable std::vector<RingWriter> to_;               // per member
+  mutable std::vector<RingReader> from_, from_all_;  // per member
   std::shared_ptr<ShmProgressEngine> progress_;
 };
 

@@ -21,20 +21,19 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and the program around us
 
-// Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each other's way.
+// Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each
+// other's way.
 constexpr std::chrono::microseconds kGrace{200};
 
 constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
 constexpr size_t kCompared = 64;                         // collectives
 
-// How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in between, for
-// whom it waits may have to run on this core.
+// How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in
+// between, for whom it waits may have to run on this core.
 constexpr int kSpins = 60, kYields = 40;
 
 // With more members than cores those who spin take the place of those they wait for.
-void spin(int turn, bool crowded) {
-  crowded || turn > kSpins ? void(sched_yield()) : pause_core();
-}
+void spin(int turn, bool crowded) { crowded || turn > kSpins ? void(sched_yield()) : pause_core(); }
 
 }  // namespace
 
@@ -42,7 +41,8 @@ void spin(int turn, bool crowded) {
 struct ShmProgressEngine::Pending {
   std::shared_ptr<ShmProgressEngine> progress;
   std::shared_ptr<Task> task;
-  Pending(std::shared_ptr<ShmProgressEngine> progress, std::shared_ptr<Task> task) : progress(std::move(progress)), task(std::move(task)) {}
+  Pending(std::shared_ptr<ShmProgressEngine> progress, std::shared_ptr<Task> task)
+      : progress(std::move(progress)), task(std::move(task)) {}
   Pending(const Pending&) = delete;  // the last one to go would be the first
   Pending& operator=(const Pending&) = delete;
 
@@ -248,7 +248,8 @@ void ShmProgressEngine::look_for_gone(Lock& lock, const std::vector<int64_t>& mi
     auto state = line_.segment->member(j).state.load();
     if (!ended && state == MemberRecord::taking_part) continue;
     if (move_all()) return;  // what it did last
-    bool compares = state == MemberRecord::failed || (line_.larger && state == MemberRecord::left);  // it failed on the larger line
+    bool compares =
+        state == MemberRecord::failed || (line_.larger && state == MemberRecord::left);  // it failed on the larger line
     if (compares) compare_boards(lock, {});  // it may have failed because of us
     auto& why = line_.segment->member(j).why;
     if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));

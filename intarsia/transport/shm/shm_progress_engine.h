@@ -30,16 +30,16 @@ struct ShmLine {
   std::shared_ptr<Segment> segment;
   std::vector<Process> processes;
   std::chrono::milliseconds timeout;
-  std::shared_ptr<FailureBoard> failures;  // null where there is no store
-  std::shared_ptr<CollectiveBoard> board;  // the same
+  std::shared_ptr<FailureBoard> failures;              // null where there is no store
+  std::shared_ptr<CollectiveBoard> board;              // the same
   std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with a board for both; null: none
 };
 
 // Note [Who moves bytes]
-// A thread that waits for a collective moves the bytes of all collectives of its line that are under way. If nobody waits, and
-// others need bytes of ours that found no room in the rings, or have more for us than the rings hold, a thread of our own does
-// it. So what is under way goes on by
-// itself, and a collective that is waited for at once needs no other thread.
+// A thread that waits for a collective moves the bytes of all collectives of its line that are under way. If nobody
+// waits, and others need bytes of ours that found no room in the rings, or have more for us than the rings hold, a
+// thread of our own does it. So what is under way goes on by itself, and a collective that is waited for at once needs
+// no other thread.
 class ShmProgressEngine {
  public:
   explicit ShmProgressEngine(ShmLine line);
@@ -86,7 +86,7 @@ class ShmProgressEngine {
 
   ShmLine line_;
   int pid_;
-  bool crowded_;  // more members than cores
+  bool crowded_;      // more members than cores
   std::mutex mutex_;  // guards what follows, and the rings
   std::condition_variable for_server_;
   std::deque<Task*> under_way_;
@@ -94,7 +94,7 @@ class ShmProgressEngine {
   uint64_t next_number_ = 0;
   History history_;
   const RecordedLine* flights_;
-  int waiting_ = 0;     // threads that move bytes themselves
+  int waiting_ = 0;       // threads that move bytes themselves
   bool dropped_ = false;  // nobody waits for some of what is under way
   bool stopping_ = false;
   StickyError error_;

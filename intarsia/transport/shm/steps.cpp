@@ -112,7 +112,9 @@ uint64_t ReduceStep::next_piece() {
 }
 
 // Not where it goes: that is past the caches, or, in place, where our own values are needed behind those of two others.
-bool ReduceStep::added_up_apart() const { return header.bytes >= kPastCachesBytes || (to == mine && from[0] && from[1]); }
+bool ReduceStep::added_up_apart() const {
+  return header.bytes >= kPastCachesBytes || (to == mine && from[0] && from[1]);
+}
 
 bool ReduceStep::move() {
   if (finished()) return false;
@@ -156,9 +158,7 @@ void Task::set_number(uint64_t number) {
   if (reduction) complete(*reduction);
 }
 
-bool Task::sent() const {
-  return all_finished(sends) && (!reduction || !reduction->onward || reduction->finished());
-}
+bool Task::sent() const { return all_finished(sends) && (!reduction || !reduction->onward || reduction->finished()); }
 
 bool Task::received() const { return all_finished(recvs) && (!reduction || reduction->finished()); }
 

@@ -46,7 +46,7 @@ struct RecvStep {
 struct ReduceStep {
   c10::SmallVector<RingReader*, 4> from;  // per member of the line; null: ours
   const char* mine = nullptr;
-  char* to = nullptr;  // may be `mine`
+  char* to = nullptr;            // may be `mine`
   RingWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
   MessageHeader header;          // of what comes, and of what goes on
   c10::ScalarType type = c10::ScalarType::Undefined;
@@ -62,8 +62,8 @@ struct ReduceStep {
   uint64_t next_piece();
 };
 
-// The steps of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB): one is made for
-// each collective that is waited for later.
+// The steps of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB):
+// one is made for each collective that is waited for later.
 struct Task {
   Collective call;
   c10::SmallVector<SendStep, 2> sends;

@@ -15,16 +15,26 @@ constexpr int64_t kAhead = 3;             // pieces on their way between two hos
 constexpr int64_t kBuffers = 2 * kAhead;  // one half is received into, the other is being sent
 
 void cut(std::vector<ChainPiece>& pieces, int64_t length, int64_t begin, int64_t count, int64_t home) {
-  for (auto end = begin + count; begin < end; begin += length) pieces.push_back({begin, std::min(length, end - begin), home});
+  for (auto end = begin + count; begin < end; begin += length)
+    pieces.push_back({begin, std::min(length, end - begin), home});
 }
 
 // What one rank does.
 class Chain {
  public:
-  Chain(const Levels& levels, const Collective& call, const at::Tensor& mine, const std::vector<ChainPiece>& pieces, const at::Tensor& sums,
-        int64_t offset)
-      : levels_(levels), call_(call), mine_(mine), pieces_(pieces), sums_(sums), offset_(offset), count_(pieces.size()),
-        last_(levels.hosts() - 1), in_(count_), out_(count_), results_(count_) {}
+  Chain(const Levels& levels, const Collective& call, const at::Tensor& mine, const std::vector<ChainPiece>& pieces,
+        const at::Tensor& sums, int64_t offset)
+      : levels_(levels),
+        call_(call),
+        mine_(mine),
+        pieces_(pieces),
+        sums_(sums),
+        offset_(offset),
+        count_(pieces.size()),
+        last_(levels.hosts() - 1),
+        in_(count_),
+        out_(count_),
+        results_(count_) {}
 
   void run() {
     bool ends_here = levels_.host() == last_;
@@ -132,8 +142,8 @@ std::vector<ChainPiece> cut_for_chain(int64_t element_size, int64_t count, const
   return pieces;
 }
 
-void reduce_along_chain(const Levels& levels, const Collective& call, const at::Tensor& mine, const std::vector<ChainPiece>& pieces,
-                        const at::Tensor& sums, int64_t offset) {
+void reduce_along_chain(const Levels& levels, const Collective& call, const at::Tensor& mine,
+                        const std::vector<ChainPiece>& pieces, const at::Tensor& sums, int64_t offset) {
   Chain(levels, call, mine, pieces, sums, offset).run();
 }
 

@@ -33,8 +33,8 @@ int64_t Hosts::of(int64_t position) const {
   return std::upper_bound(begins.begin(), begins.end(), position) - begins.begin() - 1;
 }
 
-std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
-                                std::chrono::milliseconds timeout) {
+std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
+                                const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout) {
   auto names = exchange_texts("make_group", *part_of(store, "names"), rank, ranks, host_of(rank).text(), timeout);
   Hosts hosts{find_begins(names), 0, {}};
   auto members = static_cast<int64_t>(ranks.size());

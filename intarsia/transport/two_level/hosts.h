@@ -24,8 +24,9 @@ struct Hosts {
 };
 
 // All `ranks` call it, with a store for this alone, and all get the same answer: none where the ranks of a
-// host are not neighbours on the line, where no host has several, where all share one, or where some that should share memory cannot.
-std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
-                                std::chrono::milliseconds timeout);
+// host are not neighbours on the line, where no host has several, where all share one, or where some that should share
+// memory cannot.
+std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
+                                const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

@@ -45,14 +45,18 @@ void Levels::collect(const Collective& call, uint64_t step, const at::Tensor& mi
   auto size = host_size(host_);
   MemberCounts sent(size, 0), received(size, leads() ? mine.numel() : 0);
   sent[0] = mine.numel();
-  finish([&] { return inside_->all_to_all(call.step(step), mine, sent, leads() ? into : at::empty({0}, mine.options()), received); });
+  finish([&] {
+    return inside_->all_to_all(call.step(step), mine, sent, leads() ? into : at::empty({0}, mine.options()), received);
+  });
 }
 
 void Levels::reduce(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const {
   if (!inside_) return into.data_ptr() == mine.data_ptr() ? void() : void(into.copy_(mine));
   MemberCounts counts(host_size(host_), 0);
   counts[0] = mine.numel();
-  finish([&] { return inside_->reduce_scatter(call.step(step), mine, counts, leads() ? into : at::empty({0}, mine.options())); });
+  finish([&] {
+    return inside_->reduce_scatter(call.step(step), mine, counts, leads() ? into : at::empty({0}, mine.options()));
+  });
 }
 
 void Levels::gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all,
@@ -73,8 +77,8 @@ void Levels::deal(const Collective& call, uint64_t step, const at::Tensor& parts
   finish([&] { return inside_->all_to_all(call.step(step), parts, leads() ? counts : none, result, received); });
 }
 
-Wait Levels::trade(const Collective& call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
-                   const MemberCounts& receive_counts) const {
+Wait Levels::trade(const Collective& call, const at::Tensor& send, const MemberCounts& send_counts,
+                   const at::Tensor& receive, const MemberCounts& receive_counts) const {
   if (!inside_) return receive.copy_(send), Wait();
   return inside_->all_to_all(call.step(0), send, send_counts, receive, receive_counts);
 }

@@ -13,14 +13,15 @@
 namespace intarsia {
 
 // Note [Two levels]
-// Inside a host bytes go through memory, between hosts over gloo, and there only the first rank of each host (its leader) takes part:
-// what the members of a host need from another crosses the cable once. Every collective has one number on the whole line; its steps inside
-// a host have numbers there, and a fingerprint with the number of the whole in it. Who waits inside a host compares what the whole
-// line waits in, so a mismatch between hosts is found there as well; a leader that waits for another host says so in the memory of its own, so that
-// its members blame the right rank.
+// Inside a host bytes go through memory, between hosts over gloo, and there only the first rank of each host (its
+// leader) takes part: what the members of a host need from another crosses the cable once. Every collective has one
+// number on the whole line; its steps inside a host have numbers there, and a fingerprint with the number of the whole
+// in it. Who waits inside a host compares what the whole line waits in, so a mismatch between hosts is found there as
+// well; a leader that waits for another host says so in the memory of its own, so that its members blame the right
+// rank.
 //
-// Reductions keep the order of the line: small ones are added up by each leader from the values of all ranks, large ones travel along the
-// hosts as one running sum, to which each host adds its members' values (see Chain).
+// Reductions keep the order of the line: small ones are added up by each leader from the values of all ranks, large
+// ones travel along the hosts as one running sum, to which each host adds its members' values (see Chain).
 
 // The steps of which collectives are made. A step inside a host is one for all its members.
 class Levels {
@@ -44,11 +45,13 @@ class Levels {
   // The leader's `into`, which may be its `mine`, becomes the reduction of them in the order of the line.
   void reduce(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
   // Every member's `all` becomes the `mine` of the members.
-  void gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const;
+  void gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all,
+              const MemberCounts& counts) const;
   // Everyone's `buffer` becomes that of a member of our host: by default of the leader.
   void spread(const Collective& call, uint64_t step, const at::Tensor& buffer, int64_t source = 0) const;
   // Each member gets its part of the leader's `parts`.
-  void deal(const Collective& call, uint64_t step, const at::Tensor& parts, const MemberCounts& counts, const at::Tensor& result) const;
+  void deal(const Collective& call, uint64_t step, const at::Tensor& parts, const MemberCounts& counts,
+            const at::Tensor& result) const;
   // An all_to_all of the members of our host.
   Wait trade(const Collective& call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
              const MemberCounts& receive_counts) const;

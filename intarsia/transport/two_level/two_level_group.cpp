@@ -18,9 +18,11 @@
 namespace intarsia {
 namespace {
 
-// Up to here leaders send each other the values of all their members: one exchange, where a running sum takes one per host.
+// Up to here leaders send each other the values of all their members: one exchange, where a running sum takes one per
+// host.
 constexpr int64_t kAllValuesBytes = 128 << 10;  // that a leader sends
-// Up to here a reduce_scatter over more than two hosts is fastest between all ranks at once: one exchange. Over two, a running sum takes no more.
+// Up to here a reduce_scatter over more than two hosts is fastest between all ranks at once: one exchange. Over two, a
+// running sum takes no more.
 constexpr int64_t kFlatScatterBytes = 64 << 10;  // that a rank brings
 // A broadcast is passed on inside a host in pieces of this size.
 constexpr int64_t kBroadcastBytes = 1 << 20;
@@ -33,7 +35,8 @@ MemberCounts offsets_of(const MemberCounts& counts) {
   return offsets;
 }
 
-void gather_in_levels(const Levels& levels, const Collective& call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) {
+void gather_in_levels(const Levels& levels, const Collective& call, const at::Tensor& mine, const at::Tensor& all,
+                      const MemberCounts& counts) {
   auto offsets = offsets_of(counts);
   auto slice = [&](int64_t host) {
     auto begin = offsets[levels.leader(host)], end = offsets[levels.leader(host + 1)];
@@ -48,7 +51,8 @@ void gather_in_levels(const Levels& levels, const Collective& call, const at::Te
   }
   levels.gather(call, 0, mine, slice(own), levels.own_part(counts));
   Messages outgoing(levels.line(), call);
-  for (int64_t d = 1; levels.leads() && d < hosts && slice(own).numel(); ++d) outgoing.send(slice(own), levels.leader((own + d) % hosts));
+  for (int64_t d = 1; levels.leads() && d < hosts && slice(own).numel(); ++d)
+    outgoing.send(slice(own), levels.leader((own + d) % hosts));
   for (int64_t d = 1; d < hosts; ++d) {
     auto host = (own + hosts - d) % hosts;
     if (incoming[host]) levels.wait_for(*incoming[host], levels.leader(host));
@@ -63,7 +67,9 @@ void reduce_all_values(const Levels& levels, const Collective& call, const at::T
   if (!length) return;
   if (!levels.leads()) return levels.collect(call, 0, mine, {}), levels.spread(call, 1, result);
   auto values = at::empty({n * length}, mine.options());
-  auto slice = [&](int64_t host) { return values.narrow(0, levels.leader(host) * length, levels.host_size(host) * length); };
+  auto slice = [&](int64_t host) {
+    return values.narrow(0, levels.leader(host) * length, levels.host_size(host) * length);
+  };
   Messages incoming(levels.line(), call), outgoing(levels.line(), call);
   auto each_other = [&](auto action) {
     for (int64_t d = 1; d < levels.hosts(); ++d) action((own + d) % levels.hosts());
@@ -77,19 +83,22 @@ void reduce_all_values(const Levels& levels, const Collective& call, const at::T
   levels.wait_for(outgoing, levels.leader((own + 1) % levels.hosts()));
 }
 
-void reduce_scatter_in_levels(const Levels& levels, const Collective& call, const at::Tensor& send, const MemberCounts& counts,
-                              const at::Tensor& result) {
+void reduce_scatter_in_levels(const Levels& levels, const Collective& call, const at::Tensor& send,
+                              const MemberCounts& counts, const at::Tensor& result) {
   auto offsets = offsets_of(counts);
   std::vector<int64_t> of_hosts;
-  for (int64_t host = 0; host < levels.hosts(); ++host) of_hosts.push_back(offsets[levels.leader(host + 1)] - offsets[levels.leader(host)]);
+  for (int64_t host = 0; host < levels.hosts(); ++host)
+    of_hosts.push_back(offsets[levels.leader(host + 1)] - offsets[levels.leader(host)]);
   auto sums = at::empty({levels.leads() ? of_hosts[levels.host()] : 0}, send.options());
-  reduce_along_chain(levels, call, send, cut_for_chain(send.element_size(), send.numel(), of_hosts), sums, offsets[levels.leader(levels.host())]);
+  reduce_along_chain(levels, call, send, cut_for_chain(send.element_size(), send.numel(), of_hosts), sums,
+                     offsets[levels.leader(levels.host())]);
   levels.deal(call, ~uint64_t{0}, sums, levels.own_part(counts), result);
 }
 
 // The source sends to the leaders of other hosts, who pass it on inside while more comes in.
 void broadcast_in_levels(const Levels& levels, const Collective& call, const at::Tensor& buffer, int64_t source) {
-  auto length = std::max<int64_t>(kBroadcastBytes / buffer.element_size(), 1), count = (buffer.numel() + length - 1) / length;
+  auto length = std::max<int64_t>(kBroadcastBytes / buffer.element_size(), 1),
+       count = (buffer.numel() + length - 1) / length;
   auto piece = [&](int64_t i) { return buffer.narrow(0, i * length, std::min(length, buffer.numel() - i * length)); };
   auto home = levels.host_of(source);
   std::vector<std::unique_ptr<Messages>> mail(count);
@@ -124,7 +133,7 @@ void guarded(const Levels& levels, const Collective& call, Work work) {
     throw;
   } catch (const std::exception& error) {
     end_entry(call, false);
-      auto text = message_of(error);
+    auto text = message_of(error);
     if (!levels.line()->sticky_error.exists()) levels.line()->sticky_error.set(text);
     levels.give_up(text, MemberRecord::failed);
     throw;
@@ -132,8 +141,8 @@ void guarded(const Levels& levels, const Collective& call, Work work) {
 }
 
 // Every byte that crosses a cable does so once anyway, so each rank sends its own.
-Wait trade_in_levels(const Levels& levels, const Collective& call, const at::Tensor& send, const MemberCounts& send_counts,
-                     const at::Tensor& receive, const MemberCounts& receive_counts) {
+Wait trade_in_levels(const Levels& levels, const Collective& call, const at::Tensor& send,
+                     const MemberCounts& send_counts, const at::Tensor& receive, const MemberCounts& receive_counts) {
   auto from = offsets_of(send_counts), to = offsets_of(receive_counts);
   auto n = static_cast<int64_t>(send_counts.size()), me = levels.me();
   auto begin = levels.leader(levels.host()), end = levels.leader(levels.host() + 1);
@@ -168,19 +177,24 @@ class TwoLevelGroup final : public Group {
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     bool exchange = static_cast<int64_t>(mine.nbytes()) * levels_->largest_host() <= kAllValuesBytes;
-    return run(std::move(call), later, mine, [levels = levels_, exchange, mine = flattened(mine), result = flattened(result)](const Collective& call) {
-      if (exchange) return reduce_all_values(*levels, call, mine, result);
-      reduce_along_chain(*levels, call, mine, cut_for_chain(mine.element_size(), mine.numel(), {}), result, 0);
-    });
+    return run(
+        std::move(call), later, mine,
+        [levels = levels_, exchange, mine = flattened(mine), result = flattened(result)](const Collective& call) {
+          if (exchange) return reduce_all_values(*levels, call, mine, result);
+          reduce_along_chain(*levels, call, mine, cut_for_chain(mine.element_size(), mine.numel(), {}), result, 0);
+        });
   }
 
-  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const override {
-    return run(std::move(call), true, mine, [levels = levels_, mine = flattened(mine), all = flattened(all), counts](const Collective& call) {
-      gather_in_levels(*levels, call, mine, all, counts);
-    });
+  Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
+                  const MemberCounts& counts) const override {
+    return run(std::move(call), true, mine,
+               [levels = levels_, mine = flattened(mine), all = flattened(all), counts](const Collective& call) {
+                 gather_in_levels(*levels, call, mine, all, counts);
+               });
   }
 
-  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts, const at::Tensor& result) const override {
+  Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts,
+                      const at::Tensor& result) const override {
     if (levels_->hosts() > 2 && static_cast<int64_t>(send.nbytes()) <= kFlatScatterBytes) {
       Wait wait;
       guarded(*levels_, call, [&] { wait = between_all_->reduce_scatter(call, send, counts, result); });
@@ -188,15 +202,17 @@ class TwoLevelGroup final : public Group {
         if (wait) guarded(*levels, call, wait);
       };
     }
-    return run(std::move(call), true, send, [levels = levels_, send = flattened(send), result = flattened(result), counts](const Collective& call) {
-      reduce_scatter_in_levels(*levels, call, send, counts, result);
-    });
+    return run(std::move(call), true, send,
+               [levels = levels_, send = flattened(send), result = flattened(result), counts](const Collective& call) {
+                 reduce_scatter_in_levels(*levels, call, send, counts, result);
+               });
   }
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
-    return run(std::move(call), true, buffer, [levels = levels_, buffer = flattened(buffer), source](const Collective& call) {
-      broadcast_in_levels(*levels, call, buffer, source);
-    });
+    return run(std::move(call), true, buffer,
+               [levels = levels_, buffer = flattened(buffer), source](const Collective& call) {
+                 broadcast_in_levels(*levels, call, buffer, source);
+               });
   }
 
   Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
@@ -204,7 +220,8 @@ class TwoLevelGroup final : public Group {
     check(send);
     std::lock_guard order(order_);
     levels_->line()->number(call);
-    auto begin = [levels = levels_, call, send = flattened(send), receive = flattened(receive), send_counts, receive_counts] {
+    auto begin = [levels = levels_, call, send = flattened(send), receive = flattened(receive), send_counts,
+                  receive_counts] {
       return trade_in_levels(*levels, call, send, send_counts, receive, receive_counts);
     };
     if (!worker_.idle()) return in_thread(call, [begin] { begin()(); });  // steps inside a host keep their order
@@ -229,8 +246,8 @@ class TwoLevelGroup final : public Group {
     return worker_.run(job, [levels = levels_] { interrupt(*levels); });
   }
 
-  // A collective of several steps, one behind the other in the order in which they were asked for: in a thread of its own, unless someone
-  // waits for this one and nothing is before it.
+  // A collective of several steps, one behind the other in the order in which they were asked for: in a thread of its
+  // own, unless someone waits for this one and nothing is before it.
   template <class Work>
   Wait run(Collective call, bool later, const at::Tensor& mine, Work steps) const {
     check(mine);
@@ -265,6 +282,8 @@ class TwoLevelGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_two_level_group(Levels levels) { return std::make_unique<TwoLevelGroup>(std::move(levels)); }
+std::unique_ptr<Group> make_two_level_group(Levels levels) {
+  return std::make_unique<TwoLevelGroup>(std::move(levels));
+}
 
 }  // namespace intarsia

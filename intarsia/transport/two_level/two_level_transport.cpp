@@ -20,7 +20,8 @@ class TwoLevelTransport final : public Transport {
   Connection connect(const LineRequest& line) const override {
     std::optional<Hosts> hosts;
     if (line.size() >= kFewestRanks) {
-      hosts = find_hosts(c10::make_intrusive<c10d::PrefixStore>("hosts", line.store), line.rank(), line.ranks, line.timeout);
+      hosts = find_hosts(c10::make_intrusive<c10d::PrefixStore>("hosts", line.store), line.rank(), line.ranks,
+                         line.timeout);
     }
     if (!hosts) return {nullptr, "are not on several hosts, with several ranks on one of them"};
     auto members = gloo_->connect_members(line);
@@ -29,8 +30,14 @@ class TwoLevelTransport final : public Transport {
     std::shared_ptr<const HostGroup> inside;
     auto begin = hosts->begins[hosts->own], end = hosts->begins[hosts->own + 1];
     if (end - begin > 1) {
-      inside = make_shm_group({{line.ranks.begin() + begin, line.ranks.begin() + end}, line.position - begin,
-                               std::move(hosts->trial.segment), std::move(hosts->trial.processes), line.timeout, failures, nullptr, outer});
+      inside = make_shm_group({{line.ranks.begin() + begin, line.ranks.begin() + end},
+                               line.position - begin,
+                               std::move(hosts->trial.segment),
+                               std::move(hosts->trial.processes),
+                               line.timeout,
+                               failures,
+                               nullptr,
+                               outer});
     }
     return {make_two_level_group(Levels(std::move(outer), *hosts, std::move(inside)))};
   }

@@ -43,7 +43,8 @@ class Sockets final : public ByteLinks {
     }
     for (int64_t j = line.position + 1; j < line.size(); ++j) {
       pollfd about{listening, POLLIN, 0};
-      TORCH_CHECK_WITH(DistBackendError, poll(&about, 1, static_cast<int>(line.timeout.count())) == 1, "not all members connected");
+      TORCH_CHECK_WITH(DistBackendError, poll(&about, 1, static_cast<int>(line.timeout.count())) == 1,
+                       "not all members connected");
       int fd = check(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
       int64_t member = 0;
       check(recv(fd, &member, sizeof member, MSG_WAITALL));
@@ -97,7 +98,9 @@ class Sockets final : public ByteLinks {
 
 class SocketTransport final : public Transport {
  public:
-  Connection connect(const LineRequest& line) const override { return {make_message_group(line, std::make_unique<Sockets>(line))}; }
+  Connection connect(const LineRequest& line) const override {
+    return {make_message_group(line, std::make_unique<Sockets>(line))};
+  }
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The plugin: MPI as port.h has it. The only file that is compiled against an MPI. For another MPI than the one that Intarsia was
-// built with:
+// The plugin: MPI as port.h has it. The only file that is compiled against an MPI. For another MPI than the one that
+// Intarsia was built with:
 //   mpicxx -std=c++20 -O2 -fPIC -shared -I<prefix>/include plugin.cpp -o libintarsia_mpi.so
 
 // Not the C++ bindings that MPI has dropped.
@@ -22,8 +22,8 @@ bool started_here_ = false;
 #define INTARSIA_TEXT_(x) #x
 #define INTARSIA_TEXT(x) INTARSIA_TEXT_(x)
 #if defined(OPEN_MPI)
-constexpr auto kBuiltFor =
-    "Open MPI " INTARSIA_TEXT(OMPI_MAJOR_VERSION) "." INTARSIA_TEXT(OMPI_MINOR_VERSION) "." INTARSIA_TEXT(OMPI_RELEASE_VERSION);
+constexpr auto kBuiltFor = "Open MPI " INTARSIA_TEXT(OMPI_MAJOR_VERSION) "." INTARSIA_TEXT(
+    OMPI_MINOR_VERSION) "." INTARSIA_TEXT(OMPI_RELEASE_VERSION);
 #elif defined(MPICH_VERSION)
 constexpr auto kBuiltFor = "MPICH " MPICH_VERSION;
 #else
@@ -241,5 +241,5 @@ void end() {
 }  // namespace intarsia
 
 extern "C" __attribute__((visibility("default"))) const intarsia::MpiPlugin intarsia_mpi_plugin;
-const intarsia::MpiPlugin intarsia_mpi_plugin = {intarsia::kMpiPortVersion, intarsia::kBuiltFor, &intarsia::runs_on, &intarsia::open,
-                                                 &intarsia::end};
+const intarsia::MpiPlugin intarsia_mpi_plugin = {intarsia::kMpiPortVersion, intarsia::kBuiltFor, &intarsia::runs_on,
+                                                 &intarsia::open, &intarsia::end};
