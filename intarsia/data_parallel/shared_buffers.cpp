@@ -24,7 +24,7 @@ void SharedBuffers::add(const std::vector<WeakTensor>& buffers, const DeviceMesh
   if (is_rehearsing()) return;  // there are no values to compare
   for (auto& weak : buffers) {
     auto tensor = weak.lock();
-    if (!tensor.defined() || is_dtensor(tensor) || !tensor.is_cpu()) continue;
+    if (!tensor.defined() || is_dtensor(tensor) || !tensor.is_cpu() || tensor._is_zerotensor()) continue;
     auto is_this = [&](auto& entry) { return entry.tensor.is_same(tensor); };
     if (std::none_of(entries_.begin(), entries_.end(), is_this)) entries_.push_back({tensor, mesh});
   }
