@@ -69,7 +69,7 @@ Shards memory_of(const at::Tensor& tensor, size_t slots) {
 }  // namespace
 
 int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const NamedTensors& parameters, const NamedTensors& buffers,
-                         int64_t number) {
+                                    int64_t number) {
   if (axis.size() == 1 || axis.slot_count() != 1) return number;
   auto text = listing(parameters, buffers);
   auto hash = static_cast<int64_t>(std::hash<std::string>()(text));

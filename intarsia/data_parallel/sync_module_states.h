@@ -1,5 +1,5 @@
 #pragma once
-// The ranks of a line make sure that they hold the same tensors, and that these have the same values.
+// Checks that all ranks hold the same parameters and buffers, and broadcasts their values.
 
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // An error of `where`, on all ranks, if names, shapes or dtypes differ between the ranks of a line. Returns the highest
 // `number` that any of them gives.
 int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const NamedTensors& parameters, const NamedTensors& buffers,
-                         int64_t number);
+                                    int64_t number);
 
 // The texts of all members of our line, in order. All of them call it.
 std::vector<std::string> gather_texts(const Axis& axis, const std::string& mine);
