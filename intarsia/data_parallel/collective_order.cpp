@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/words.h"
+#include "intarsia/comm/agreement_scope.h"
 
 namespace intarsia {
 namespace {
@@ -65,7 +65,7 @@ void CollectiveOrder::agree(int64_t module, int64_t part) {
   if (axis_.size() == 1 || axis_.slot_count() != 1) return;
   auto mine = at::scalar_tensor(module * kParts + part, at::kLong).view(1), all = at::empty({axis_.size()}, at::kLong);
   {
-    WordScope agreement;
+    AgreementScope agreement;
     axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
   }
   if (all.eq(mine).all().item<bool>()) return;

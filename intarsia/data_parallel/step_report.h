@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks tell each other at the end of a backward pass: who took part with which gradients.
+// The report of a rank at the end of a backward pass, and those of all ranks: which parameters got gradients.
 
 #include <cstdint>
 #include <functional>

@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/agreement_scope.h"
 #include "intarsia/comm/packed.h"
-#include "intarsia/comm/words.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
@@ -27,7 +27,7 @@ std::string listing(const NamedTensors& parameters, const NamedTensors& buffers)
 }
 
 std::vector<int64_t> gather_numbers(const Axis& axis, const std::vector<int64_t>& mine) {
-  WordScope agreement;
+  AgreementScope agreement;
   auto count = static_cast<int64_t>(mine.size());
   auto all = at::empty({axis.size() * count}, at::kLong);
   axis.all_gather({at::tensor(mine, at::kLong)}, {all}, {std::vector<int64_t>(axis.size(), count)});
@@ -38,7 +38,7 @@ std::vector<std::string> texts_of_lengths(const Axis& axis, std::string mine, co
   int64_t total = 0;
   for (auto length : lengths) total += length;
   auto all = at::empty({total}, at::kByte);
-  WordScope agreement;
+  AgreementScope agreement;
   auto bytes = at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte).clone();
   axis.all_gather({bytes}, {all}, {lengths});
   std::vector<std::string> texts;

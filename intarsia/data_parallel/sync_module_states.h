@@ -1,5 +1,5 @@
 #pragma once
-// The ranks of a line make sure that they hold the same tensors, and that these have the same values.
+// Checks that all ranks hold the same parameters and buffers, and broadcasts their values.
 
 #include <string>
 #include <utility>

@@ -15,8 +15,8 @@ namespace {
 TEST(ReadCall, ComparesPlainTensorsOfTheRanksOncePerCall) {
   for_each_world({2, 4}, [](int64_t n) {
     auto mesh = init_device_mesh(at::kCPU, {n});
-    auto cut = distribute_tensor(torch::rand({8, 4}), mesh, {Shard(0)});
-    auto weight = torch::rand({4}), bias = torch::rand({4});
+    auto cut = distribute_tensor(torch::arange(1., 33.).view({8, 4}) / 32, mesh, {Shard(0)});
+    auto weight = torch::arange(4.), bias = torch::ones({4});
     PlainTensorScope verify(PlainTensors::verify);
     auto compared = [&] {
       CommDebugMode comms;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "intarsia/comm/agreement.h"
 #include "intarsia/intarsia.h"
 
 namespace intarsia::processes_agreement_test {
@@ -25,6 +26,22 @@ TEST(AgreementInProcesses, APlainTensorThatDiffersOnOneRankIsAnErrorOnEveryRank)
   PlainTensorScope verify(PlainTensors::verify);
   EXPECT_THROW(x + at::full({4}, rank() == 1 ? 2 : 1), c10::ValueError);
   EXPECT_TRUE(at::equal(full_tensor(x + at::ones({4})), at::full({4}, 2.f)));
+}
+
+TEST(AgreementInProcesses, TextsOfAnyLengthAndNumbersAreExchangedAsAgreements) {
+  auto& everyone = Axis::whole(init_device_mesh(at::kCPU, {world_size()}));
+  auto text = [](int64_t rank) {
+    return std::string(rank % 2 ? 1000 + rank : rank, 'a');
+  };  // empty, long and short ones
+  CommDebugMode comms;
+  auto texts = exchange_texts(everyone, text(rank()));
+  auto numbers = exchange_numbers(everyone, {rank(), -10 * rank()});
+  for (int64_t r = 0; r < world_size(); ++r) {
+    EXPECT_EQ(texts[r], text(r));
+    EXPECT_EQ(numbers[r], (std::vector<int64_t>{r, -10 * r}));
+  }
+  EXPECT_EQ(comms.agreements().size(), 3u);  // lengths, long texts, numbers
+  EXPECT_TRUE(comms.events().empty());
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void SharedBuffers::add(const std::vector<BufferList>& lists, const DeviceMesh& 
 void SharedBuffers::add(const BufferList& buffers, const DeviceMesh& mesh) {
   for (auto& weak : *buffers) {
     auto tensor = weak.lock();
-    if (!tensor.defined() || is_dtensor(tensor) || !tensor.is_cpu()) continue;
+    if (!tensor.defined() || is_dtensor(tensor) || !tensor.is_cpu() || tensor._is_zerotensor()) continue;
     if (added_.insert(tensor.unsafeGetTensorImpl()).second) entries_.push_back({tensor, mesh});
   }
 }
