@@ -1,8 +1,8 @@
 // The first program of the README. Run it:
 //   build/examples/0_first_program
 // It prints which ranks hold what of a product, the gradient of the second factor, and what was sent.
-#include <iostream>
 #include <torch/torch.h>
+#include <iostream>
 #include "intarsia/intarsia.h"
 using namespace intarsia;
 

@@ -117,7 +117,7 @@ BY_PYTORCH_AS_WELL = (("data", "an escaped grad"), *((name, "an escaped function
 
 def _group(dim: int = 0) -> "_core.ParamGroup":
     parameters = [("w", torch.ones(4, 3, requires_grad=True))]
-    return _core.ParamGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False)
+    return _core.ParamGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False, False)
 
 
 def parameters(function: Any) -> "list[str]":
