@@ -91,8 +91,8 @@ const Layout* layout_beside(const Call& call, const at::Tensor& tensor) {
     auto* state = other.tensor.sizes() == tensor.sizes() ? layout_of_plain_state(other.layout) : nullptr;
     for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
       auto& p = (state ? state : other.layout)->placements()[axis];
-      if (!is_shard(p) || cut_dim(p) >= tensor.dim()) continue;
-      if (other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p))) placements[axis] = p;
+      bool fits = is_shard(p) && cut_dim(p) < tensor.dim() && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p));
+      placements[axis] = fits ? p : Placement(Replicate());
     }
   }
   return Layout::get(call.mesh, placements);

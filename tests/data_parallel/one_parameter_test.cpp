@@ -211,7 +211,7 @@ TEST(OneParameter, TakesTheStateOfOptimizersFromBefore) {
 TEST(OneParameter, TakesTheStateFromBeforeBesideAGradientThatWaits) {
   in_every_world([] {
     auto n = current_world().size();
-    auto copies = init_device_mesh(at::kCPU, {1, n}, {"copies", "shards"});
+    auto copies = init_device_mesh(at::kCPU, {n % 2 ? 1 : 2, n % 2 ? n : n / 2}, {"copies", "shards"});
     for (auto& mesh : {all_ranks(), copies}) {
       auto model = mlp(), plain = mlp();
       torch::optim::Adagrad own(model->parameters(), 0.1), goal(plain->parameters(), 0.1);
