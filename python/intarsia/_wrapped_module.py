@@ -23,9 +23,10 @@ def state_of(module: nn.Module, kind: type) -> Any:
 
 
 def whole_world(name: "str | None" = None) -> Any:
-    """A mesh of all ranks. As PyTorch's DeviceMesh, it makes the process group if torchrun has started us and there is none yet."""
+    """A mesh of all ranks. As PyTorch's DeviceMesh, it makes the process group if torchrun or intarsia run has started us and there is none
+    yet."""
     launched = _core.launched_among_several()
-    if launched and launched[0] == "torchrun" and simulated_world() is None and not dist.is_initialized():
+    if launched and launched[0] in ("torchrun", "intarsia run") and simulated_world() is None and not dist.is_initialized():
         dist.init_process_group()
     return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,) if name else None)
 

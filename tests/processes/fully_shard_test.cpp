@@ -22,8 +22,7 @@ at::Tensor apply(torch::nn::Sequential model, size_t layer, const at::Tensor& x)
 }
 
 // A step after an error works on all ranks.
-void expect_usable(torch::nn::Sequential model, const DeviceMesh& mesh) {
-  auto plain = mlp();
+void expect_usable(torch::nn::Sequential model, const DeviceMesh& mesh, torch::nn::Sequential plain = mlp()) {
   model->zero_grad();
   model->forward(mine(inputs(0, {24, 5}), mesh)).square().mean().backward();
   plain->forward(inputs(0, {24, 5})).square().mean().backward();
@@ -191,6 +190,45 @@ TEST(FullyShardProcesses, AnErrorAtTheBeginningOfTheBackwardOfOneRankReachesAll)
   }
   for (auto& p : model[4]->parameters()) p.set_requires_grad(true);
   expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, AModuleOfWhichOneRankHasFrozenAPartIsNamed) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  fully_shard(*model, mesh);
+  if (own_rank() == last_rank()) model[2]->parameters()[0].set_requires_grad(false);
+  auto text = error_text<c10::Error>([&] { model->forward(mine(inputs(0, {24, 5}), mesh)).sum().backward(); });
+  EXPECT_EQ(text, "[data_parallel] the ranks are all at SequentialImpl, where not the same parameters require grad on all of them. All ranks "
+                  "must freeze the same parameters.");
+  model[2]->parameters()[0].set_requires_grad(true);
+  expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, ModulesOfOneNameHaveNumbers) {
+  auto mesh = all_ranks();
+  auto model = mlp(), other = mlp();
+  for (auto& each : {model, other}) fully_shard(*each, mesh);
+  auto& mine_now = own_rank() == last_rank() ? other : model;
+  auto text = error_text<c10::Error>([&] { mine_now->forward(mine(inputs(0, {24, 5}), mesh)); });
+  auto start = std::string("[data_parallel] the ranks are at different modules: rank 0 at SequentialImpl (number ");
+  ASSERT_EQ(text.find(start), 0) << text;
+  auto number = std::stoi(text.substr(start.size()));
+  EXPECT_NE(text.find(c10::str("rank ", last_rank(), " at SequentialImpl (number ", number + 1, ")")), text.npos) << text;
+  expect_usable(model, mesh);
+}
+
+// The gathering cannot begin, and nothing of it is left for the next one.
+TEST(FullyShardProcesses, AModelThatOneRankHasCastIsUsableOnceItIsCastBack) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  fully_shard(*model, mesh);
+  if (own_rank() == last_rank()) model->to(at::kFloat);
+  auto text = error_text<c10::Error>([&] { model->forward(mine(inputs(0, {24, 5}), mesh)).sum().backward(); });
+  EXPECT_NE(text.find("float"), text.npos) << text;
+  model->to(at::kFloat), model->to(at::kDouble);
+  auto plain = mlp();
+  plain->to(at::kFloat), plain->to(at::kDouble);
+  expect_usable(model, mesh, plain);
 }
 
 TEST(FullyShardProcesses, AccumulatedGradientsThatOneRankHasNotAreNamed) {

@@ -142,6 +142,14 @@ void alone(const std::function<void(const at::Tensor&)>& call) {
   if (rank() == 0) call(pending * 2);
 }
 
+// All ranks make the norm, and rank 0 alone reads it.
+void norm_read_alone() {
+  init();
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  auto norm = from_local(at::ones({2, 3}), mesh, {Shard(0)}).norm();
+  if (rank() == 0) norm.item<double>();
+}
+
 void rank_one_uses_other_code() {
   init();
   if (rank() != 1) whole_axis().all_reduce({at::ones({4})}, ReduceOp::sum);
@@ -239,6 +247,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"connect_on", connect_on},
     {"other_code", rank_one_uses_other_code},
     {"item_alone", [] { alone([](auto& x) { x.template item<double>(); }); }},
+    {"norm_alone", norm_read_alone},
     {"barrier_alone", [] { alone([](auto&) { barrier(); }); }},
     {"save_alone", [] { alone([](auto& x) { checkpoint::save(c10::str("/tmp/intarsia-alone-", getppid()), {{"x", x}}); }); }},
     {"without_rank_zero", a_group_without_rank_zero},

@@ -76,6 +76,12 @@ const Layout* ShardedParam::layout_of_gradient() const { return with_average(*re
 const Layout* ShardedParam::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
 const Layout* ShardedParam::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
 
+std::vector<const Layout*> ShardedParam::layouts_of_gradients() const {
+  std::vector<const Layout*> layouts{&layout_of(sharded_), pending_layout()};
+  if (axes_.replicate) layouts.push_back(pending_over_copies());
+  return layouts;
+}
+
 Shards ShardedParam::take_pending_over_copies() {
   auto tensor = leaf();
   if (!axes_.replicate || !gradient_.is_pending_over_copies()) return {};
