@@ -11,6 +11,7 @@ from torch import nn
 from . import _core
 from ._mesh import core_mesh
 from ._tensor import _given_mesh, _replicated, xla_function
+from ._wrapped_module import check_layout_is_free
 
 PartitionFn = Callable[[str, nn.Module, Any], None]
 
@@ -32,6 +33,7 @@ def distribute_module(
         raise RuntimeError("[distribute_module] should only be called once on a module, but it has already been called!")
     if mesh.device_type == "xla":
         return xla_function("xla_distribute_module")(module, mesh, partition_fn, input_fn, output_fn)
+    check_layout_is_free(module, "distribute_module", mesh)
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)

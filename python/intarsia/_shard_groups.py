@@ -168,6 +168,14 @@ class Sharding:
     def taken(self) -> set[int]:
         return {id(owner._parameters[name]) for group in self.groups for owner, name, *_ in group.places}
 
+    def holds(self) -> set[int]:
+        return self.taken()
+
+    def refusal(self, function: str, _: Any) -> str:
+        """Why another function may not lay out the parameters."""
+        done = "sharded" if self.function == "fully_shard" else "kept"
+        return f"{done} by {self.function}, which says how it is laid out. Call {self.function} after {function}."
+
     def before(self, _: nn.Module, args: tuple, kwargs: dict) -> Any:
         for group in self.groups:
             group.begin_forward(self.module)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from . import _core
 from ._module import distribute_module, distribute_parameter
 from ._tensor import DTensor, _counted_from_front, _given_mesh
+from ._wrapped_module import check_layout_is_free
 
 __all__ = [
     "ColwiseParallel",
@@ -331,15 +332,25 @@ def parallelize_module(
         warnings.warn("No parallelize_plan is provided and auto-parallel is not supported, so nothing is done.", stacklevel=2)
         return module
     if isinstance(parallelize_plan, ParallelStyle):
+        _check_free(module, mesh, [(module, parallelize_plan)])
         parallelize_plan.src_data_rank = src_data_rank
         return parallelize_plan._apply(module, mesh)
     if not isinstance(parallelize_plan, dict):
         kind = type(parallelize_plan)
         raise TypeError(f"Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, {kind} found!")
+    found = []
     for path, style in parallelize_plan.items():
-        for submodule in _matches(module, path):
-            parallelize_module(submodule, mesh, style, src_data_rank=src_data_rank)
+        found += [(submodule, style) for submodule in _matches(module, path)]
+    _check_free(module, mesh, found)
+    for submodule, style in found:
+        parallelize_module(submodule, mesh, style, src_data_rank=src_data_rank)
     return module
+
+
+def _check_free(module: nn.Module, mesh: Any, plan: "list[tuple[nn.Module, Any]]") -> None:
+    """Styles that lay out parameters need them free; others change what goes in and out."""
+    parts = [part for part, style in plan if isinstance(style, (_LeafStyle, SequenceParallel))]
+    check_layout_is_free(module, "parallelize_module", mesh, parts)
 
 
 def _matches(module: nn.Module, path: str) -> list[nn.Module]:
