@@ -207,7 +207,7 @@ TEST(FullyShardProcesses, AModuleOfWhichOneRankHasFrozenAPartIsNamed) {
 TEST(FullyShardProcesses, ModulesOfOneNameHaveNumbers) {
   auto mesh = all_ranks();
   auto model = mlp(), other = mlp();
-  for (auto& each : {model, other}) fully_shard(*each, mesh);
+  fully_shard(*model, mesh), fully_shard(*other, mesh);
   auto& mine_now = own_rank() == last_rank() ? other : model;
   auto text = error_text<c10::Error>([&] { mine_now->forward(mine(inputs(0, {24, 5}), mesh)); });
   auto start = std::string("[data_parallel] the ranks are at different modules: rank 0 at SequentialImpl (number ");
