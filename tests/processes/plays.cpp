@@ -154,7 +154,9 @@ void alone(const std::function<void(const at::Tensor&)>& call) {
 void norm_read_alone() {
   init();
   auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
-  auto norm = from_local(at::ones({2, 3}), mesh, {Shard(0)}).norm();
+  auto rows = from_local(at::ones({2, 3}), mesh, {Shard(0)});
+  full_tensor(rows);  // the ranks have met
+  auto norm = rows.norm();
   if (rank() == 0) norm.item<double>();
 }
 
