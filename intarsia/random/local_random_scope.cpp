@@ -16,6 +16,7 @@
 #include "intarsia/dispatch/run.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/start.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -267,7 +268,10 @@ LocalRandomScope::LocalRandomScope(std::optional<Parts> parts) : parts_(std::mov
 
 void LocalRandomScope::open() {
   static std::once_flag once;
-  std::call_once(once, register_local_random);
+  std::call_once(once, [] {
+    start();  // which looks for kernels of others behind our keys, and would take these for such
+    register_local_random();
+  });
   outer_ = innermost_;
   innermost_ = this;
   was_included_ = c10::impl::tls_is_dispatch_key_included(kLocalRandomKey);

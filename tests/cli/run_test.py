@@ -78,6 +78,10 @@ class Ranks(unittest.TestCase):
         for rank in range(2):
             self.assertIn(f"[{rank}] error: [world_size] intarsia run started this process as rank {rank} of 2, but it has not joined", ended.err)
 
+    def test_random_numbers_of_local_tensors_may_come_first(self):
+        ended = play(2, "draw_first")
+        self.assertEqual((ended.status, sorted(ended.lines)), (0, ["[0] 4 rows", "[1] 4 rows"]), ended)
+
     def test_a_command_that_a_rank_starts_is_no_rank(self):
         ended = run("-n", 2, CLI, "explain", "mm", "[8,8] S(1)", "[8,8] S(0)", "--mesh", "2:tp")
         self.assertEqual(ended.status, 0, ended)

@@ -209,7 +209,10 @@ TEST(LocalRandomScope, ARankWithoutRowsDrawsWithTheOthers) {
   using Drop = std::function<at::Tensor(const at::Tensor&)>;
   const std::pair<const char*, Drop> drops[] = {
       {"dropout", [](auto& x) { return at::dropout(x, 0.5, true); }},
-      {"dropout_", [](auto& x) { return at::dropout_(x.clone(), 0.5, true); }},
+      {"dropout_", [](auto& x) {
+         auto copy = x.clone();
+         return at::dropout_(copy, 0.5, true);
+       }},
       {"alpha_dropout", [](auto& x) { return at::alpha_dropout(x, 0.5, true); }},
       {"feature_dropout", [](auto& x) { return at::feature_dropout(x, 0.5, true); }},
       {"feature_alpha_dropout", [](auto& x) { return at::feature_alpha_dropout(x, 0.5, true); }},
