@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from training import data, line, mine, net, same_parameters, world_size
 
 import intarsia
-from intarsia import DTensor, Replicate, Shard, distribute_module, fully_shard, redistribute, replicate, simulate
+from intarsia import DTensor, Replicate, Shard, distribute_module, distribute_tensor, fully_shard, redistribute, replicate, simulate
 from intarsia.data_parallel import convert_sync_batchnorm
 from intarsia.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
 
@@ -195,6 +195,26 @@ def what_is_replicated_is_not_cut_over_the_same_ranks() -> None:
     assert isinstance(model[3].weight, DTensor)
 
 
+def sparse_gradients_are_refused_with_advice() -> None:
+    words = mine(torch.tensor([1, 3, 3, 6, 0, 2]))
+    simulated = "[sparse_coo_tensor] tensors that are distributed, or one per simulated rank, are dense. Make embeddings with sparse = false"
+    for wrap, text in (
+        (lambda model: fully_shard(model, mesh=line()), '[fully_shard] the gradient of "0.weight" is sparse'),
+        (lambda model: replicate(model, device_mesh=line()), '[replicate] the gradient of "0.weight" is sparse'),
+    ):
+        model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
+        wrap(model)
+        raises(NotImplementedError, simulated if hasattr(words, "_local_tensors") else text, lambda: model(words).sum().backward())
+        model.zero_grad()
+        model[0].sparse = False
+        model(words).sum().backward()
+        assert not model[0].weight.grad.is_sparse
+    for layout in (Replicate(), Shard(0), Shard(1)):
+        table = distribute_tensor(torch.ones(8, 4), line(), [layout]).requires_grad_()
+        text = "[embedding] distributed tensors have no sparse gradients. Pass sparse = false."
+        raises(NotImplementedError, text, nn.functional.embedding, distribute_tensor(torch.arange(4), line()), table, sparse=True)
+
+
 def in_the_drop_in(function) -> None:
     intarsia.install()
     try:
@@ -212,6 +232,7 @@ EVERYWHERE = [
     wrapped_parameters_are_laid_out_by_their_wrapper_alone,
     what_is_replicated_is_not_cut_over_the_same_ranks,
     wrappers_lay_out_their_parameters_in_the_drop_in,
+    sparse_gradients_are_refused_with_advice,
     converted_batch_norms_see_the_rows_of_all,
     gradients_of_plain_and_sharded_parameters_are_clipped_together,
     optimizers_map_over_plain_and_sharded_parameters,

@@ -14,6 +14,8 @@ namespace intarsia {
 
 Shards ShardedParam::terms_of_gradient() const {
   auto& grad = gradient_.unreduced();
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.is_sparse(), "[fully_shard] the gradient of \"", name_, "\" is sparse, and only dense ones are ",
+                              "reduced to shards. Make the embedding with sparse = false.");
   if (is_dtensor(grad)) return shards_in(grad, layout_of_gradient());
   Shards terms;
   for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(grad, slot));
