@@ -193,6 +193,13 @@ class OddObjects(unittest.TestCase):
             ]
             self.assertEqual(ends(calls, world), [])
 
+    def test_zeros_without_memory_are_refused_by_checkpoints_and_left_alone_as_buffers(self):
+        def zeros() -> torch.Tensor:
+            return torch._efficientzerotensor((4, 3))
+
+        programs = ("checkpoint.save", "fully_shard, a buffer", "all_reduce", "all_gather")
+        self.assertEqual(ends([(name, lambda program=PROGRAMS[name]: program(zeros())) for name in programs]), [])
+
     def test_a_mock_is_no_distributed_tensor(self):
         self.assertNotIsInstance(OTHERS[A_MOCK](), intarsia.DTensor)
 
