@@ -19,8 +19,8 @@ void refuse_sparse(const c10::OperatorHandle&, torch::jit::Stack*) {
 // The key of a sparse tensor follows from that of its values.
 void refuse_sparse_tensors() {
   for (auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparsePrivateUse3}) {
-    auto* aten = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    aten->impl("_sparse_coo_tensor_with_dims_and_tensors", torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+    auto* ops = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    ops->fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
   }
 }
 

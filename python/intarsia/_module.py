@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -69,6 +70,18 @@ def distribute_parameter(
         module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
     else:
         _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)  # type: ignore[arg-type]
+
+
+def submodules_at(module: nn.Module, path: str) -> list[nn.Module]:
+    """The submodules at a path. A name without a match is warned about."""
+    found = [module]
+    for name in path.split(".") if path else ():
+        inside = [child for parent in found for key, child in parent.named_children() if fnmatch(key, name)]
+        if not inside:
+            text = f"Parallelize plan key '{path}' could not be resolved: no submodule matching '{name}'; it is skipped."
+            warnings.warn(text, stacklevel=3)
+        found = inside
+    return found
 
 
 def _takes(function: Callable, count: int) -> bool:
