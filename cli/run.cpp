@@ -46,6 +46,8 @@ void throw_if_signalled() {
 const Interrupts kSignals{throw_if_signalled, [] {}, [](const std::exception_ptr&) { return false; }};
 
 Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t local_rank, int64_t restarts) {
+  // In the name of the job two hosts agree, and two runs on one host differ.
+  auto job = "intarsia-" + (options.hosts > 1 ? options.meet : std::to_string(getpid()));
   Variables variables = {
       {"RANK", std::to_string(options.host * options.ranks + local_rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -58,7 +60,8 @@ Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t lo
       {"INTARSIA_SECRET", hosts.secret()},
       // We serve the store, as torchrun does: no rank has to win a port or to stay until the others are done.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-      {"TORCHELASTIC_RUN_ID", "intarsia-" + (options.hosts > 1 ? options.meet : std::to_string(getpid()))},
+      {"TORCHELASTIC_RUN_ID", job},
+      {"INTARSIA_RUN_ID", job},  // so that errors name us
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(restarts)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
   };

@@ -8,7 +8,7 @@
 namespace intarsia::checkpoint {
 
 std::optional<std::string> newest_for_all(const std::string& folder) {
-  auto& world = current_world();
+  auto& world = current_world("checkpoint::resume");
   std::string mine;
   do_together(world, "checkpoint::resume", [&] {
     wait_for_saves();  // of this process: it may be the newest

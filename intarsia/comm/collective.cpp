@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <utility>
 
 #include "intarsia/comm/trace.h"
@@ -71,7 +72,10 @@ std::string Collective::text() const {
 }
 
 std::string Collective::advice() const {
-  return *cause ? c10::str(" All ranks must call ", CauseScope::spoken(cause), ".") : "";
+  if (!*cause) return "";
+  if (!std::strcmp(cause, kNormCause))
+    return c10::str(" All ranks must read ", cause, ", as by item(): it is reduced when it is first read.");
+  return c10::str(" All ranks must call ", CauseScope::spoken(cause), ".");
 }
 
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine, std::optional<ReduceOp> op) {

@@ -52,6 +52,10 @@ void record(const FallbackEvent& event);
 void record(const AgreementEvent& event);
 double seconds_since_start();
 
+// The reduction of norms, which waits until one of them is read. A rank that does not take part has called the op all
+// the same.
+constexpr const char* kNormCause = "the value of aten::norm";
+
 // Names the call on whose behalf the collectives of this scope run. The outermost scope wins.
 class CauseScope {
  public:

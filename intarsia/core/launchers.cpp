@@ -106,4 +106,10 @@ std::optional<Launch> read_launch_of_several(const Environment& environment) {
   return std::nullopt;
 }
 
+// The names agree only on the ranks themselves: a torchrun that such a rank starts gives its ranks another one.
+std::string launcher_name(const Environment& environment, const Launch& launch) {
+  auto *own = environment("INTARSIA_RUN_ID"), *job = environment("TORCHELASTIC_RUN_ID");
+  return launch.by == "torchrun" && own && job && !std::strcmp(own, job) ? "intarsia run" : launch.by;
+}
+
 }  // namespace intarsia

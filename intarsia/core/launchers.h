@@ -28,6 +28,9 @@ std::optional<Launch> read_launch(const Environment& environment);
 // ranks srun would start.
 std::optional<Launch> read_launch_of_several(const Environment& environment);
 
+// As a person calls it: "intarsia run", whose ranks find the variables of torchrun, by a variable of its own.
+std::string launcher_name(const Environment& environment, const Launch& launch);
+
 // A whole number, or an error that names the variable.
 std::optional<int64_t> read_number(const Environment& environment, const char* name);
 

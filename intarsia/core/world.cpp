@@ -28,9 +28,11 @@ const World* chosen_world() { return scoped_world_ ? scoped_world_ : process_wor
 // them has no world. Joining by itself would be no better: the first use of the world may be on one rank only, and
 // joining waits for all of them.
 void check_joined(const char* where) {
-  auto launch = read_launch_of_several([](const char* name) -> const char* { return std::getenv(name); });
+  auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  auto launch = read_launch_of_several(environment);
   if (!launch) return;
-  TORCH_CHECK(false, "[", where, "] ", launch->by, " started this process as rank ", launch->rank, " of ", launch->size,
+  TORCH_CHECK(false, "[", where, "] ", launcher_name(environment, *launch), " started this process as rank ",
+              launch->rank, " of ", launch->size,
               ", but it has not joined the job, or has left it. Call init() first and finalize() last. A process that "
               "is no rank of the "
               "job, such as a tool that a rank starts, opens simulate(1).");

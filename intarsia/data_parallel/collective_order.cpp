@@ -30,31 +30,60 @@ CollectiveOrder& CollectiveOrder::of(const Axis& axis) {
   return *order;
 }
 
-int64_t CollectiveOrder::open(std::string name, int64_t others) {
-  modules_.emplace_back(++last_, std::move(name));
+int64_t CollectiveOrder::open(std::string name, PartText part_text, int64_t others) {
+  modules_.push_back({++last_, std::move(name), part_text});
   shared_ = others > 0;
   return last_;
 }
 
 void CollectiveOrder::close(int64_t module) {
-  std::erase_if(modules_, [module](auto& entry) { return entry.first == module; });
+  std::erase_if(modules_, [module](auto& entry) { return entry.number == module; });
 }
 
 void CollectiveOrder::rename(int64_t module, const std::string& name) {
   for (auto& entry : modules_) {
-    if (entry.first == module) entry.second = name;
+    if (entry.number == module) entry.name = name;
   }
 }
 
 int64_t CollectiveOrder::module_count() const { return static_cast<int64_t>(modules_.size()); }
 
+const CollectiveOrder::Module* CollectiveOrder::find(int64_t number) const {
+  auto found = std::find_if(modules_.begin(), modules_.end(), [&](auto& entry) { return entry.number == number; });
+  return found == modules_.end() ? nullptr : &*found;
+}
+
+// With its number where several have one name.
 std::string CollectiveOrder::name_of(int64_t position) const {
   if (position == kNoModule * kParts + kFailed) return "an error";
   if (position == kNoModule * kParts + kEnd) return "the end of its backward pass";
-  for (auto& [module, name] : modules_) {
-    if (module == position / kParts) return name;
+  auto number = "number " + std::to_string(position / kParts);
+  auto* module = find(position / kParts);
+  if (!module) return "module " + number;
+  auto same = std::count_if(modules_.begin(), modules_.end(), [&](auto& entry) { return entry.name == module->name; });
+  return same > 1 ? module->name + " (" + number + ")" : module->name;
+}
+
+// An error if all ranks are at one module that is known here, but do different things with it.
+void CollectiveOrder::check_parts(const std::vector<int64_t>& positions) const {
+  auto number = positions[0] / kParts;
+  auto* module = find(number);
+  if (!module || std::any_of(positions.begin(), positions.end(), [&](auto at) { return at / kParts != number; }))
+    return;
+  std::string text;
+  bool alike = true;
+  auto& ranks = axis_.line().ranks[0];
+  for (size_t j = 0; j < positions.size(); ++j) {
+    auto does = module->part_text(positions[j] % kParts);
+    alike = alike && does == module->part_text(positions[0] % kParts);
+    text += c10::str(j ? ", rank " : "rank ", ranks[j], " ", does);
   }
-  return "module number " + std::to_string(position / kParts);
+  TORCH_CHECK(!alike, "[data_parallel] the ranks are all at ", name_of(positions[0]),
+              ", where not the same parameters require grad ",
+              "on all of them. All ranks must freeze the same parameters.");
+  TORCH_CHECK(false, "[data_parallel] the ranks are all at ", name_of(positions[0]),
+              ", but do different things with it: ", text,
+              ". All ranks must use the same modules and parameters in the same order.");
 }
 
 void CollectiveOrder::agree_if_shared(int64_t module, int64_t part) {
@@ -69,11 +98,12 @@ void CollectiveOrder::agree(int64_t module, int64_t part) {
     axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
   }
   if (all.eq(mine).all().item<bool>()) return;
+  std::vector<int64_t> positions(all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel());
+  check_parts(positions);
   std::string text;
   auto& ranks = axis_.line().ranks[0];
-  for (int64_t j = 0; j < axis_.size(); ++j) {
-    auto position = all[j].item<int64_t>();
-    text += c10::str(j ? ", " : "", "rank ", ranks[j], " at ", name_of(position));
+  for (size_t j = 0; j < positions.size(); ++j) {
+    text += c10::str(j ? ", " : "", "rank ", ranks[j], " at ", name_of(positions[j]));
   }
   TORCH_CHECK(false, "[data_parallel] the ranks are at different modules: ", text,
               ". All ranks must use the same modules and parameters in the same order.");

@@ -16,8 +16,8 @@ namespace intarsia {
 // order that all ranks know. Several modules reduce in the order in which the backward pass reaches them: a rank that
 // skips one of them would receive the gradients of one module as those of another. So, where several modules share an
 // axis, the ranks first agree on what comes next: each sends the number of its module and of the bucket or the phase.
-// If the numbers differ, all ranks raise an error that names both. A trace lists these exchanges as agreements: they
-// move nothing of a tensor.
+// If the numbers differ, all ranks raise an error that names both modules, or what they do with one. A trace lists
+// these exchanges as agreements: they move nothing of a tensor.
 class CollectiveOrder {
  public:
   explicit CollectiveOrder(const Axis& axis) : axis_(axis) {}
@@ -25,9 +25,12 @@ class CollectiveOrder {
       const Axis& axis);  // in a simulation one for each thread: simulations of different threads share nothing
   const Axis& axis() const { return axis_; }
 
+  // What a rank does with its module at a part of it, for errors: "gathers it".
+  using PartText = std::string (*)(int64_t part);
+
   // Registers a module, and returns its number. All ranks open their modules in the same order. `others`: the most
   // modules that are registered on any rank of the line.
-  int64_t open(std::string name, int64_t others);
+  int64_t open(std::string name, PartText part_text, int64_t others);
   void close(int64_t module);
   void rename(int64_t module, const std::string& name);
   int64_t module_count() const;
@@ -45,10 +48,17 @@ class CollectiveOrder {
   void advance_all();
 
  private:
+  struct Module {
+    int64_t number;
+    std::string name;
+    PartText part_text;
+  };
+  const Module* find(int64_t number) const;
   std::string name_of(int64_t position) const;
+  void check_parts(const std::vector<int64_t>& positions) const;
 
   const Axis& axis_;
-  std::vector<std::pair<int64_t, std::string>> modules_;
+  std::vector<Module> modules_;
   std::vector<std::shared_ptr<Reduction>> begun_;  // and not yet advanced
   int64_t last_ = 0;
   bool shared_ = false;  // several modules are registered on some rank

@@ -91,10 +91,11 @@ const Layout* layout_beside(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
     if (!other.body || other.tensor.dim() != tensor.dim() || tensor.numel() == 1) continue;
+    auto* state = other.tensor.sizes() == tensor.sizes() ? layout_of_plain_state(other.layout) : nullptr;
     for (int64_t axis = 0; axis < call.mesh.ndim(); ++axis) {
-      auto& p = other.layout->placements()[axis];
-      placements[axis] =
-          is_shard(p) && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p)) ? p : Placement(Replicate());
+      auto& p = (state ? state : other.layout)->placements()[axis];
+      bool fits = is_shard(p) && cut_dim(p) < tensor.dim() && other.tensor.size(cut_dim(p)) == tensor.size(cut_dim(p));
+      placements[axis] = fits ? p : Placement(Replicate());
     }
   }
   return Layout::get(call.mesh, placements);
@@ -118,7 +119,7 @@ bool are_places_of_formula(const at::Tensor& tensor) {
 
 bool is_beside_followed(const Call& call, const at::Tensor& tensor) {
   return std::any_of(call.operands.begin(), call.operands.end(), [&](auto& other) {
-    return other.body && other.tensor.sizes() == tensor.sizes() && plain_state_follows(other.body->layout);
+    return other.body && other.tensor.sizes() == tensor.sizes() && layout_of_plain_state(other.body->layout);
   });
 }
 

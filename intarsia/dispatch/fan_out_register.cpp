@@ -9,7 +9,26 @@
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
+namespace {
+
+void refuse_sparse(const c10::OperatorHandle&, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "[sparse_coo_tensor] tensors that are distributed, or one per simulated rank, are dense. Make ",
+      "embeddings with sparse = false, whose gradients are dense, and sparse tensors from plain ones.");
+}
+
+// The key of a sparse tensor follows from that of its values.
+void refuse_sparse_tensors() {
+  for (auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparsePrivateUse3}) {
+    auto* ops = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    ops->fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+  }
+}
+
+}  // namespace
+
 void register_per_rank() {
+  refuse_sparse_tensors();
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kPerRankKey, __FILE__, __LINE__);
   static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", kPerRankAutogradKey, __FILE__, __LINE__);

@@ -9,8 +9,8 @@
 namespace intarsia {
 
 // Whether this process plays rank 0 of the current world. True in a simulation, which plays all ranks, and without a
-// launcher.
-bool is_first_rank();
+// launcher. `where` begins an error.
+bool is_first_rank(const char* where = "is_first_rank");
 
 // How often the launcher has started this job again (intarsia run --max-restarts, torchrun); 0 the first time and
 // without one.
@@ -25,7 +25,7 @@ void print_line_with_rank(const std::string& line);
 // print_once("step ", step, ": loss ", loss) on one rank, print_with_rank("has ", rows, " rows") on every rank.
 template <class... Parts>
 void print_once(const Parts&... parts) {
-  if (is_first_rank()) print_line_once(c10::str(parts...));
+  if (is_first_rank("print_once")) print_line_once(c10::str(parts...));
 }
 template <class... Parts>
 void print_with_rank(const Parts&... parts) {

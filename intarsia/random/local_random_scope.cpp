@@ -16,6 +16,7 @@
 #include "intarsia/dispatch/run.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/start.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -190,10 +191,36 @@ void draw_part(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   stack->push_back(target);
 }
 
+// The noise that a dropout would draw if LibTorch did not return early for a tensor without elements; undefined where
+// it would draw none. Only what the cut leaves without rows is meant: where the whole is empty, nobody draws.
+at::Tensor noise_left_out(const c10::OperatorHandle& op, const c10::IValue* args) {
+  static const std::set<std::string> per_element = {"aten::dropout", "aten::dropout_", "aten::alpha_dropout",
+                                                    "aten::alpha_dropout_"};
+  static const std::set<std::string> per_channel = {"aten::feature_dropout", "aten::feature_dropout_",
+                                                    "aten::feature_alpha_dropout", "aten::feature_alpha_dropout_"};
+  auto scope = LocalRandomScope::current();
+  bool channels = per_channel.count(op.operator_name().name);
+  if (!scope || (!channels && !per_element.count(op.operator_name().name))) return {};
+  auto& input = args[0].toTensor();
+  auto p = args[1].toDouble();
+  if (!args[2].toBool() || p <= 0 || p >= 1 || is_per_rank(input) || !is_split_by(scope->mesh, input) || input.numel())
+    return {};
+  auto own = input.sizes().vec(), others = own;
+  for (auto& placement : parts_of(*scope, input.dim()).placements) {
+    if (!is_replicate(placement)) others[cut_dim(placement)] = 1;
+  }
+  if (c10::multiply_integers(others) == 0 || (channels && input.dim() < 2)) return {};
+  if (channels) std::fill(own.begin() + 2, own.end(), 1);
+  return at::empty(own, input.options());
+}
+
 // Simulated ranks run a composite op one after the other, each by itself, where a fill knows nothing of the others. In
 // the scope the op is taken apart instead, and its fills see all ranks.
 void take_apart(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto count = static_cast<int64_t>(op.schema().arguments().size());
+  auto noise = noise_left_out(op, &*(stack->end() - count));
+  if (noise.defined())
+    noise.bernoulli_(1 - (stack->end() - count + 1)->toDouble());  // the other ranks wait for this one's part
   auto is_by_rank = [](const c10::IValue& arg) { return arg.isTensor() && is_per_rank(arg.toTensor()); };
   bool by_rank = std::any_of(stack->end() - count, stack->end(), is_by_rank);
   if (!by_rank || !LocalRandomScope::current()) return op.redispatchBoxed(keys & kAfterLocalRandom, stack);
@@ -250,7 +277,10 @@ LocalRandomScope::LocalRandomScope(std::optional<Parts> parts) : parts_(std::mov
 
 void LocalRandomScope::open() {
   static std::once_flag once;
-  std::call_once(once, register_local_random);
+  std::call_once(once, [] {
+    start();  // which looks for kernels of others behind our keys, and would take these for such
+    register_local_random();
+  });
   outer_ = innermost_;
   innermost_ = this;
   was_included_ = c10::impl::tls_is_dispatch_key_included(kLocalRandomKey);

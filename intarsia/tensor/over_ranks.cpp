@@ -38,11 +38,12 @@ double one_of(const char* where, const Shards& results, const DeviceMesh& mesh) 
 
 double reduced(const char* where, const at::Tensor& given, const std::optional<DeviceMesh>& over, ReduceOp op) {
   at::NoGradGuard no_grad;
+  auto& world = current_world(where);
   auto mine = number_of(where, given);
-  auto mesh = over ? *over : init_device_mesh(c10::kCPU, {current_world().size()});
-  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[", where, "] rank ", current_world().hosted()[0], " is not on ",
-                    mesh.text(), ". Only the ranks of the mesh call it.");
-  auto& hosted = current_world().hosted();
+  auto mesh = over ? *over : init_device_mesh(c10::kCPU, {world.size()});
+  TORCH_CHECK_VALUE(!mesh.slots().empty(), "[", where, "] rank ", world.hosted()[0], " is not on ", mesh.text(),
+                    ". Only the ranks of the mesh call it.");
+  auto& hosted = world.hosted();
   Shards numbers;
   for (auto& slot : mesh.slots()) {
     auto at = std::find(hosted.begin(), hosted.end(), slot.rank) - hosted.begin();

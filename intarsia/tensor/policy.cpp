@@ -7,7 +7,6 @@
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -84,7 +83,7 @@ std::atomic<PendingWrites> pending_writes_{PendingWrites::settle};
 
 struct FollowedLayouts {
   std::mutex mutex;
-  std::unordered_set<const Layout*> layouts;  // they are interned, and stay
+  std::unordered_map<const Layout*, const Layout*> by_gradient;  // they are interned, and stay
 };
 FollowedLayouts& followed() {
   static auto* all = new FollowedLayouts;
@@ -93,14 +92,16 @@ FollowedLayouts& followed() {
 
 }  // namespace
 
-void let_plain_state_follow(const Layout* layout) {
+// Of parameters that are cut along different dims, whose pending gradients are alike, the first one decides.
+void let_plain_state_follow(const Layout* gradient, const Layout* state) {
   std::lock_guard lock(followed().mutex);
-  followed().layouts.insert(layout);
+  followed().by_gradient.emplace(gradient, state);
 }
 
-bool plain_state_follows(const Layout* layout) {
+const Layout* layout_of_plain_state(const Layout* gradient) {
   std::lock_guard lock(followed().mutex);
-  return followed().layouts.count(layout) > 0;
+  auto found = followed().by_gradient.find(gradient);
+  return found == followed().by_gradient.end() ? nullptr : found->second;
 }
 
 PlainTensorScope::PlainTensorScope(PlainTensors policy) : outer_(plain_tensors_) { change_plain_policy(policy); }

@@ -40,11 +40,12 @@ void pass_on_policy(PlainTensors policy);
 // Note [State from before]
 // An optimizer may be made, and may have made steps, before fully_shard cuts its parameters: its state is plain, and
 // the same on all ranks. When a gradient is first added to it, it becomes distributed like that gradient, once the
-// ranks have compared it. The layouts of such parameters are known here; another plain tensor that is written to is an
-// error as ever.
+// ranks have compared it. The layouts of such gradients are known here; another plain tensor that is written to is an
+// error as ever. A gradient of a pass without sync is a pending average: state beside it becomes cut like the
+// parameter.
 class Layout;
-void let_plain_state_follow(const Layout* layout);
-bool plain_state_follows(const Layout* layout);
+void let_plain_state_follow(const Layout* gradient, const Layout* state);
+const Layout* layout_of_plain_state(const Layout* gradient);  // null: it does not follow such a gradient
 
 // While it lives, an op without a rule is an error instead of running on whole tensors. The environment variable
 // INTARSIA_STRICT=1 sets this for the process.

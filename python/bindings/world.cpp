@@ -88,9 +88,10 @@ constexpr Interrupts kSignals{&check_signals, &repeat_signal, &stops};
 
 // (launcher, rank, size) if a launcher has started this process as one of several ranks.
 std::optional<std::tuple<std::string, int64_t, int64_t>> launched_among_several() {
-  auto launch = read_launch_of_several([](const char* name) -> const char* { return getenv(name); });
+  auto environment = [](const char* name) -> const char* { return getenv(name); };
+  auto launch = read_launch_of_several(environment);
   if (!launch) return std::nullopt;
-  return std::tuple(launch->by, launch->rank, launch->size);
+  return std::tuple(launcher_name(environment, *launch), launch->rank, launch->size);
 }
 
 void barrier(const World& world) {

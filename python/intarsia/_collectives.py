@@ -39,6 +39,7 @@ def op_name(op: Any) -> str:
 
 def _reduced(parts: Values, op: str) -> torch.Tensor:
     _check_alike(parts)
+    parts = [part.clone() if part._is_zerotensor() else part for part in parts]  # zeros without memory get some
     result = functools.reduce(_OPS[op], parts[1:], parts[0].clone())  # type: ignore[call-overload]
     if op != "avg":
         return result

@@ -14,10 +14,10 @@ from ._data_mesh import DataMesh, named_axes
 from ._fsdp_module import FSDPModule
 from ._shard_groups import Group, Sharding, find_late, name_inner
 from ._wrapped_module import (
-    ATTRIBUTE,
     check_applied_once,
     check_runs,
     free_parameters,
+    keep_state,
     note_in_registry,
     own_class,
     state_of,
@@ -100,7 +100,8 @@ def wrap(
     for group in list(groups.values())[:1]:
         group.set("set_find_late", find_late(modules))
     for one in modules:
-        state = one.__dict__[ATTRIBUTE] = kind(one, list(groups.values()), policy)
+        state = kind(one, list(groups.values()), policy)
+        keep_state(one, state)
         state.hook()
         note_in_registry(one, kind.function)
 

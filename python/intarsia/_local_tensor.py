@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,6 +160,24 @@ def enabled_local_tensor_mode() -> "LocalTensorMode | None":
     """The innermost open mode, if it plays its ranks."""
     mode = local_tensor_mode()
     return None if mode is None or mode._disable else mode
+
+
+def answers_as_the_process() -> bool:
+    """Whether process groups answer programs with the rank of this process, as PyTorch's do in its mode; meshes say each rank's."""
+    plays = enabled_local_tensor_mode() is not None
+    if plays:
+        _warn_of_its_rank()
+    return plays
+
+
+@functools.cache
+def _warn_of_its_rank() -> None:
+    warnings.warn(
+        "[LocalTensorMode] process groups are asked for ranks. As in PyTorch, get_rank() and the like answer for the one process, "
+        "rank 0 as a rule: the ranks played all do what is behind `if dist.get_rank() == 0`. A mesh's get_rank() and rank_map know "
+        "each rank, and in intarsia.simulate get_rank() does.",
+        stacklevel=4,
+    )
 
 
 def maybe_disable_local_tensor_mode() -> Any:

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from . import _core
 from ._mesh import core_mesh
 from ._tensor import _given_mesh, _replicated, xla_function
+from ._wrapped_module import check_layout_is_free
 
 PartitionFn = Callable[[str, nn.Module, Any], None]
 
@@ -32,6 +34,7 @@ def distribute_module(
         raise RuntimeError("[distribute_module] should only be called once on a module, but it has already been called!")
     if mesh.device_type == "xla":
         return xla_function("xla_distribute_module")(module, mesh, partition_fn, input_fn, output_fn)
+    check_layout_is_free(module, "distribute_module", mesh)
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)
@@ -67,6 +70,18 @@ def distribute_parameter(
         module._parameters[name] = nn.Parameter(made, parameter.requires_grad)
     else:
         _core.distribute_parameter(parameter, core_mesh(mesh), placements, src_data_rank)  # type: ignore[arg-type]
+
+
+def submodules_at(module: nn.Module, path: str) -> list[nn.Module]:
+    """The submodules at a path. A name without a match is warned about."""
+    found = [module]
+    for name in path.split(".") if path else ():
+        inside = [child for parent in found for key, child in parent.named_children() if fnmatch(key, name)]
+        if not inside:
+            text = f"Parallelize plan key '{path}' could not be resolved: no submodule matching '{name}'; it is skipped."
+            warnings.warn(text, stacklevel=3)
+        found = inside
+    return found
 
 
 def _takes(function: Callable, count: int) -> bool:

@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as _device_mesh
 
+from ._local_tensor import answers_as_the_process
 from ._mesh import DeviceMesh, core_mesh, simulated_world
-from ._numbers import called_by_pytorch, joined, per_rank_int, tree_on, value_on
+from ._numbers import called_by_pytorch, joined, numbers_of, per_rank_int, tree_on, value_on
 from ._simulated_group import SimulatedGroup
 
 _c10d = dist.distributed_c10d
@@ -36,7 +37,7 @@ def _replace(module: Any, name: str, make: Callable[[Callable], Callable]) -> No
 def _get_rank(theirs: Callable) -> Callable:
     def get_rank(group: Any = None) -> Any:
         mine = _group_of(group)
-        if mine is None:
+        if mine is None or (not called_by_pytorch(1) and answers_as_the_process()):
             return theirs(group)
         return mine.acting if called_by_pytorch(1) else mine.numbers(lambda line, rank: line.index(rank), -1)
 
@@ -46,7 +47,9 @@ def _get_rank(theirs: Callable) -> Callable:
 def _get_node_local_rank(theirs: Callable) -> Callable:
     def get_node_local_rank(fallback_rank: "int | None" = None) -> Any:
         mine = _group_of(None)
-        return theirs(fallback_rank) if mine is None else mine.numbers(lambda line, rank: rank, -1)
+        if mine is None or answers_as_the_process():
+            return theirs(fallback_rank)
+        return mine.numbers(lambda line, rank: rank, -1)
 
     return get_node_local_rank
 
@@ -54,7 +57,7 @@ def _get_node_local_rank(theirs: Callable) -> Callable:
 def _get_group_rank(theirs: Callable) -> Callable:
     def get_group_rank(group: Any, global_rank: Any) -> Any:
         mine = _group_of(group)
-        if mine is None:
+        if mine is None or (not numbers_of(global_rank) and answers_as_the_process()):
             return theirs(group, global_rank)
 
         def place(line: list[int], rank: int) -> int:
@@ -71,7 +74,9 @@ def _get_group_rank(theirs: Callable) -> Callable:
 def _get_global_rank(theirs: Callable) -> Callable:
     def get_global_rank(group: Any, group_rank: Any) -> Any:
         mine = None if called_by_pytorch(1) else _group_of(group)
-        return theirs(group, group_rank) if mine is None else _common(mine, lambda line, rank: line[value_on(group_rank, rank)])
+        if mine is None or (not numbers_of(group_rank) and answers_as_the_process()):
+            return theirs(group, group_rank)
+        return _common(mine, lambda line, rank: line[value_on(group_rank, rank)])
 
     return get_global_rank
 
@@ -85,7 +90,7 @@ def _common(group: SimulatedGroup, of_rank: Callable[[list[int], int], int]) -> 
 def _get_process_group_ranks(theirs: Callable) -> Callable:
     def get_process_group_ranks(group: Any) -> list:
         mine = None if called_by_pytorch(1) else _group_of(group)
-        if mine is None or len(mine.lines) == 1:
+        if mine is None or len(mine.lines) == 1 or answers_as_the_process():
             return theirs(group)
         return [mine.numbers(lambda line, rank, place=place: line[place], -1) for place in range(mine.size())]  # type: ignore[misc]
 

@@ -9,6 +9,7 @@ import torch
 from . import _core
 from ._kinds import OTHER_NAMES, kinds_of, named_as_given
 from ._mesh import core_mesh, python_mesh
+from ._wrapped_module import check_layout_is_free
 
 moving = threading.local()  # its tensor is the one that a program moves now
 Plan = Callable[[str, torch.Tensor], Sequence[Any]]
@@ -129,6 +130,7 @@ def redistribute(what: Any, device_mesh: Any, plan: "Plan | Sequence[Any]") -> A
         return what.redistribute(device_mesh, plan("", what) if callable(plan) else plan)
     removal = _Removal(device_mesh, plan)
     if isinstance(what, torch.nn.Module):
+        check_layout_is_free(what, "redistribute", device_mesh)
         with torch.no_grad():
             _move_module(what, removal)
         return what

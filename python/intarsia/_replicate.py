@@ -13,13 +13,13 @@ from torch import nn
 from . import _core
 from ._mesh import core_mesh
 from ._wrapped_module import (
-    ATTRIBUTE,
     Registrations,
     WrappedModule,
     check_applied_once,
     check_runs,
     free_parameters,
     keep_hooks,
+    keep_state,
     note_in_registry,
     own_class,
     set_data_scope,
@@ -33,15 +33,28 @@ class _Replication:
 
     function = "replicate"
 
-    def __init__(self, module: nn.Module, names: list[str], make: Callable, device_ids: "list | None") -> None:
-        self._module, self._names, self._make, self.device_ids = module, names, make, device_ids
+    def __init__(self, module: nn.Module, mesh: Any, names: list[str], make: Callable, device_ids: "list | None") -> None:
+        self._module, self.mesh, self._names, self._make, self.device_ids = module, mesh, names, make, device_ids
         self._made: _core.Reducer | None = None
         self._settings: dict[str, tuple] = {}  # of the reducer
 
     def taken(self) -> set[int]:
         if self._made is not None:
             return set()  # the core knows them
-        return {id(self._module.get_parameter(name)) for name in self._names}
+        return self.holds()
+
+    def holds(self) -> set[int]:
+        now = dict(self._module.named_parameters(remove_duplicate=False))
+        return {id(now[name]) for name in self._names if name in now}
+
+    def refusal(self, function: str, mesh: Any) -> str:
+        """Why parallelize_module may not cut the parameters: each rank holds the whole along the axis of replicate."""
+        if function != "parallelize_module" or len({*self.mesh.mesh.flatten().tolist()} & {*mesh.mesh.flatten().tolist()}) < 2:
+            return ""
+        return (
+            f"replicated over the same ranks, on {self.mesh}. Parallelize it over another axis of a mesh, such as mesh['tp'] beside "
+            "replicate on mesh['dp'], or leave it out of replicate with ignored_modules."
+        )
 
     def make(self, *_: Any) -> None:
         if self._made is not None:
@@ -181,12 +194,12 @@ def replicate(module: nn.Module, ignored_modules: "Iterable[nn.Module] | None" =
             options["broadcast_buffers"], options["init_sync"], _late_parameters(module, list(ignored_modules or ())),
         )
 
-    state = _Replication(module, [name for name, _ in parameters], make, device_ids)
+    state = _Replication(module, mesh, [name for name, _ in parameters], make, device_ids)
     if installed():
         module.register_forward_pre_hook(state.make, prepend=True)
     else:
         state.make()
-    module.__dict__[ATTRIBUTE] = state
+    keep_state(module, state)
     note_in_registry(module, "replicate")
     own_class(module, ReplicatedModule, "DDP")
     return module

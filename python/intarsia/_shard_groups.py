@@ -168,6 +168,14 @@ class Sharding:
     def taken(self) -> set[int]:
         return {id(owner._parameters[name]) for group in self.groups for owner, name, *_ in group.places}
 
+    def holds(self) -> set[int]:
+        return self.taken()
+
+    def refusal(self, function: str, _: Any) -> str:
+        """Why another function may not lay out the parameters."""
+        done = "sharded" if self.function == "fully_shard" else "kept"
+        return f"{done} by {self.function}, which says how it is laid out. Call {self.function} after {function}."
+
     def before(self, _: nn.Module, args: tuple, kwargs: dict) -> Any:
         for group in self.groups:
             group.begin_forward(self.module)
@@ -200,11 +208,11 @@ def find_late(modules: list[nn.Module]) -> "Callable[[], list[tuple[str, torch.T
 
     def find() -> "list[tuple[str, torch.Tensor]] | None":
         nonlocal count, late
-        alive = [(module(), *rest) for module, *rest in known if module() is not None]
+        alive = [(one, kind, names) for module, kind, names in known if (one := module()) is not None]
         if count != Registrations.count:
             count, late = Registrations.count, [item for found in alive for item in _others(*found)]
-        still = [(name, parameter()) for name, parameter in late]
-        return [item for item in still if item[1] is not None and not _core.is_watched(item[1])] if alive else None
+        still = [(name, one) for name, parameter in late if (one := parameter()) is not None and not _core.is_watched(one)]
+        return still if alive else None
 
     return find
 

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 
 from . import _collectives as collectives
 from . import _core
+from ._local_tensor import answers_as_the_process
 from ._mesh import simulated_world
 from ._numbers import any_per_rank, called_by_pytorch, per_rank, per_rank_int, tree_on, value_on
 
@@ -116,6 +117,8 @@ class SimulatedGroup(dist.ProcessGroup):
     def rank(self) -> Any:
         """A number per simulated rank for programs."""
         if not self.is_played() or (called_by_pytorch(1) and not _asks_like_a_program()):
+            return self.acting
+        if not called_by_pytorch(1) and answers_as_the_process():
             return self.acting
         return self.numbers(lambda line, rank: line.index(rank), -1)
 

@@ -25,7 +25,7 @@ def convert_sync_batchnorm(module: nn.Module, mesh: Any) -> int:
     for norm in norms:
         norm._synced_over = mesh
         if not isinstance(norm, _Synced):
-            norm.__class__ = _synced(type(norm))
+            norm.__class__ = _synced(type(norm))  # type: ignore[arg-type]
     return len(norms)
 
 
@@ -35,7 +35,7 @@ class _Synced:
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         in_training = self.training or self.running_mean is None
         if not in_training or self._synced_over.size() == 1 or _core.is_dtensor(x):
-            return super().forward(x)
+            return super().forward(x)  # type: ignore[misc]
         self._check_input_dim(x)
         kind = x.dtype
         values = x.movedim(1, -1)

@@ -77,19 +77,28 @@ _refusal("__hash__", "a key of a dict or a member of a set")
 _refusal("__format__", "a formatted text")
 
 
-# What an equality means for all ranks where a LocalTensorMode asks for one answer: PyTorch's own numbers answer so.
-_FOR_ALL: "dict[str, Callable[[list], bool]]" = {"__eq__": all, "__ne__": any}
+# What a comparison means for all ranks where a LocalTensorMode asks for one answer. PyTorch's own numbers answer so; where the
+# ranks differ in an order, that is an error.
+_FOR_ALL: "dict[str, Callable[[list], bool] | None]" = {
+    "__eq__": all, "__ne__": any, "__lt__": None, "__le__": None, "__gt__": None, "__ge__": None,
+}
 
 
-def _note_equality(name: str) -> None:
+def _one_answer_in_a_mode(name: str, for_all: "Callable[[list], bool] | None") -> None:
     theirs = getattr(torch.SymInt, name)
 
     @functools.wraps(theirs)
     def method(self: torch.SymInt, other: Any) -> Any:
         answer = theirs(self, other)
-        if type(answer) is torch.SymBool and numbers_of(answer):
-            answer._for_all = _FOR_ALL[name]
-        return answer
+        if type(answer) is not torch.SymBool or not (numbers_of(self) or numbers_of(other)) or not plays_local_tensors():
+            return answer
+        answers = numbers_of(answer)
+        if len(set(answers)) < 2:
+            return bool(answer)
+        if for_all is None:
+            return answer
+        _warn_of_one_answer()
+        return for_all(answers)
 
     setattr(torch.SymInt, name, method)
 
@@ -104,20 +113,5 @@ def _warn_of_one_answer() -> None:
     )
 
 
-def _bool(theirs: Callable) -> Callable:
-    @functools.wraps(theirs)
-    def method(self: torch.SymBool) -> bool:
-        for_all = self.__dict__.get("_for_all")
-        if for_all is None or not plays_local_tensors():
-            return theirs(self)
-        answers = numbers_of(self)
-        if len(set(answers)) > 1:
-            _warn_of_one_answer()
-        return for_all(answers)
-
-    return method
-
-
-for _name in _FOR_ALL:
-    _note_equality(_name)
-torch.SymBool.__bool__ = _bool(torch.SymBool.__bool__)
+for _name, _answer in _FOR_ALL.items():
+    _one_answer_in_a_mode(_name, _answer)

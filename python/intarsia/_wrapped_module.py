@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,15 +18,37 @@ from ._mesh import current_world, init_device_mesh, simulated_world
 ATTRIBUTE = "_intarsia_data_parallel"  # of a module: what its call knows; taken() are the ids of parameters
 
 
+_states: "weakref.WeakSet[Any]" = weakref.WeakSet()  # of all modules
+
+
 def state_of(module: nn.Module, kind: type) -> Any:
     found = module.__dict__.get(ATTRIBUTE)
     return found if isinstance(found, kind) else None
 
 
+def keep_state(module: nn.Module, state: Any) -> None:
+    module.__dict__[ATTRIBUTE] = state
+    _states.add(state)
+
+
+def check_layout_is_free(module: nn.Module, function: str, mesh: Any, parts: "Iterable[nn.Module] | None" = None) -> None:
+    """A parameter that a wrapped module holds is laid out by it alone, whichever module of a model is given now, or parts of that."""
+    holders = {parameter: state for state in list(_states) for parameter in state.holds()}
+    if holders and parts is not None:
+        given = {id(parameter) for part in parts for parameter in part.parameters()}
+        holders = {parameter: state for parameter, state in holders.items() if parameter in given}
+    for name, parameter in module.named_parameters() if holders else ():
+        state = holders.get(id(parameter))
+        if state is not None and (refusal := state.refusal(function, mesh)):
+            kind = getattr(type(module), "_plain_class", type(module)).__name__
+            raise ValueError(f'[{function}] "{name}" of {kind} is {refusal}')
+
+
 def whole_world(name: "str | None" = None) -> Any:
-    """A mesh of all ranks. As PyTorch's DeviceMesh, it makes the process group if torchrun has started us and there is none yet."""
+    """A mesh of all ranks. As PyTorch's DeviceMesh, it makes the process group if torchrun or intarsia run has started us and there is none
+    yet."""
     launched = _core.launched_among_several()
-    if launched and launched[0] == "torchrun" and simulated_world() is None and not dist.is_initialized():
+    if launched and launched[0] in ("torchrun", "intarsia run") and simulated_world() is None and not dist.is_initialized():
         dist.init_process_group()
     return init_device_mesh("cpu", (current_world().size,), mesh_dim_names=(name,) if name else None)
 

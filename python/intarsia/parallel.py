@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 
 from . import _core
-from ._module import distribute_module, distribute_parameter
+from ._module import distribute_module, distribute_parameter, submodules_at
 from ._tensor import DTensor, _counted_from_front, _given_mesh
+from ._wrapped_module import check_layout_is_free
 
 __all__ = [
     "ColwiseParallel",
@@ -331,27 +331,25 @@ def parallelize_module(
         warnings.warn("No parallelize_plan is provided and auto-parallel is not supported, so nothing is done.", stacklevel=2)
         return module
     if isinstance(parallelize_plan, ParallelStyle):
+        _check_free(module, mesh, [(module, parallelize_plan)])
         parallelize_plan.src_data_rank = src_data_rank
         return parallelize_plan._apply(module, mesh)
     if not isinstance(parallelize_plan, dict):
-        kind = type(parallelize_plan)
-        raise TypeError(f"Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, {kind} found!")
+        text = f"Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, {type(parallelize_plan)} found!"
+        raise TypeError(text)
+    found = []
     for path, style in parallelize_plan.items():
-        for submodule in _matches(module, path):
-            parallelize_module(submodule, mesh, style, src_data_rank=src_data_rank)
+        found += [(part, style) for part in submodules_at(module, path)]
+    _check_free(module, mesh, found)
+    for submodule, style in found:
+        parallelize_module(submodule, mesh, style, src_data_rank=src_data_rank)
     return module
 
 
-def _matches(module: nn.Module, path: str) -> list[nn.Module]:
-    """The submodules at a path. A name without a match is warned about."""
-    found = [module]
-    for name in path.split(".") if path else ():
-        inside = [child for parent in found for key, child in parent.named_children() if fnmatch(key, name)]
-        if not inside:
-            text = f"Parallelize plan key '{path}' could not be resolved: no submodule matching '{name}'; it is skipped."
-            warnings.warn(text, stacklevel=3)
-        found = inside
-    return found
+def _check_free(module: nn.Module, mesh: Any, plan: "list[tuple[nn.Module, Any]]") -> None:
+    """Styles that lay out parameters need them free; others change what goes in and out."""
+    parts = [part for part, style in plan if isinstance(style, (_LeafStyle, SequenceParallel))]
+    check_layout_is_free(module, "parallelize_module", mesh, parts)
 
 
 @contextlib.contextmanager

@@ -117,14 +117,18 @@ class AStuckRankOfAHost(AStuckRank):
 class WhatOneRankCallsAlone(unittest.TestCase):
     """The error names the call, as the program wrote it, and that all ranks must make it."""
 
-    def check(self, scene, kind, axis, call):
+    def check(self, scene, kind, axis, call, advice=None):
         ended = play(2, scene, "--timeout", 60, INTARSIA_FLIGHT_LINES=0)
         self.assertEqual(ended.status, 3, ended)
         self.assertIn(f'[0] error: [{kind}] failed on rank 0 along axis "{axis}" (ranks [0, 1], over shm) for {call}: rank 1 is gone (it left the '
-                      f"line). See why it ended. All ranks must call {call}.\n", ended.err)
+                      f"line). See why it ended. All ranks must {advice or f'call {call}'}.\n", ended.err)
 
     def test_item(self):
         self.check("item_alone", "all_reduce(sum)", "tp", "item()")
+
+    def test_a_norm(self):
+        what = "the value of aten::norm"
+        self.check("norm_alone", "all_reduce(sum)", "tp", what, f"read {what}, as by item(): it is reduced when it is first read")
 
     def test_a_barrier(self):
         self.check("barrier_alone", "barrier", "world", "barrier()")

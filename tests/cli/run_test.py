@@ -76,7 +76,11 @@ class Ranks(unittest.TestCase):
         self.assertEqual(ended.status, 3, ended)
         self.assertNotIn("a mesh of", ended.out)
         for rank in range(2):
-            self.assertIn(f"[{rank}] error: [world_size] torchrun started this process as rank {rank} of 2, but it has not joined", ended.err)
+            self.assertIn(f"[{rank}] error: [world_size] intarsia run started this process as rank {rank} of 2, but it has not joined", ended.err)
+
+    def test_random_numbers_of_local_tensors_may_come_first(self):
+        ended = play(2, "draw_first")
+        self.assertEqual((ended.status, sorted(ended.lines)), (0, ["[0] 4 rows", "[1] 4 rows"]), ended)
 
     def test_a_command_that_a_rank_starts_is_no_rank(self):
         ended = run("-n", 2, CLI, "explain", "mm", "[8,8] S(1)", "[8,8] S(0)", "--mesh", "2:tp")

@@ -215,6 +215,27 @@ TEST(OneParameter, TakesTheStateOfOptimizersFromBefore) {
   });
 }
 
+// A pass without sync leaves terms of an average, [P(avg)], which an optimizer may read at once.
+TEST(OneParameter, TakesTheStateFromBeforeBesideAGradientThatWaits) {
+  in_every_world([] {
+    auto n = current_world().size();
+    auto copies = init_device_mesh(at::kCPU, {n % 2 ? 1 : 2, n % 2 ? n : n / 2}, {"copies", "shards"});
+    for (auto& mesh : {all_ranks(), copies}) {
+      auto model = mlp(), plain = mlp();
+      torch::optim::Adagrad own(model->parameters(), 0.1), goal(plain->parameters(), 0.1);
+      fully_shard(*model, mesh);
+      for (bool syncs : {false, true, false}) {
+        for (auto& group : groups_in(*model)) group.set_requires_gradient_sync(syncs);
+        train(model, own, syncs), train_plain(plain, goal, syncs);
+      }
+      expect_same_tensors(*model, *plain, 1e-10);
+      auto p = model->parameters()[0];
+      auto& state = static_cast<torch::optim::AdagradParamState&>(*own.state().at(p.unsafeGetTensorImpl()));
+      EXPECT_EQ(str(placements_of(state.sum())), str(placements_of(p)));
+    }
+  });
+}
+
 TEST(OneParameter, SaysOptimizerStateWhereItCannotMoveIt) {
   auto world = simulate(2);
   auto model = mlp();

@@ -8,11 +8,14 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "intarsia/checkpoint/resume.h"
 #include "intarsia/core/mesh.h"
 #include "intarsia/job/engines.h"
+#include "intarsia/job/first_rank.h"
 #include "intarsia/job/from_group.h"
 #include "intarsia/launch/rendezvous.h"
 #include "intarsia/simulation/simulation.h"
+#include "intarsia/tensor/over_ranks.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::job_init_test {
@@ -73,6 +76,8 @@ TEST_F(Init, ARankThatForgetsItHasNoWorldUnderAnyLauncher) {
       {"mpirun", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}},
       {"srun", {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}},
       {"mpiexec", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}},
+      {"intarsia run", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "a"}, {"INTARSIA_RUN_ID", "a"}}},
+      {"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "b"}, {"INTARSIA_RUN_ID", "a"}}},
   };
   for (auto& [name, variables] : launchers) {
     Launched launched(variables);
@@ -83,6 +88,11 @@ TEST_F(Init, ARankThatForgetsItHasNoWorldUnderAnyLauncher) {
     EXPECT_EQ(error_text<c10::Error>([] { world_size(); }), text("world_size"));
     EXPECT_EQ(error_text<c10::Error>([] { barrier(); }), text("barrier"));
     EXPECT_EQ(error_text<c10::Error>([] { current_world(); }), text("current_world"));
+    EXPECT_EQ(error_text<c10::Error>([] { is_first_rank(); }), text("is_first_rank"));
+    EXPECT_EQ(error_text<c10::Error>([] { print_once("step"); }), text("print_once"));
+    EXPECT_EQ(error_text<c10::Error>([] { print_with_rank("step"); }), text("print_with_rank"));
+    EXPECT_EQ(error_text<c10::Error>([] { mean_over_ranks(1); }), text("mean_over_ranks"));
+    EXPECT_EQ(error_text<c10::Error>([] { checkpoint::resume("/nowhere", {}); }), text("checkpoint::resume"));
     EXPECT_EQ(error_text<c10::Error>([] { init_device_mesh(c10::kCPU, {1}); }), text("init_device_mesh"));
     EXPECT_EQ(error_text<c10::Error>([] { init_device_mesh(c10::kCPU, {2}); }), text("init_device_mesh"));
     EXPECT_EQ(error_text<c10::Error>([] { DeviceMesh(c10::kCPU, {1}, {0}); }), text("DeviceMesh"));

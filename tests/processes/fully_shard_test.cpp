@@ -197,6 +197,54 @@ TEST(FullyShardProcesses, AnErrorAtTheBeginningOfTheBackwardOfOneRankReachesAll)
   expect_usable(model, mesh);
 }
 
+TEST(FullyShardProcesses, AModuleOfWhichOneRankHasFrozenAPartIsNamed) {
+  auto mesh = all_ranks();
+  auto model = mlp();
+  fully_shard(*model, mesh);
+  if (own_rank() == last_rank()) model[2]->parameters()[0].set_requires_grad(false);
+  auto text = error_text<c10::Error>([&] { model->forward(mine(inputs(0, {24, 5}), mesh)).sum().backward(); });
+  EXPECT_EQ(text,
+            "[data_parallel] the ranks are all at SequentialImpl, where not the same parameters require grad on all of "
+            "them. All ranks "
+            "must freeze the same parameters.");
+  model[2]->parameters()[0].set_requires_grad(true);
+  expect_usable(model, mesh);
+}
+
+TEST(FullyShardProcesses, ModulesOfOneNameHaveNumbers) {
+  auto mesh = all_ranks();
+  auto model = mlp(), other = mlp();
+  fully_shard(*model, mesh), fully_shard(*other, mesh);
+  auto& mine_now = own_rank() == last_rank() ? other : model;
+  auto text = error_text<c10::Error>([&] { mine_now->forward(mine(inputs(0, {24, 5}), mesh)); });
+  auto start = std::string("[data_parallel] the ranks are at different modules: rank 0 at SequentialImpl (number ");
+  ASSERT_EQ(text.find(start), 0) << text;
+  auto number = std::stoi(text.substr(start.size()));
+  EXPECT_NE(text.find(c10::str("rank ", last_rank(), " at SequentialImpl (number ", number + 1, ")")), text.npos)
+      << text;
+  expect_usable(model, mesh);
+}
+
+// As after an error in the forward of one rank, which goes on with the next step.
+TEST(FullyShardProcesses, RanksThatDoDifferentThingsWithOneModuleAreTold) {
+  if (current_world().size() != 2) GTEST_SKIP() << "the text is that of two ranks";
+  auto mesh = all_ranks();
+  auto model = mlp();
+  fully_shard(*model, mesh);
+  auto x = mine(inputs(0, {24, 5}), mesh);
+  auto out = model->forward(x);
+  auto text = error_text<c10::Error>([&] {
+    if (own_rank() == 0) return out.sum().backward();
+    groups_in(*model)[0].reshard();
+    model->forward(x);
+  });
+  EXPECT_EQ(text,
+            "[data_parallel] the ranks are all at SequentialImpl, but do different things with it: rank 0 reduces its "
+            "gradients, rank 1 "
+            "gathers it. All ranks must use the same modules and parameters in the same order.");
+  expect_usable(model, mesh);
+}
+
 TEST(FullyShardProcesses, AccumulatedGradientsThatOneRankHasNotAreNamed) {
   auto mesh = all_ranks();
   auto model = mlp();

@@ -22,6 +22,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/job/from_group.h"
 #include "intarsia/job/init.h"
+#include "intarsia/random/local_random_scope.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/transport/gloo/gloo_process_groups.h"
 #include "tests/processes/checkpoint_plays.h"
@@ -41,6 +42,13 @@ void sum_of_ranks() {
   auto sum = whole_axis().all_reduce({at::full({1}, double(rank() + 1))}, ReduceOp::sum);
   std::printf("rank %d of %d, local %d: the sum is %g\n", int(rank()), int(world_size()), int(local_rank()),
               sum[0].item<double>());
+}
+
+// The scope comes before any distributed tensor.
+void draw_first() {
+  init();
+  LocalRandomScope scope(init_device_mesh(at::kCPU, {world_size()}, {"dp"}));
+  std::printf("%d rows\n", int(at::dropout(at::ones({4, 3}), 0.5, true).size(0)));
 }
 
 // What a program does that forgot init().
@@ -142,6 +150,16 @@ void alone(const std::function<void(const at::Tensor&)>& call) {
   if (rank() == 0) call(pending * 2);
 }
 
+// All ranks make the norm, and rank 0 alone reads it.
+void norm_read_alone() {
+  init();
+  auto mesh = init_device_mesh(at::kCPU, {world_size()}, {"tp"});
+  auto rows = from_local(at::ones({2, 3}), mesh, {Shard(0)});
+  full_tensor(rows);  // the ranks have met
+  auto norm = rows.norm();
+  if (rank() == 0) norm.item<double>();
+}
+
 void rank_one_uses_other_code() {
   init();
   if (rank() != 1) whole_axis().all_reduce({at::ones({4})}, ReduceOp::sum);
@@ -224,6 +242,7 @@ void name_the_carrier() {
 const std::map<std::string, std::function<void()>> kPlays = {
     {"carrier", name_the_carrier},
     {"sum", sum_of_ranks},
+    {"draw_first", draw_first},
     {"forget_to_join", forget_to_join},
     {"kill", [] { reduce_until([] { raise(SIGKILL); }, 1000); }},
     {"kill_large", [] { reduce_until([] { raise(SIGKILL); }, 3000000); }},
@@ -240,6 +259,7 @@ const std::map<std::string, std::function<void()>> kPlays = {
     {"connect_on", connect_on},
     {"other_code", rank_one_uses_other_code},
     {"item_alone", [] { alone([](auto& x) { x.template item<double>(); }); }},
+    {"norm_alone", norm_read_alone},
     {"barrier_alone", [] { alone([](auto&) { barrier(); }); }},
     {"save_alone",
      [] { alone([](auto& x) { checkpoint::save(c10::str("/tmp/intarsia-alone-", getppid()), {{"x", x}}); }); }},

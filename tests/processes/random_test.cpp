@@ -208,5 +208,51 @@ TEST(RandomScope, ComparesAGeneratorOfOnesOwnWhenItIsFirstDrawnFrom) {
   EXPECT_TRUE(draws.agreements().empty());
 }
 
+// LibTorch's dropouts return early for a tensor without elements.
+TEST(LocalRandomScope, ARankWithoutRowsDrawsWithTheOthers) {
+  using Drop = std::function<at::Tensor(const at::Tensor&)>;
+  const std::pair<const char*, Drop> drops[] = {
+      {"dropout", [](auto& x) { return at::dropout(x, 0.5, true); }},
+      {"dropout_",
+       [](auto& x) {
+         auto copy = x.clone();
+         return at::dropout_(copy, 0.5, true);
+       }},
+      {"alpha_dropout", [](auto& x) { return at::alpha_dropout(x, 0.5, true); }},
+      {"feature_dropout", [](auto& x) { return at::feature_dropout(x, 0.5, true); }},
+      {"feature_alpha_dropout", [](auto& x) { return at::feature_alpha_dropout(x, 0.5, true); }},
+      {"in evaluation", [](auto& x) { return at::dropout(x, 0.5, false); }},
+  };
+  auto mesh = line();
+  auto empty = world_size() - 1;  // the rank without rows
+  auto x = at::arange(empty * 3 * 4 * 5, at::kDouble).view({empty * 3, 4, 5}).cos();
+  auto part = [&](const at::Tensor& whole) {
+    return rank() == empty ? whole.narrow(0, 0, 0) : whole.narrow(0, rank() * 3, 3);
+  };
+  for (auto& [name, drop] : drops) {
+    torch::manual_seed(21);
+    auto expected = drop(x), next = at::rand({3});
+    torch::manual_seed(21);
+    at::Tensor drawn;
+    {
+      LocalRandomScope scope(mesh);
+      drawn = drop(part(x).requires_grad_());
+    }
+    EXPECT_TRUE(drawn.equal(part(expected))) << name;
+    EXPECT_TRUE(at::rand({3}).equal(next)) << name;
+  }
+}
+
+TEST(LocalRandomScope, DrawsNothingWhereTheWholeHasNoElements) {
+  torch::manual_seed(22);
+  auto next = at::rand({3});
+  torch::manual_seed(22);
+  {
+    LocalRandomScope scope(line());
+    EXPECT_EQ(at::dropout(at::ones({3, 0}), 0.5, true).numel(), 0);
+  }
+  EXPECT_TRUE(at::rand({3}).equal(next));
+}
+
 }  // namespace
 }  // namespace intarsia::processes_random_test

@@ -122,7 +122,6 @@ TENSORS: "dict[str, Callable[[], Any]]" = {
     "a number as a tensor": lambda: torch.tensor(2.0),
     "an expanded tensor": lambda: torch.ones(1).expand(4, 3),
     "a result that requires grad": lambda: torch.ones(4, 3, requires_grad=True) * 2,
-    "zeros without memory": lambda: torch._efficientzerotensor((4, 3)),
     "many dims": lambda: torch.ones((1,) * 70),
 }
 

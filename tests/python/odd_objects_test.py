@@ -117,7 +117,7 @@ BY_PYTORCH_AS_WELL = (("data", "an escaped grad"), *((name, "an escaped function
 
 def _group(dim: int = 0) -> "_core.ParamGroup":
     parameters = [("w", torch.ones(4, 3, requires_grad=True))]
-    return _core.ParamGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False)
+    return _core.ParamGroup(1, "m", core_mesh(mesh()), parameters, [], [dim], None, None, None, None, False, False, False, False)
 
 
 def parameters(function: Any) -> "list[str]":
@@ -192,6 +192,13 @@ class OddObjects(unittest.TestCase):
                 if what != A_MOCK and (name, what) not in BY_PYTORCH_AS_WELL
             ]
             self.assertEqual(ends(calls, world), [])
+
+    def test_zeros_without_memory_are_refused_by_checkpoints_and_left_alone_as_buffers(self):
+        def zeros() -> torch.Tensor:
+            return torch._efficientzerotensor((4, 3))
+
+        programs = ("checkpoint.save", "fully_shard, a buffer", "all_reduce", "all_gather")
+        self.assertEqual(ends([(name, lambda program=PROGRAMS[name]: program(zeros())) for name in programs]), [])
 
     def test_a_mock_is_no_distributed_tensor(self):
         self.assertNotIsInstance(OTHERS[A_MOCK](), intarsia.DTensor)

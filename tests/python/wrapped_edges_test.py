@@ -8,8 +8,10 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from training import data, line, mine, net, same_parameters, world_size
 
-from intarsia import DTensor, Shard, fully_shard, replicate, simulate
+import intarsia
+from intarsia import DTensor, Replicate, Shard, distribute_module, distribute_tensor, fully_shard, redistribute, replicate, simulate
 from intarsia.data_parallel import convert_sync_batchnorm
+from intarsia.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
 
 
 def partly_sharded() -> tuple:
@@ -156,7 +158,81 @@ def whole_state_dicts_are_those_of_one_process() -> None:
         torch.testing.assert_close(whole[name], value)
 
 
+def wrapped_parameters_are_laid_out_by_their_wrapper_alone() -> None:
+    x, y = data()
+    cut = {"0": PrepareModuleInput(), "3": ColwiseParallel(output_layouts=Replicate())}
+    text = '"{}" of {} is sharded by fully_shard, which says how it is laid out. Call fully_shard after {}.'
+    for forward_before in (False, True):
+        model, expected = net(), net()
+        fully_shard(model, mesh=line())
+        if forward_before:
+            model(mine(x))
+        message = "[parallelize_module] " + text.format("3.weight", "Sequential", "parallelize_module")
+        raises(ValueError, message, parallelize_module, model, line(), cut)
+        message = "[distribute_module] " + text.format("weight", "Linear", "distribute_module")
+        raises(ValueError, message, distribute_module, model[3], line())
+        message = "[redistribute] " + text.format("0.scale", "Sequential", "redistribute")
+        raises(ValueError, message, redistribute, model, line(), [Replicate()])
+        for one, rows, targets in ((model, mine(x), mine(y)), (expected, x, y)):  # it is as it was
+            nn.functional.mse_loss(one(rows), targets).backward()
+            torch.optim.SGD(one.parameters(), 0.1).step()
+        same_parameters(model, expected)
+
+
+def what_is_replicated_is_not_cut_over_the_same_ranks() -> None:
+    x, y = data()
+    model, expected = net(), net()
+    replicate(model, device_mesh=line(), ignored_modules=[model[3]])
+    message = '[parallelize_module] "up.weight" of Block is replicated over the same ranks'
+    raises(ValueError, message, parallelize_module, model[0], line("tp"), {"up": ColwiseParallel()})
+    parallelize_module(model, line("tp"), {"2": PrepareModuleInput()})  # lays out no parameters
+    for one, rows, targets in ((model, mine(x), mine(y)), (expected, x, y)):
+        nn.functional.mse_loss(one(rows), targets).backward()
+    for ours, theirs in zip(model[:3].parameters(), expected[:3].parameters()):
+        if theirs.grad is not None:
+            same(ours.grad, theirs.grad)
+    parallelize_module(model, line("tp"), {"3": ColwiseParallel()})  # ignored, so free
+    assert isinstance(model[3].weight, DTensor)
+
+
+def sparse_gradients_are_refused_with_advice() -> None:
+    words = mine(torch.tensor([1, 3, 3, 6, 0, 2]))
+    simulated = "[sparse_coo_tensor] tensors that are distributed, or one per simulated rank, are dense. Make embeddings with sparse = false"
+    for wrap, text in (
+        (lambda model: fully_shard(model, mesh=line()), '[fully_shard] the gradient of "0.weight" is sparse'),
+        (lambda model: replicate(model, device_mesh=line()), '[replicate] the gradient of "0.weight" is sparse'),
+    ):
+        model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
+        wrap(model)
+        raises(NotImplementedError, simulated if hasattr(words, "_local_tensors") else text, lambda: model(words).sum().backward())
+        model.zero_grad()
+        model[0].sparse = False
+        model(words).sum().backward()
+        assert not model[0].weight.grad.is_sparse
+    for layout in (Replicate(), Shard(0), Shard(1)):
+        table = distribute_tensor(torch.ones(8, 4), line(), [layout]).requires_grad_()
+        text = "[embedding] distributed tensors have no sparse gradients. Pass sparse = false."
+        raises(NotImplementedError, text, nn.functional.embedding, distribute_tensor(torch.arange(4), line()), table, sparse=True)
+
+
+def in_the_drop_in(function) -> None:
+    intarsia.install()
+    try:
+        function()
+    finally:
+        intarsia.uninstall()
+
+
+def wrappers_lay_out_their_parameters_in_the_drop_in() -> None:
+    in_the_drop_in(wrapped_parameters_are_laid_out_by_their_wrapper_alone)
+    in_the_drop_in(what_is_replicated_is_not_cut_over_the_same_ranks)
+
+
 EVERYWHERE = [
+    wrapped_parameters_are_laid_out_by_their_wrapper_alone,
+    what_is_replicated_is_not_cut_over_the_same_ranks,
+    wrappers_lay_out_their_parameters_in_the_drop_in,
+    sparse_gradients_are_refused_with_advice,
     converted_batch_norms_see_the_rows_of_all,
     gradients_of_plain_and_sharded_parameters_are_clipped_together,
     optimizers_map_over_plain_and_sharded_parameters,

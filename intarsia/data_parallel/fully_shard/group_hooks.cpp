@@ -40,7 +40,7 @@ void GroupHooks::attach() {
     auto& member = group_.member(i);
     member.show_shards();
     member.free_whole();
-    let_plain_state_follow(&layout_of(member.sharded()));
+    for (auto* gradient : member.layouts_of_gradients()) let_plain_state_follow(gradient, &layout_of(member.sharded()));
     watch_leaf(member.leaf(), shared_from_this(), i);
     hold_hooks(member.leaf(), /*tensor_hooks=*/true);
   }

@@ -15,6 +15,12 @@
 #include "intarsia/tensor/rehearsal.h"
 
 namespace intarsia {
+namespace {
+
+std::string phase_text(int64_t phase) { return phase == ParamGroup::kGather ? "gathers it" : "reduces its gradients"; }
+
+}  // namespace
+
 ParamGroup::ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
                        const Dims& dims, const FullyShardOptions& options)
     : module_(module),
@@ -29,7 +35,7 @@ ParamGroup::ParamGroup(const void* module, std::string name, const ShardingAxes&
   options_.shard_dim = nullptr;
   CauseScope cause(kShardCause, false);
   auto others = verify_tensors_across_ranks(kShardCause, *axes_.all, parameters, {}, collective_order_.module_count());
-  id_ = collective_order_.open(name_, others);
+  id_ = collective_order_.open(name_, phase_text, others);
   members_.reserve(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     auto& [leaf_name, leaf] = parameters[i];
@@ -76,6 +82,17 @@ void ParamGroup::begin_unshard() {
   CauseScope cause(cause_, false);
   begun_ = true;
   gathered_version_ = version();
+  try {
+    begin_gathering();
+  } catch (...) {  // nothing will arrive: the next one begins anew, with the other ranks
+    begun_ = false;
+    gathering_ = nullptr;
+    incoming_.clear();
+    throw;
+  }
+}
+
+void ParamGroup::begin_gathering() {
   from_post_forward_ = post_forward_ && post_forward_->has(gathered_version_);
   if (from_post_forward_) return post_forward_->gather(members_, incoming_, &gathering_);
   ShardsList outgoing;
@@ -92,9 +109,9 @@ void ParamGroup::begin_unshard() {
 }
 
 void ParamGroup::wait_for_gathering() {
-  if (gathering_) gathering_();
-  gathering_ = nullptr;
-  begun_ = false;
+  auto wait = std::exchange(gathering_, nullptr);
+  begun_ = false;  // also where it fails
+  if (wait) wait();
 }
 
 uint64_t ParamGroup::version() const {

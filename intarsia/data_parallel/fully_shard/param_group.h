@@ -118,6 +118,7 @@ class ParamGroup final {
     bool finished = false;
   };
   void show(bool whole);
+  void begin_gathering();
   void wait_for_gathering();
   uint64_t version() const;
   bool all_came() const;

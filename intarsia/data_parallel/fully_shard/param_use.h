@@ -23,7 +23,7 @@ struct ParamUse {
   bool meets_dtensor = false;  // distributed tensors are among the arguments
   bool meets_whole = false;    // an unsharded parameter, or what was computed from one
   bool keeps_shards = false;   // the op makes a tensor like its argument, or maps a list: zeros_like, clone,
-                              // _foreach_norm; or it casts or moves a handle: state_dict()["w"].cpu()
+                               // _foreach_norm; or it casts or moves a handle: state_dict()["w"].cpu()
 };
 
 enum class ParamValue { shards, whole };

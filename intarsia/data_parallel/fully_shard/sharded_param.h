@@ -76,7 +76,8 @@ class ShardedParam {
   // A term times this is one of the average over all ranks: not 1 where gradients are divided by another number.
   void set_average_scale(double scale) { average_scale_ = scale; }
   bool has_pending() const { return gradient_.is_pending(); }
-  void fetch_pending();  // if there is any
+  std::vector<const Layout*> layouts_of_gradients() const;  // that the leaf may show
+  void fetch_pending();                                     // if there is any
   bool has_gradient() const { return gradient_.unreduced().defined(); }
   at::ScalarType gradient_dtype() const {
     return has_gradient() ? gradient_.unreduced().scalar_type() : whole_.scalar_type();

@@ -14,6 +14,9 @@ namespace intarsia {
 
 Shards ShardedParam::terms_of_gradient() const {
   auto& grad = gradient_.unreduced();
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad.is_sparse(), "[fully_shard] the gradient of \"", name_,
+                              "\" is sparse, and only dense ones are ",
+                              "reduced to shards. Make the embedding with sparse = false.");
   if (is_dtensor(grad)) return shards_in(grad, layout_of_gradient());
   Shards terms;
   for (size_t slot = 0; slot < axes_.shard->slot_count(); ++slot) terms.push_back(value_at(grad, slot));
@@ -75,6 +78,12 @@ static const Layout* with_average(const Layout& layout, const std::vector<int64_
 const Layout* ShardedParam::layout_of_gradient() const { return with_average(*rest_.whole, rest_.data_of_whole); }
 const Layout* ShardedParam::pending_layout() const { return with_average(*rest_.shards, rest_.data); }
 const Layout* ShardedParam::pending_over_copies() const { return with_average(*rest_.shards, rest_.copies); }
+
+std::vector<const Layout*> ShardedParam::layouts_of_gradients() const {
+  std::vector<const Layout*> layouts{&layout_of(sharded_), pending_layout()};
+  if (axes_.replicate) layouts.push_back(pending_over_copies());
+  return layouts;
+}
 
 Shards ShardedParam::take_pending_over_copies() {
   auto tensor = leaf();

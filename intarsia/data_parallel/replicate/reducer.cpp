@@ -33,6 +33,8 @@ bool is_in_this_pass(const at::Tensor& leaf) {
   return node && nodes && nodes->count(node.get());
 }
 
+std::string bucket_text(int64_t bucket) { return c10::str("reduces bucket ", bucket); }
+
 }  // namespace
 
 Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
@@ -53,7 +55,7 @@ Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, c
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
   for (auto& [buffer_name, tensor] : buffers) buffers_.emplace_back(tensor);
   auto others = verify_tensors_across_ranks("replicate", axis_, parameters, buffers, collective_order_.module_count());
-  id_ = collective_order_.open(name_, others);
+  id_ = collective_order_.open(name_, bucket_text, others);
   buckets_ = std::make_unique<Buckets>(leaves_, order_, bucket_sizes_);
   touched_.resize(leaves_.size());
 }

@@ -49,7 +49,7 @@ void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) 
       continue;
     if (own.layout && leader.layout && own.layout->mesh() == mesh) continue;
     // See Note [State from before]: the op on the element compares and takes it.
-    bool follows = own.layout && !leader.layout && own.sizes == leader.sizes && plain_state_follows(own.layout);
+    bool follows = own.layout && !leader.layout && own.sizes == leader.sizes && layout_of_plain_state(own.layout);
     if (follows) continue;
     if (own.layout && number && (!mesh.defined() || is_number_of(own.layout->mesh(), mesh))) continue;
     auto name = [](const ListItem& item) {

@@ -169,7 +169,7 @@ void Waiting::reduce() {
 }
 
 void Waiting::reduce_all() {
-  CauseScope cause("aten::norm", true);  // it runs when a norm is read, long after the op
+  CauseScope cause(kNormCause, true);  // it runs when a norm is read, long after the op
   settle_pending();
   if (sums_.empty()) return;
   for (size_t slot = 0; slot < mesh_.slots().size(); ++slot) {
