@@ -51,7 +51,7 @@ demo: setup
 	@printf '\nTo go on:\n  %s\n  %s\n  %s\n' \
 	  "make demo EXAMPLE=4_llama             another example of examples/" \
 	  "cat examples/0_first_program.cpp      a first program of your own; README.md says how to build it" \
-	  "make test                             every test, about 25 minutes on 2 cores"
+	  "make test                             builds everything and runs every test"
 
 check: setup-tests
 	@[ -e build/build.ninja ] || cmake --preset dev

@@ -1,5 +1,5 @@
 #pragma once
-// The ledger: everything that this library uses of LibTorch beyond its public interface. Each use is an assumption
+// The ledger: uses of LibTorch beyond its public interface, those in this folder. Each use is an assumption
 // about how LibTorch works inside, which another version may break without a word, so each can be checked.
 // docs/libtorch.md shows the table.
 
