@@ -1,6 +1,6 @@
 # Compiles the sources of a target in groups, each as one file: headers are read, and templates made, once per group. A group
 # is a folder, or a part of one, and is named after it: unity_<first folder>-<rest>-<part>. See layers_test.py.
-set(INTARSIA_GROUP_LINES 1100 CACHE STRING "How many lines of sources make a group of the library")
+set(INTARSIA_GROUP_LINES 1800 CACHE STRING "How many lines of sources make a group of the library")
 set(INTARSIA_TEST_GROUP_LINES 2000 CACHE STRING "How many lines of sources make a group of the tests")
 
 # `base` is the folder that the folders of the sources are named from.
