@@ -7,20 +7,26 @@
 #include "intarsia/checkpoint/safetensors.h"
 #include "intarsia/checkpoint/states.h"
 #include "intarsia/core/overloaded.h"
-#include "intarsia/data_parallel/fully_shard/param_handles.h"
+#include "intarsia/tensor/at_rest.h"
 
 namespace intarsia::checkpoint {
 namespace {
 
-// Parameters of fully_shard are saved, and loaded, as shards, also where unshard() was called.
+// Parameters of fully_shard are saved, and loaded, as shards, also where unshard() was called: see at_rest.
 Tensors tensors_in(torch::nn::Module& module, const std::string& scope) {
   Tensors tensors;
   for (auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (auto& item : items) {
-      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), resharded(item.value()));
+      if (item.value().defined()) tensors.emplace_back(joined_name(scope, item.key()), item.value());
     }
   }
   return tensors;
+}
+
+// A tensor to read into.
+void want(Wanted& wanted, std::string name, const at::Tensor& tensor) {
+  wanted.tensors.emplace_back(std::move(name), at_rest(tensor));
+  if (!wanted.tensors.back().second.is_same(tensor)) wanted.finish.push_back([=] { written_at_rest(tensor); });
 }
 
 // The names of all parameters of the modules among the items. A parameter that two names share has the first.
@@ -81,8 +87,8 @@ Contents contents_of(const Items& items) {
   };
   for (auto& [scope, item] : items) {
     std::visit(overloaded{[&](torch::nn::Module* module) {
-                            for (auto& tensor : tensors_in(*module, scope))
-                              contents.tensors.push_back(std::move(tensor));
+                            for (auto& [name, tensor] : tensors_in(*module, scope))
+                              contents.tensors.emplace_back(name, at_rest(tensor));
                           },
                           [&](torch::optim::Optimizer* optimizer) {
                             auto state = optimizer_contents(*optimizer, scope, names);
@@ -92,13 +98,13 @@ Contents contents_of(const Items& items) {
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", scope,
                                               "\" is an undefined tensor. Leave it out.");
-                            contents.tensors.emplace_back(scope, resharded(tensor));
+                            contents.tensors.emplace_back(scope, at_rest(tensor));
                           },
                           [&](const NamedState& state) {
                             for (auto& [name, tensor] : state.tensors) {
                               TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::save] \"", joined_name(scope, name),
                                                 "\" is an undefined tensor. Leave it out.");
-                              contents.tensors.emplace_back(joined_name(scope, name), resharded(tensor));
+                              contents.tensors.emplace_back(joined_name(scope, name), at_rest(tensor));
                             }
                           },
                           [&](const StateMaker& maker) {
@@ -127,7 +133,7 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
   for (auto& [scope, item] : items) {
     std::visit(overloaded{[&](torch::nn::Module* module) {
                             wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
-                            for (auto& tensor : tensors_in(*module, scope)) wanted.tensors.push_back(std::move(tensor));
+                            for (auto& [name, tensor] : tensors_in(*module, scope)) want(wanted, name, tensor);
                           },
                           [&](torch::optim::Optimizer* optimizer) {
                             ask_for_all(scope);
@@ -140,12 +146,11 @@ Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename&
                           [&](const at::Tensor& tensor) {
                             TORCH_CHECK_VALUE(tensor.defined(), "[checkpoint::load] \"", scope,
                                               "\" is an undefined tensor. Make one of the right shape.");
-                            wanted.tensors.emplace_back(scope, resharded(tensor));
+                            want(wanted, scope, tensor);
                           },
                           [&](const NamedState& state) {
                             wanted.scopes.push_back(scope.empty() ? "" : scope + ".");
-                            for (auto& [name, tensor] : state.tensors)
-                              wanted.tensors.emplace_back(joined_name(scope, name), resharded(tensor));
+                            for (auto& [name, tensor] : state.tensors) want(wanted, joined_name(scope, name), tensor);
                           },
                           [&](const Value&) { wanted.values.push_back(scope); }},
                item.content());

@@ -7,7 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "intarsia/data_parallel/fully_shard/param_handles.h"
+#include "intarsia/tensor/at_rest.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia::checkpoint {
@@ -247,7 +247,7 @@ void for_each_parameter(Optimizer& optimizer, const ParameterNames& names, Body 
     auto& parameters = optimizer.param_groups()[group].params();
     for (size_t i = 0; i < parameters.size(); ++i) {
       auto found = names.find(parameters[i].unsafeGetTensorImpl());
-      body(found != names.end() ? found->second : c10::str(group, ".", i), resharded(parameters[i]));
+      body(found != names.end() ? found->second : c10::str(group, ".", i), parameters[i]);
     }
   }
 }
@@ -305,7 +305,7 @@ void want_optimizer(Optimizer& optimizer, const std::string& scope, const Parame
         wanted.finish.push_back([&optimizer, key] { optimizer.state().erase(key); });
         return;
       }
-      visit_fields(*state, FillFields{index, rename, wanted, state_scope, parameter});
+      visit_fields(*state, FillFields{index, rename, wanted, state_scope, at_rest(parameter)});
       wanted.finish.push_back([&optimizer, key, state] { optimizer.state()[key] = std::make_unique<State>(*state); });
     });
   });

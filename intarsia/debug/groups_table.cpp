@@ -10,6 +10,7 @@
 #include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/debug/text_table.h"
 #include "intarsia/per_rank/per_rank.h"
+#include "intarsia/tensor/at_rest.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
@@ -57,16 +58,6 @@ GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
   }
   return {
       is_dtensor(leaf) ? "distributed" : "plain", "-", is_dtensor(leaf) ? mesh_of(leaf).text() : "-", "", 0, 0, 0, {}};
-}
-
-// At rest, whatever the leaf is now.
-at::Tensor at_rest(const at::Tensor& leaf) {
-  auto group = group_of(leaf);
-  if (!group) return leaf;
-  for (auto& member : group->members()) {
-    if (member.leaf().is_same(leaf)) return member.sharded();
-  }
-  return leaf;
 }
 
 void add_to(GroupLine& line, const at::Tensor& value) {

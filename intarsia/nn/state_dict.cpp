@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
+#include "intarsia/tensor/at_rest.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
@@ -49,10 +50,11 @@ void load_full_state_dict(ModuleRef given, const StateDict& state, std::optional
                      "\" is a distributed tensor. Give whole tensors, for instance from full_state_dict.");
   }
   for (auto& item : own) {
-    auto target = item.value().detach();
+    auto target = at_rest(item.value()).detach();
     auto value = state[item.key()].detach();
     if (is_dtensor(target)) value = distribute_tensor(value, mesh_of(target), placements_of(target), src_data_rank);
     target.copy_(value);
+    written_at_rest(item.value());
   }
 }
 

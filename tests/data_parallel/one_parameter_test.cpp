@@ -150,13 +150,14 @@ TEST(OneParameter, IsSavedAndLoadedWhileItIsUnsharded) {
     auto p = model->parameters()[0], handle = p.detach();
     EXPECT_FALSE(is_dtensor(p) || is_dtensor(handle));
     checkpoint::save(folder / "c", {{"w", handle}});
-    EXPECT_TRUE(is_dtensor(p));
+    EXPECT_FALSE(is_dtensor(p));
     auto read = torch::zeros_like(plain->parameters()[0]);
     checkpoint::load(folder / "c", {{"w", read}});
     EXPECT_TRUE(read.equal(plain->parameters()[0]));
-    group.unshard();
     checkpoint::save(folder / "d", {{"w", at::full({7, 5}, 7.0, at::kDouble)}});
     checkpoint::load(folder / "d", {{"w", p}});
+    EXPECT_EQ(p.data_ptr<double>()[34], 7);
+    group.reshard();
     EXPECT_TRUE(full_tensor(p).equal(at::full({7, 5}, 7.0, at::kDouble)));
   });
 }
@@ -240,15 +241,15 @@ TEST(OneParameter, SaysOptimizerStateWhereItCannotMoveIt) {
   auto world = simulate(2);
   auto model = mlp();
   fully_shard(*model, all_ranks());
-  auto state = at::zeros({7, 5}, at::kDouble), p = model->parameters()[0].detach();
+  auto state = at::zeros({7, 5}, at::kDouble), grad = distribute_tensor(state, all_ranks(), {Shard(0)});
   auto view = state.view(-1);  // would not see it
-  EXPECT_EQ(error_text<c10::Error>([&] { state.add_(p.clone()); }),
+  EXPECT_EQ(error_text<c10::Error>([&] { state.add_(grad); }),
             "[aten::add_.Tensor] argument \"self\" is a plain tensor of shape [7, 5], and a distributed result cannot "
             "be written into "
             "it. Distribute it first, or call full_tensor on the others. If it is optimizer state from before "
             "fully_shard, make the "
             "optimizer after it.");
-  EXPECT_EQ(error_text<c10::Error>([&] { at::maximum(p.clone(), state); }),
+  EXPECT_EQ(error_text<c10::Error>([&] { at::maximum(grad, state); }),
             "[aten::maximum] got mixed torch.Tensor and DTensor: argument \"other\" is a plain tensor of shape [7, 5], "
             "while others lie on "
             "DeviceMesh(cpu, dp=2). Distribute it with distribute_tensor or from_local, the parameters of a module "

@@ -49,7 +49,7 @@ class Pair {
       auto grad = model_->parameters()[i].grad(), goal = plain_->parameters()[i].grad();
       ASSERT_EQ(grad.defined(), goal.defined()) << i;
       EXPECT_TRUE(!goal.defined() || torch::allclose(whole(grad), goal, 1e-9, 1e-9)) << i;
-      EXPECT_TRUE(is_dtensor(model_->parameters()[i]) || shown_) << i;
+      EXPECT_NE(is_dtensor(model_->parameters()[i]), shown_) << i;
     }
   }
 
@@ -78,6 +78,7 @@ class Pair {
     auto x = batch();
     for (auto& group : groups_in(*model_)) group.set_requires_gradient_sync(syncs);
     model_->forward(mine(x, all_ranks())).square().mean().backward(), plain_->forward(x).square().mean().backward();
+    for (auto& group : groups_in(*model_)) group.reshard();  // a frozen one is not reached
     shown_ = false;
   }
 
@@ -110,22 +111,18 @@ class Pair {
   void save() {
     checkpoint::save(folder_ / "own", {{"model", model_}, {"optimizer", *own_}});
     checkpoint::save(folder_ / "plain", {{"model", plain_}, {"optimizer", *goal_}});
-    shown_ = false;
   }
   void load() {
     checkpoint::load(folder_ / "own", {{"model", model_}, {"optimizer", *own_}});
     checkpoint::load(folder_ / "plain", {{"model", plain_}, {"optimizer", *goal_}});
-    shown_ = false;
   }
   void load_by_name() {  // each from what the other one has written
     checkpoint::load(folder_ / "plain", named(model_), {.strict = false});
     checkpoint::load(folder_ / "own", named(plain_), {.strict = false});
-    shown_ = false;
   }
   void load_optimizer() {
     checkpoint::load(folder_ / "plain", {{"model", plain_}, {"optimizer", *goal_}});
     checkpoint::load(folder_ / "own", {{"optimizer", *own_}, {"model", model_}});
-    shown_ = false;
   }
 
   void edit() {
@@ -140,7 +137,6 @@ class Pair {
       if (how == 3) p.set_data(value.clone());
       if (how == 4) p.data() = p.data() * 0.5 + value;
     }
-    shown_ = false;
   }
   void freeze() {
     auto i = pick(6);
@@ -174,7 +170,7 @@ class Pair {
   std::mt19937 random_;
   const TestFolder& folder_;
   size_t kind_ = 0;
-  bool shown_ = false;  // perhaps, as the whole
+  bool shown_ = false;  // as the whole
   Sequential model_ = mlp(), plain_ = mlp();
   std::unique_ptr<torch::optim::Optimizer> own_, goal_;
 };

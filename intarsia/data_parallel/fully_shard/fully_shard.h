@@ -38,7 +38,9 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<ParamGroup> group) : group_(std::move(group)) {}
 
-  void unshard();        // the parameters themselves are the whole until reshard(), a write, or the end of backward
+  // The parameters themselves are the whole until reshard(), the forward of a module with hooks that reshards after it,
+  // or backward.
+  void unshard();
   void begin_unshard();  // the wait is at first use
   void reshard();
   bool is_whole() const;

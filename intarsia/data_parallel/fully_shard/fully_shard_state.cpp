@@ -78,6 +78,13 @@ void FullyShardState::unshard(ParamGroup& group) {
   group.show_whole();
 }
 
+void FullyShardState::show_again(ParamGroup& group) {
+  if (!group.is_asked()) return;
+  group.reshard_if_written();
+  gather(group);
+  group.show_if_asked();
+}
+
 void FullyShardState::need_whole(const Group& group) {
   if (is_in_backward()) {
     used_in_backward(group);
@@ -92,12 +99,12 @@ void FullyShardState::need_whole(const Group& group) {
 void FullyShardState::used_in_forward(ParamGroup& group) {
   if (last_ == &group) return;
   auto* before = std::exchange(last_, &group);
-  if (before && before->reshards_after_forward() && !before->is_held()) before->reshard_after_forward();
+  if (before && before->reshards_after_forward() && !before->stays_in_forward()) before->reshard_after_forward();
 }
 
 void FullyShardState::hold(ParamGroup& group, bool held) {
   if (group.hold(held)) return;
-  if (last_ != &group && group.reshards_after_forward() && !group.is_held()) group.reshard_after_forward();
+  if (last_ != &group && group.reshards_after_forward() && !group.stays_in_forward()) group.reshard_after_forward();
 }
 
 ParamGroup* FullyShardState::Sequence::after(ParamGroup* group) {

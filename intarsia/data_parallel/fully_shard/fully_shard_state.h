@@ -40,6 +40,7 @@ class FullyShardState {
   // By the program.
   void begin_unshard(ParamGroup& group);
   void unshard(ParamGroup& group);
+  void show_again(ParamGroup& group);  // after a write to shards: a group that is to be shown whole is that, anew
 
   // By an op, or the forward of a module: in forward the group before it may be resharded.
   void need_whole(const Group& group);

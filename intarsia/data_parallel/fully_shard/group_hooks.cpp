@@ -47,13 +47,14 @@ void GroupHooks::attach() {
 }
 
 void GroupHooks::take_value(const at::Tensor& leaf, const at::Tensor& value) {
-  group_.need_shards();
+  group_.free_whole();
   for (size_t i = 0; i < group_.members().size(); ++i) {
     if (!group_.members()[i].leaf().is_same(leaf)) continue;
     disown_memories(i);
     group_.member(i).replace(value);
     own_memories(i);
   }
+  state_.show_again(group_);
 }
 
 std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf) {

@@ -26,7 +26,7 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
   void after_gradient(size_t index) override { state_.after_gradient(group(), index); }
 
   void need_whole() override { state_.need_whole(group()); }
-  void need_shards() override { group_.need_shards(); }
+  void free_whole() override { group_.free_whole(); }
   void hold(bool held) override { state_.hold(group_, held); }
   void take_value(const at::Tensor& leaf, const at::Tensor& value) override;
   StandIn stand_in(size_t index, bool for_leaf) override { return group_.member(index).stand_in(for_leaf); }
@@ -38,7 +38,11 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
     return group_.members()[index].is_handle_of_whole(tensor);
   }
   const std::string& name_of(size_t index) const override { return group_.members()[index].name(); }
+  bool can_write_whole(size_t index) const override { return group_.members()[index].can_write_whole(); }
+  void whole_was_written(size_t index) override { group_.whole_was_written(index); }
+  void show_again() override { state_.show_again(group_); }
   bool is_shown() const override { return group_.is_shown(); }
+  bool is_asked() const override { return group_.is_asked(); }
   bool is_pinned() const override { return group_.is_pinned(); }
   bool lies_on(const DeviceMesh& mesh) const override { return group_.lies_on(mesh); }
 

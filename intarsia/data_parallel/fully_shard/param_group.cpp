@@ -131,10 +131,7 @@ void ParamGroup::set_pinned(bool pinned) {
 }
 
 void ParamGroup::reshard_if_written() {
-  if (!whole_ || version() == gathered_version_) return;
-  bool asked = asked_;
-  reshard();
-  asked_ = asked;
+  if (whole_ && version() != gathered_version_) free_whole();
 }
 
 void ParamGroup::show_whole() {
@@ -143,6 +140,11 @@ void ParamGroup::show_whole() {
 }
 
 void ParamGroup::show_if_asked() { show(asked_ || pinned_); }
+
+void ParamGroup::whole_was_written(size_t index) {
+  members_[index].take_written_whole();
+  gathered_version_ = version();
+}
 
 bool ParamGroup::finish_unshard() {
   at::NoGradGuard no_grad;
@@ -158,11 +160,15 @@ bool ParamGroup::finish_unshard() {
 }
 
 void ParamGroup::reshard() {
+  asked_ = false;
+  free_whole();
+}
+
+void ParamGroup::free_whole() {
   if (!whole_ && !begun_) return;
   at::NoGradGuard no_grad;
   if (begun_) wait_for_gathering();
   incoming_.clear();
-  asked_ = false;
   show(false);
   for (auto& member : members_) member.free_whole();
   whole_ = false;

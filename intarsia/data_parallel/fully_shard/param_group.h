@@ -82,16 +82,20 @@ class ParamGroup final {
   void reshard_if_written();  // the whole is out of date where shards were written by a handle that nobody knows
   void show_whole();          // for the program: the leaves are the whole until they are resharded
   void show_if_asked();       // by the program, or by the module's forward
+  void whole_was_written(size_t index);  // the whole of a member, by an op: its shards take over the values
 
   void reshard();
   void reshard_after_forward();  // not where backward recomputes
   void reshard_after_backward();
-  void need_shards();      // before a write
+  void need_shards();      // unshard() and the forward of a module do not keep it whole any more
+  void free_whole();       // they do: show_if_asked, once it is gathered again
   bool is_frozen() const;  // no parameter of it requires grad
   bool is_shown() const { return shown_; }
   bool is_pinned() const { return pinned_; }
   bool is_held() const { return pinned_ || holds_ > 0; }
-  bool hold(bool held);  // whether somebody still holds it: see ParamOwner
+  bool is_asked() const { return asked_ || pinned_; }            // to be shown whole
+  bool stays_in_forward() const { return asked_ || is_held(); }  // when the next group is used
+  bool hold(bool held);                                          // whether somebody still holds it: see ParamOwner
   bool lies_on(const DeviceMesh& mesh) const;
 
   void before_gradient(size_t index, const at::Tensor& grad);

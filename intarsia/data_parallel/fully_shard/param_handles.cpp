@@ -38,6 +38,20 @@ const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+at::Tensor shards_behind(const at::Tensor& tensor) {
+  auto handle = handle_of(tensor);
+  if (!handle.owner || handle.kind == HandleKind::shards) return tensor;
+  bool is_leaf = handle.kind == HandleKind::leaf;
+  if (is_leaf && !handle.owner->is_shown()) return tensor;
+  bool all = is_leaf || handle.owner->is_handle_of_whole(handle.index, tensor);
+  return all ? handle.owner->shards_of_leaf(handle.index).detach() : tensor;
+}
+
+void show_again(const at::Tensor& tensor) {
+  auto handle = handle_of(tensor);
+  if (handle.owner) handle.owner->show_again();
+}
+
 }  // namespace
 
 Handle handle_of(const at::Tensor& tensor) {
@@ -54,8 +68,9 @@ Handle handle_of(const at::Tensor& tensor) {
       found = {is_of_whole ? HandleKind::whole : HandleKind::shards, owner.lock(), index};
     }
   }
-  if (!found.owner) return {is_dtensor(tensor) ? HandleKind::none : HandleKind::computed, nullptr, 0};
   // What has a gradient of its own is a distributed tensor like any other, and so is a part.
+  if (!found.owner && is_dtensor(tensor) && tensor.requires_grad()) return {};
+  if (!found.owner) return {is_dtensor(tensor) ? HandleKind::undecided : HandleKind::computed, nullptr, 0};
   if (found.kind == HandleKind::whole) return found;
   return !tensor.requires_grad() && found.owner->is_handle_of_shards(found.index, tensor) ? found : Handle{};
 }
@@ -69,7 +84,7 @@ bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists) {
     for (size_t i = 0; auto& tensor : tensors_in(list)) {
       auto& found = at[i++];
       auto handle = handle_of(tensor);
-      found.parameter = found.parameter || handle.owner;
+      found.parameter = found.parameter || handle.owner || handle.kind == HandleKind::undecided;
       found.plain = found.plain || (handle.kind == HandleKind::none && !is_dtensor(tensor) && tensor.dim() > 0);
     }
   }
@@ -86,16 +101,6 @@ void disown_storage(const at::Storage& storage) {
   registry().by_storage.erase(storage.unsafeGetStorageImpl());
 }
 
-at::Tensor resharded(const at::Tensor& tensor) {
-  auto handle = handle_of(tensor);
-  if (!handle.owner || handle.kind == HandleKind::shards) return tensor;
-  if (handle.kind == HandleKind::leaf) {
-    if (handle.owner->is_shown()) handle.owner->need_shards();
-    return tensor;
-  }
-  bool all = handle.owner->is_handle_of_whole(handle.index, tensor);
-  if (all) handle.owner->need_shards();
-  return all ? handle.owner->shards_of_leaf(handle.index).detach() : tensor;
-}
+AtRest shards_at_rest() { return {&shards_behind, &show_again}; }
 
 }  // namespace intarsia

@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "intarsia/core/mesh.h"
+#include "intarsia/tensor/at_rest.h"
 
 namespace intarsia {
 
@@ -32,8 +33,10 @@ struct StandIn {
 class ParamOwner {
  public:
   virtual ~ParamOwner() = default;
-  virtual void need_whole() = 0;   // before an op of forward or backward
-  virtual void need_shards() = 0;  // before a write
+  virtual void need_whole() = 0;  // before an op of forward or backward
+  // Before a write to shards, and after it: what is shown whole is gathered anew.
+  virtual void free_whole() = 0;
+  virtual void show_again() = 0;
   // What an op gets in place of a handle of the shards, once the whole is there.
   virtual StandIn stand_in(size_t index, bool for_leaf) = 0;
   virtual const at::Tensor& shards_of_leaf(size_t index) const = 0;
@@ -43,17 +46,23 @@ class ParamOwner {
   // set_data on the leaf: it is the shards of this value from now on.
   virtual void take_value(const at::Tensor& leaf, const at::Tensor& value) = 0;
   virtual void hold(bool held) = 0;  // an op that uses several owners' leaves: while it is held, the whole is not freed
-  virtual bool is_shown() const = 0;   // whether the leaf itself is the whole, by unshard() or in its module's forward
-  virtual bool is_pinned() const = 0;  // by its module's forward
+  // Whether an op may write to the whole of a leaf, and that it has: its shards take over the values.
+  virtual bool can_write_whole(size_t index) const = 0;
+  virtual void whole_was_written(size_t index) = 0;
+  // Whether the leaf itself is the whole, by unshard() or in its module's forward, and whether it is to be.
+  virtual bool is_shown() const = 0;
+  virtual bool is_asked() const = 0;
+  virtual bool is_pinned() const = 0;                      // by its module's forward
   virtual bool lies_on(const DeviceMesh& mesh) const = 0;  // as shards
 };
 
 enum class HandleKind {
-  none,      // not one of ours
-  leaf,      // the parameter itself
-  shards,    // another handle of all of its shards, outside of autograd: p.detach(), p.data()
-  whole,     // the stand-in, another handle of its memory, or a view
-  computed,  // from wholes alone, without a graph: see Note [Reads are of the whole]
+  none,       // not one of ours
+  leaf,       // the parameter itself
+  shards,     // another handle of all of its shards, outside of autograd: p.detach(), p.data()
+  whole,      // the stand-in, another handle of its memory, or a view
+  computed,   // from wholes alone, without a graph: see Note [Reads are of the whole]
+  undecided,  // made like a parameter without a graph: see Note [Undecided tensors]
 };
 struct Handle {
   HandleKind kind = HandleKind::none;
@@ -70,8 +79,7 @@ bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists);
 void own_storage(const at::Storage& storage, std::weak_ptr<ParamOwner> owner, size_t index, bool is_of_whole);
 void disown_storage(const at::Storage& storage);
 
-// What a handle of a parameter is at rest: the leaf, or the shards behind another handle of the whole; any other tensor
-// is itself. A group that is shown whole becomes shards. For those who read or write memory themselves.
-at::Tensor resharded(const at::Tensor& tensor);
+// at_rest asks here.
+AtRest shards_at_rest();
 
 }  // namespace intarsia

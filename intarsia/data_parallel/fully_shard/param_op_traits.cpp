@@ -53,7 +53,8 @@ const ParamOpTraits& param_traits_of(const c10::OperatorHandle& op) {
   bool maps = maps_lists(schema), casts = schema.name() == "aten::to" || schema.name() == "aten::_to_copy";
   return known
       .try_emplace(&schema, ParamOpTraits{is_about_the_handle(schema.name()), returns_a_view(schema),
-                                          makes_one_like_it(schema.name()) || maps, schema.is_mutable(), maps, casts})
+                                          makes_one_like_it(schema.name()) || maps, schema.is_mutable(), maps, casts,
+                                          schema.name().rfind("aten::new_", 0) == 0})
       .first->second;
 }
 

@@ -13,6 +13,7 @@ struct ParamOpTraits {
   bool writes;            // to one of its arguments
   bool by_element;        // maps lists: element i meets only the elements i of other lists
   bool casts;             // to, _to_copy
+  bool names_sizes;       // new_zeros(sizes): which need not be those of the parameter
 };
 
 const ParamOpTraits& param_traits_of(const c10::OperatorHandle& op);

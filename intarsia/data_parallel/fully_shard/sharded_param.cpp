@@ -183,6 +183,20 @@ void ShardedParam::free_whole() {
   for (auto& memory : memories_) resize_storage(memory, 0);
 }
 
+bool ShardedParam::can_write_whole() const {
+  return !is_dtensor(whole_) && !is_per_rank(whole_) && whole_.scalar_type() == dtype_;
+}
+
+void ShardedParam::take_written_whole() {
+  at::NoGradGuard no_grad;
+  auto& shards = shards_of(sharded_);
+  for (size_t slot = 0; slot < shards.size(); ++slot) {
+    shards[slot].copy_(piece(memories_[0], axes_.shard->position(slot)));
+  }
+  body_of(sharded_).written();
+  leaf().unsafeGetTensorImpl()->bump_version();
+}
+
 // --- what ops get
 
 bool ShardedParam::is_handle_of_shards(const at::Tensor& tensor) const {

@@ -47,6 +47,9 @@ class ShardedParam {
   void show_whole();
   void show_shards();
   void free_whole();
+  // An op may write to the memory of the whole if that holds the same numbers as the shards, which then take them over.
+  bool can_write_whole() const;
+  void take_written_whole();
   // The shards become those of `value`, of any dtype: a whole one, or one that is laid out as the shards or as the
   // whole are.
   void replace(const at::Tensor& value);

@@ -11,9 +11,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include "intarsia/data_parallel/fully_shard/param_call.h"
 #include "intarsia/data_parallel/fully_shard/param_op_traits.h"
-#include "intarsia/data_parallel/fully_shard/param_use.h"
 #include "intarsia/data_parallel/fully_shard/set_data.h"
+#include "intarsia/data_parallel/fully_shard/undecided.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/dispatch/fan_out.h"
 #include "intarsia/libtorch/dispatch_keys.h"
@@ -29,65 +30,6 @@ namespace {
 
 using Owner = std::shared_ptr<ParamOwner>;
 using Stack = torch::jit::Stack;
-
-// --- what a call needs of the parameters among its arguments
-
-struct UsingCall {
-  std::vector<Owner> owners;       // each once
-  std::vector<at::Tensor> others;  // distributed tensors that are none of ours
-  bool has_leaf = false, has_whole = false, has_computed = false;
-  bool meets_plain = false;      // other tensors that are not distributed
-  bool writes = false;           // to a parameter
-  bool writes_computed = false;  // to what was computed from one
-};
-
-void look_at(UsingCall& call, const at::Tensor& tensor, bool written) {
-  if (!tensor.defined()) return;
-  auto handle = handle_of(tensor);
-  if (handle.owner) {
-    bool is_known = std::find(call.owners.begin(), call.owners.end(), handle.owner) != call.owners.end();
-    if (!is_known) call.owners.push_back(handle.owner);
-    call.writes = call.writes || written;
-    call.has_leaf = call.has_leaf || handle.kind == HandleKind::leaf;
-    call.has_whole = call.has_whole || handle.kind == HandleKind::whole;
-  } else if (handle.kind == HandleKind::computed) {
-    call.has_computed = true;
-    call.writes_computed = call.writes_computed || written;
-  } else if (is_dtensor(tensor)) {
-    call.others.push_back(tensor);
-  } else {
-    call.meets_plain = call.meets_plain || tensor.dim() > 0;
-  }
-}
-
-UsingCall look_at_call(const c10::OperatorHandle& op, const Stack& stack) {
-  UsingCall call;
-  auto& arguments = op.schema().arguments();
-  auto first = stack.size() - arguments.size();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    auto* alias = arguments[i].alias_info();
-    for (auto& tensor : tensors_in(stack[first + i])) look_at(call, tensor, alias && alias->isWrite());
-  }
-  if (call.meets_plain && param_traits_of(op).by_element)
-    call.meets_plain = meet_at_one_index(at::ArrayRef(stack).slice(first));
-  return call;
-}
-
-ParamUse use_of(const ParamOpTraits& op, const UsingCall& call, const ParamOwner& owner) {
-  ParamUse use;
-  use.writes = call.writes;
-  use.meets_plain = call.meets_plain;
-  use.in_forward = owner.is_pinned();
-  use.in_formula = is_in_backward();
-  use.is_recorded = call.has_leaf && at::GradMode::is_enabled();
-  use.meets_dtensor = !call.others.empty();
-  use.meets_shards =
-      std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
-  use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
-  use.keeps_shards =
-      op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward it is a leaf that is cast
-  return use;
-}
 
 // --- what the op gets
 
@@ -121,20 +63,22 @@ class Gathered {
     for (auto& owner : held_) owner->hold(false);
   }
   // Where an op uses the leaves of several owners, the gathering of one must not free another.
-  void gather(std::vector<Owner> owners) {
-    owners_ = std::move(owners);
+  void gather(const std::vector<Owner>& owners) {
+    owners_ = owners;
     for (auto& owner : owners_) {
       if (owners_.size() > 1) owner->hold(true), held_.push_back(owner);
     }
     for (auto& owner : owners_) owner->need_whole();
   }
-  const std::vector<Owner>& owners() const { return owners_; }
   bool has(const Owner& owner) const { return std::find(owners_.begin(), owners_.end(), owner) != owners_.end(); }
 
   at::Tensor in_place_of(const at::Tensor& tensor) {
     auto handle = handle_of(tensor);
     if (!handle.owner || !has(handle.owner)) return tensor;
-    if (handle.kind == HandleKind::shards) return handle.owner->stand_in(handle.index, false).tensor;
+    if (handle.kind == HandleKind::shards) {
+      stand_ins_.emplace_back(handle.owner->stand_in(handle.index, false).tensor, tensor);
+      return stand_ins_.back().first;
+    }
     bool of_leaf = handle.kind == HandleKind::leaf || (tensor.requires_grad() && tensor.is_leaf());
     if (!of_leaf) return tensor;
     auto made = handle.owner->stand_in(handle.index, true);
@@ -145,9 +89,9 @@ class Gathered {
   }
 
   // An op that returns what it was given, such as contiguous, returns the leaf.
-  at::Tensor leaf_for(const at::Tensor& result) const {
-    for (auto& [stand_in, leaf] : stand_ins_) {
-      if (result.is_same(stand_in) && result.scalar_type() == leaf.scalar_type()) return leaf;
+  at::Tensor handle_for(const at::Tensor& result) const {
+    for (auto& [stand_in, handle] : stand_ins_) {
+      if (result.is_same(stand_in) && result.scalar_type() == handle.scalar_type()) return handle;
     }
     return result;
   }
@@ -155,12 +99,12 @@ class Gathered {
  private:
   std::vector<Owner> owners_, held_;
   std::vector<NodePtr> accumulators_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;  // and the leaf
+  std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;  // and the leaf or handle
 };
 
 // Before shards are used: handles of the whole become handles of the shards, and views of it values, since its memory
 // may go.
-void leave_whole(const UsingCall& call, const c10::OperatorHandle& op, Stack& stack, const Gathered& gathered) {
+void leave_whole(const ParamCall& call, const c10::OperatorHandle& op, Stack& stack, const Gathered& gathered) {
   bool is_shown = std::any_of(call.owners.begin(), call.owners.end(), [](auto& owner) { return owner->is_shown(); });
   if (!call.has_whole && !is_shown) return;
   std::vector<bool> written;
@@ -175,15 +119,44 @@ void leave_whole(const UsingCall& call, const c10::OperatorHandle& op, Stack& st
       if (handle.kind != HandleKind::whole || gathered.has(handle.owner)) return tensor;
       if (handle.owner->is_handle_of_whole(handle.index, tensor)) return handle.owner->shards_of_leaf(handle.index);
       TORCH_CHECK(!written[i], "[fully_shard] a part of \"", handle.owner->name_of(handle.index), "\", of shape ",
-                  tensor.sizes(), ", is written. Use the parameter itself.");
+                  tensor.sizes(),
+                  ", is written together with distributed tensors, or ranks' own values, or in another ",
+                  "dtype than that of the shards. Write to the parameter itself.");
       handle.owner->need_whole();
       return tensor.detach().clone();
     });
   }
 }
 
+at::Tensor marked_as_computed(const at::Tensor& value) {
+  bool is_plain = value.defined() && !is_dtensor(value) && !is_per_rank(value) && value.is_cpu() &&
+                  value.has_storage() && value.layout() == c10::kStrided && value.dim() > 0 && !value.requires_grad();
+  if (!is_plain || value.key_set().has(kFirstUseKey)) return value;
+  auto keys = value.key_set().add(kFirstUseKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(value.storage()), keys, value.dtype());
+  impl->set_storage_offset(value.storage_offset());
+  impl->set_sizes_and_strides(value.sizes(), value.strides());
+  return at::Tensor(std::move(impl));
+}
+
+// See Note [Undecided tensors].
+void decide(const ParamCall& call, const c10::OperatorHandle& op, Stack& stack) {
+  if (!call.others.empty()) std::for_each(call.undecided.begin(), call.undecided.end(), decide_for_shards);
+  if (!call.undecided_whole || call.undecided.empty()) return;
+  auto& arguments = op.schema().arguments();
+  for (size_t i = 0, first = stack.size() - arguments.size(); i < arguments.size(); ++i) {
+    bool written = arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
+    change_tensors(stack[first + i], [&](const at::Tensor& tensor) {
+      if (handle_of(tensor).kind != HandleKind::undecided) return tensor;
+      auto whole = decide_for_whole(tensor, written);
+      if (written && !call.meets_plain) adopt(tensor, marked_as_computed(whole));
+      return whole;
+    });
+  }
+}
+
 // What was computed from parameters becomes distributed like the tensor that is written into it.
-void distribute_computed(const UsingCall& call, const c10::OperatorHandle& op, Stack& stack) {
+void distribute_computed(const ParamCall& call, const c10::OperatorHandle& op, Stack& stack) {
   change_last(stack, op.schema().arguments().size(), [&](const at::Tensor& tensor) {
     if (handle_of(tensor).kind != HandleKind::computed) return tensor;
     auto has_its_shape = [&](auto& other) { return other.sizes() == tensor.sizes(); };
@@ -227,15 +200,9 @@ at::Tensor still_marked(const at::Tensor& handle) {
   return is_unmarked ? with_first_use_key(handle) : handle;
 }
 
-at::Tensor marked_as_computed(const at::Tensor& value) {
-  bool is_plain = value.defined() && !is_dtensor(value) && !is_per_rank(value) && value.is_cpu() &&
-                  value.has_storage() && value.layout() == c10::kStrided && value.dim() > 0 && !value.requires_grad();
-  if (!is_plain || value.key_set().has(kFirstUseKey)) return value;
-  auto keys = value.key_set().add(kFirstUseKey);
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(value.storage()), keys, value.dtype());
-  impl->set_storage_offset(value.storage_offset());
-  impl->set_sizes_and_strides(value.sizes(), value.strides());
-  return at::Tensor(std::move(impl));
+at::Tensor marked_as_undecided(const at::Tensor& result) {
+  bool is_new = is_dtensor(result) && !result.key_set().has(kFirstUseKey) && !result.requires_grad();
+  return is_new ? with_first_use_key(result) : result;
 }
 
 void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector<Owner>& owners) {
@@ -254,61 +221,78 @@ void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector
 }
 
 // Whether the results are values of parameters alone, which an optimizer may go on with.
-bool computes(const ParamOpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
+bool computes(const ParamOpTraits& op, const ParamCall& call) {
   if (op.writes || call.meets_plain || !call.others.empty() || is_in_backward()) return false;
   if (call.has_leaf && at::GradMode::is_enabled()) return false;
-  if (std::any_of(whole.begin(), whole.end(), [](auto& owner) { return owner->is_shown(); })) return false;
-  return call.has_computed || (!whole.empty() && whole.size() == call.owners.size());
+  if (std::any_of(call.whole.begin(), call.whole.end(), [](auto& owner) { return owner->is_shown(); })) return false;
+  bool all_whole = !call.uses_shards() && !call.keeps_undecided() && call.owners.size() + call.undecided.size() > 0;
+  return call.has_computed || all_whole;
+}
+
+// Whether the results are shards that nobody has a use for yet.
+bool makes_undecided(const ParamOpTraits& op, const ParamCall& call) {
+  return !op.writes && !call.meets_plain && call.others.empty() && (call.uses_shards() || call.keeps_undecided());
 }
 
 // Brings the parameters of a call into the form that it needs. The scope, if one is opened, is for the call.
-void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call, Gathered& gathered,
+void prepare(const c10::OperatorHandle& op, Stack& stack, const ParamCall& call, Gathered& gathered,
              std::optional<PlainTensorScope>& plain) {
   c10::impl::ExcludeDispatchKeyGuard ours(kFactoryKeys);  // what is made here is plain
-  std::vector<Owner> whole;
-  for (auto& owner : call.owners) {
-    if (row_of(use_of(param_traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
+  gathered.gather(call.whole);
+  if (call.uses_shards()) leave_whole(call, op, stack, gathered);
+  for (auto& [handle, is_part] : call.written) {
+    if (call.writes_shards()) handle.owner->free_whole();
   }
-  bool uses_shards = whole.size() < call.owners.size();
-  gathered.gather(std::move(whole));
-  if (uses_shards) leave_whole(call, op, stack, gathered);
-  if (call.writes) std::for_each(call.owners.begin(), call.owners.end(), [](auto& owner) { owner->need_shards(); });
-  if (!gathered.owners().empty()) {
+  if (!call.whole.empty()) {
     change_last(stack, op.schema().arguments().size(), [&](auto& tensor) { return gathered.in_place_of(tensor); });
   }
+  decide(call, op, stack);
   if (call.writes_computed && !call.meets_plain && !call.others.empty()) distribute_computed(call, op, stack);
-  bool values_of_all = call.writes && (call.meets_plain || call.has_whole);  // p.copy_(whole): each rank takes its part
-  bool beside_shards = call.has_computed && !call.meets_plain && (uses_shards || !call.others.empty());
+  bool values_of_all =  // p.copy_(whole): each rank takes its part
+      call.writes_shards() && (call.meets_plain || call.has_whole);
+  bool has_shards = call.uses_shards() || call.keeps_undecided() || !call.others.empty();
+  bool beside_shards = call.has_computed && !call.meets_plain && has_shards;
   if (values_of_all || beside_shards) plain.emplace(PlainTensors::replicate);
+}
+
+void finish(const c10::OperatorHandle& op, Stack& stack, const ParamCall& call, const Gathered& gathered) {
+  for (auto& [handle, is_part] : call.written) {
+    if (call.writes_whole) handle.owner->whole_was_written(handle.index);
+    // An optimizer writes to one parameter after the other: the next op that needs the whole gathers it.
+    if (call.writes_shards() && call.others.empty()) handle.owner->show_again();
+  }
+  auto& traits = param_traits_of(op);
+  auto results = op.schema().returns().size();
+  if (!call.whole.empty() && at::GradMode::is_enabled()) hook_results(op, stack, call.whole);
+  if (!call.whole.empty()) change_last(stack, results, [&](auto& tensor) { return gathered.handle_for(tensor); });
+  if (computes(traits, call)) change_last(stack, results, marked_as_computed);
+  if (makes_undecided(traits, call)) change_last(stack, results, marked_as_undecided);
 }
 
 void on_use(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   Gathered gathered;
-  UsingCall call;
+  ParamCall call;
   std::optional<PlainTensorScope> plain;
-  auto& traits = param_traits_of(op);
-  if (!traits.about_the_handle) {
-    call = look_at_call(op, *stack);
+  bool about_the_handle = param_traits_of(op).about_the_handle;
+  if (!about_the_handle) {
+    call = read_param_call(op, *stack);
     prepare(op, *stack, call, gathered, plain);
   }
   {
     // In inference mode another handle has no version counter, which LibTorch's kernel for views would set.
     c10::DispatchKeySet done(kFirstUseKey);
-    if (traits.about_the_handle && c10::InferenceMode::is_enabled()) done = done.add(c10::DispatchKey::ADInplaceOrView);
+    if (about_the_handle && c10::InferenceMode::is_enabled()) done = done.add(c10::DispatchKey::ADInplaceOrView);
     c10::impl::ExcludeDispatchKeyGuard guard(done);
     op.callBoxed(stack);
   }
-  auto& whole = gathered.owners();
-  auto results = op.schema().returns().size();
-  if (traits.about_the_handle) return change_last(*stack, results, still_marked);
-  if (!whole.empty() && at::GradMode::is_enabled()) hook_results(op, *stack, whole);
-  if (!whole.empty()) change_last(*stack, results, [&](auto& tensor) { return gathered.leaf_for(tensor); });
-  if (computes(traits, call, whole)) change_last(*stack, results, marked_as_computed);
+  if (about_the_handle) return change_last(*stack, op.schema().returns().size(), still_marked);
+  finish(op, *stack, call, gathered);
 }
 
 void register_first_use() {
   start();
   watch_set_data();
+  set_at_rest(shards_at_rest());
   static std::once_flag once;
   std::call_once(once, [] {
     static auto* all = new torch::Library(torch::Library::IMPL, "_", kFirstUseKey, __FILE__, __LINE__);
@@ -340,15 +324,21 @@ at::Tensor make_whole(at::Storage storage, at::IntArrayRef sizes, at::IntArrayRe
   return keys.has(kFirstUseKey) ? whole : per_rank_with_key(whole);
 }
 
-at::Tensor with_first_use_key(const at::Tensor& dtensor) {
-  register_first_use();
-  auto keys = dtensor.unsafeGetTensorImpl()->key_set().add(kFirstUseKey);
+static at::Tensor with_keys(const at::Tensor& dtensor, c10::DispatchKeySet keys) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, dtensor.dtype(), dtensor.device());
   impl->set_sizes_and_strides(dtensor.sizes(), dtensor.strides());
   impl->set_storage_access_should_throw();
   explain_missing_memory(*impl);
   impl->set_backend_meta(shared_body_of(dtensor));
   return at::Tensor(std::move(impl));
+}
+
+at::Tensor with_first_use_key(const at::Tensor& dtensor) {
+  register_first_use();
+  return with_keys(dtensor, dtensor.key_set().add(kFirstUseKey));
+}
+at::Tensor without_first_use_key(const at::Tensor& dtensor) {
+  return with_keys(dtensor, dtensor.key_set().remove(kFirstUseKey));
 }
 
 }  // namespace intarsia

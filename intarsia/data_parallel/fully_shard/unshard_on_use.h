@@ -20,7 +20,8 @@ namespace intarsia {
 
 // A plain tensor with the key over this memory.
 at::Tensor make_whole(at::Storage storage, at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype);
-// The same distributed tensor with the key.
+// The same distributed tensor with the key, and without it.
 at::Tensor with_first_use_key(const at::Tensor& dtensor);
+at::Tensor without_first_use_key(const at::Tensor& dtensor);
 
 }  // namespace intarsia
