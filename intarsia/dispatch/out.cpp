@@ -5,6 +5,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/dispatch/run.h"
+#include "intarsia/rules/advised.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
@@ -45,6 +46,7 @@ void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& 
   TORCH_CHECK_NOT_IMPLEMENTED(op.traits->forms_empty && self.numel() == 0, "[", op.name, "] a plain tensor of shape ",
                               self.sizes(), " cannot take the form of a distributed one. ",
                               "Make a new one with at::empty_like.");
+  UnguidedScope unguided;  // it is about to be written
   auto fresh = at::empty_like(stack[stack.size() - count + 1].toTensor());
   self.unsafeGetTensorImpl()->shallow_copy_from(fresh.getIntrusivePtr());
   stack.erase(stack.end() - static_cast<int64_t>(count), stack.end());

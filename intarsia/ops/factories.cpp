@@ -9,12 +9,23 @@
 namespace intarsia {
 namespace {
 
-// The input lends its shape and layout, its values are not read: a pending reduction becomes a whole tensor for free.
-Rule like() {
+// What the values of a new tensor are.
+enum class Values { given, none };
+
+// A pending reduction lends its shape, its values are not read. The result is whole for free; where it has no values
+// yet, it may as well be pending.
+void add_pending_rows(Rows& rows, Values values) {
+  for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+  if (values == Values::given) return;
+  for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}, /*if_advised=*/true});
+}
+
+// The input lends its shape and layout.
+Rule like(Values values) {
   auto shape = pointwise();
-  Rule rule = rows("like", [shape](const OpCall& call) {
+  Rule rule = rows("like", [shape, values](const OpCall& call) {
     auto rows = shape.rows(call);
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    add_pending_rows(rows, values);
     return rows;
   });
   rule.aligned = true;
@@ -22,8 +33,8 @@ Rule like() {
 }
 
 // new_zeros and the like: a cut stays on a dim that keeps its place and extent, else the result is whole.
-Rule fresh() {
-  auto same_shape = like();
+Rule fresh(Values values) {
+  auto same_shape = like(values);
   Rule rule = rows("new", [same_shape](const OpCall& call) {
     if (call.inputs[0].sizes == call.outputs[0].sizes) return same_shape.rows(call);
     Rows rows;
@@ -32,7 +43,7 @@ Rule fresh() {
       bool kept = in.dim() == out.dim() && in.sizes[d] == out.sizes[d];
       rows.push_back({{S(d)}, {kept ? S(d) : R}});
     }
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    add_pending_rows(rows, Values::given);
     return rows;
   });
   rule.aligned = true;
@@ -48,7 +59,7 @@ Rule fresh_strided() {
                 bool kept = in.sizes == out.sizes && at::IntArrayRef(at::infer_dense_strides(out.sizes, out.strides)) ==
                                                          at::IntArrayRef(out.strides);
                 for (int64_t d = 0; d < in.dim(); ++d) rows.push_back({{S(d)}, {kept ? S(d) : R}});
-                for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+                add_pending_rows(rows, kept ? Values::none : Values::given);
                 return rows;
               })
       .with_local([](LocalCall& local) {
@@ -61,25 +72,79 @@ Rule fresh_strided() {
       });
 }
 
-Rows pass_through(std::initializer_list<ReduceOp> ops) {
-  Rows rows;
-  for (auto op : ops) rows.push_back({{P(op)}, {P(op)}});
-  return rows;
+bool is_whole_number(c10::ScalarType dtype) { return c10::isIntegralType(dtype, /*includeBool=*/false); }
+
+// Averages of whole numbers have fractions, so they are taken of what the terms are cast to. Whole numbers that become
+// narrower wrap in sums and products as they do in the cast.
+bool survives_this_cast(ReduceOp op, c10::ScalarType from, c10::ScalarType to) {
+  bool has_fractions = c10::isFloatingType(to) || c10::isComplexType(to);
+  if (op == ReduceOp::avg && c10::isIntegralType(from, /*includeBool=*/true)) return has_fractions;
+  bool narrower = is_whole_number(from) && is_whole_number(to) && c10::elementSize(to) <= c10::elementSize(from);
+  return narrower && (op == ReduceOp::sum || op == ReduceOp::product);
 }
 
-// A cast keeps what is pending if it loses nothing of it: see sums_survive and order_survives.
+// Up to rounding, and to sums that do not fit into 32 bits.
+bool survives_but_for_rounding(ReduceOp op, c10::ScalarType from, c10::ScalarType to) {
+  if (op != ReduceOp::sum && op != ReduceOp::avg && op != ReduceOp::product) return false;
+  if (is_whole_number(from)) {
+    bool is_kept = !c10::isIntegralType(to, true) || (is_whole_number(to) && c10::elementSize(to) >= 4);
+    return is_kept && c10::elementSize(from) >= 4 && op != ReduceOp::avg;
+  }
+  if (c10::isIntegralType(from, true) || c10::isIntegralType(to, true)) return false;
+  return op != ReduceOp::product || !c10::isComplexType(from) || c10::isComplexType(to);
+}
+
+// Whether what is pending is that of the cast terms, however they are rounded.
+bool survives_cast(ReduceOp op, const TensorForm& from, const TensorForm& to) {
+  if (from.dtype == to.dtype || survives_this_cast(op, from.dtype, to.dtype)) return true;
+  if (op == ReduceOp::max || op == ReduceOp::min) return order_survives(from.dtype, to.dtype);
+  return (op == ReduceOp::sum || op == ReduceOp::avg) && sums_survive(from.dtype, to.dtype);
+}
+
+// A cast keeps what is pending if it loses nothing of it. Where it is only rounded otherwise, a guide decides.
 Rule cast() {
   auto shape = pointwise();
   Rule rule = rows("cast", [shape](const OpCall& call) {
     auto rows = shape.rows(call);
-    bool same = call.inputs[0].dtype == call.outputs[0].dtype;
-    for (auto op : same ? kReduceOps : std::vector{ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
-      Row row{{P(op)}, {P(op)}};
-      if (survives_casts(row, call)) rows.push_back(std::move(row));
+    auto &from = call.inputs[0], &to = call.outputs[0];
+    for (auto op : kReduceOps) {
+      bool survives = survives_cast(op, from, to);
+      if (survives || survives_but_for_rounding(op, from.dtype, to.dtype))
+        rows.push_back({{P(op)}, {P(op)}, /*if_advised=*/!survives});
     }
     return rows;
   });
   rule.aligned = true;
+  return rule;
+}
+
+// self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
+Rule copy() {
+  auto shape = pointwise();
+  Rule rule = pointwise();
+  rule.rows = [shape](const OpCall& call) {
+    auto rows = shape.rows(call);
+    for (auto op : kReduceOps) {
+      if (survives_cast(op, call.inputs[1], call.outputs[0])) rows.push_back({{P(op), P(op)}, {P(op)}});
+    }
+    return rows;
+  };
+  return rule;
+}
+
+// A number in place of every term. What is pending of such terms has to be that number.
+Rule fill(std::vector<ReduceOp> pending) {
+  auto shape = pointwise();
+  Rule rule = pointwise();
+  rule.rows = [shape, pending](const OpCall& call) {
+    auto rows = shape.rows(call);
+    for (auto op : pending) {
+      Row row{Placements(call.inputs.size(), R), {P(op)}};
+      row.in[0] = P(op);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  };
   return rule;
 }
 
@@ -132,24 +197,20 @@ void add_scoped_factories(RuleTable& t) {
 
 void add_factories(RuleTable& t) {
   add_scoped_factories(t);
-  t.add({"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"}, like());
-  t.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, fresh());
+  t.add({"aten::zeros_like", "aten::ones_like", "aten::full_like"}, like(Values::given));
+  t.add({"aten::new_zeros", "aten::new_ones", "aten::new_full"}, fresh(Values::given));
+  t.add("aten::empty_like", like(Values::none));
+  t.add("aten::new_empty", fresh(Values::none));
   t.add("aten::new_empty_strided", fresh_strided());
   t.add({"aten::clone", "aten::_to_copy", "aten::lift", "aten::lift_fresh_copy"}, cast());
   t.gradient("aten::lift", lift);
   t.add("aten::view.dtype", view_as_dtype());
 
-  // self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
-  t.add("aten::copy", pointwise({{{P_sum, P_sum}, {P_sum}},
-                                 {{P_avg, P_avg}, {P_avg}},
-                                 {{P_max, P_max}, {P_max}},
-                                 {{P_min, P_min}, {P_min}}}));
+  t.add("aten::copy", copy());
   // Zero stays zero under every reduction; another constant only where reducing equal values changes nothing.
-  t.add("aten::zero", pointwise(pass_through({ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
-                                              ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})));
-  t.add("aten::fill.Scalar",
-        pointwise(pass_through({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band, ReduceOp::bor})));
-  t.add("aten::fill.Tensor", pointwise({{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}}));
+  t.add("aten::zero", fill(kReduceOps));
+  t.add("aten::fill.Scalar", fill({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band, ReduceOp::bor}));
+  t.add("aten::fill.Tensor", fill({ReduceOp::avg, ReduceOp::min, ReduceOp::max}));
 }
 
 }  // namespace intarsia

@@ -7,6 +7,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/foreign.h"
 #include "intarsia/core/world.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
@@ -19,6 +20,9 @@ at::Tensor number_of(const char* where, const at::Tensor& given) {
   TORCH_CHECK_VALUE(given.defined() && given.numel() == 1, "[", where, "] needs one number per rank, but the tensor ",
                     given.defined() ? c10::str("has shape ", given.sizes()) : "is undefined",
                     ". Reduce it first, as by mean().");
+  check_no_wrapper(given, where);
+  TORCH_CHECK_TYPE(!given.is_meta() && !given.is_complex(), "[", where, "] needs a real number, but the tensor is ",
+                   given.is_meta() ? "on the meta device and has no value." : "complex. Give its parts one by one.");
   auto number = given.detach();
   if (is_dtensor(number)) number = to_local(redistribute(number, Placements(mesh_of(number).ndim(), Replicate())));
   return number.to(at::kDouble).reshape({1});

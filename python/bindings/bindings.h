@@ -38,6 +38,7 @@ void bind_worlds(py::module_& module);
 void bind_meshes(py::module_& module);
 void bind_tensors(py::module_& module);
 void bind_per_rank(py::module_& module);
+void bind_over_ranks(py::module_& module);
 void bind_policies(py::module_& module);
 void bind_random(py::module_& module);
 void bind_recorder(py::module_& module);

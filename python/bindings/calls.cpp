@@ -1,6 +1,8 @@
 #include "calls.h"
 
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 
 namespace intarsia::python {
 namespace {
@@ -15,6 +17,19 @@ bool is_tensor_type(const c10::TypePtr& type) { return without_optional(type)->k
 bool is_list_of_tensors(const c10::TypePtr& type) {
   auto list = without_optional(type)->cast<c10::ListType>();
   return list && is_tensor_type(list->getElementType());
+}
+
+// Kernels get dtypes and their like as numbers; functions of Python know them as objects.
+py::object value_from(const c10::IValue& value, const c10::Argument& argument) {
+  if (value.isInt()) {
+    auto kind = without_optional(argument.real_type())->kind();
+    if (kind == c10::TypeKind::ScalarTypeType) return py::cast(value.toScalarType());
+    if (kind == c10::TypeKind::LayoutType)
+      return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout())));
+    if (kind == c10::TypeKind::MemoryFormatType)
+      return py::reinterpret_borrow<py::object>(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
+  }
+  return torch::jit::toPyObject(value);
 }
 
 }  // namespace
@@ -42,7 +57,7 @@ py::list arguments_of(const OpCall& call) {
       for (size_t n = call.args[i].toListRef().size(); n > 0; --n) forms.append(next());
       list.append(forms);
     } else {
-      list.append(torch::jit::toPyObject(call.args[i]));
+      list.append(value_from(call.args[i], call.schema.arguments()[i]));
     }
   }
   return list;

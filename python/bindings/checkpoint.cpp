@@ -142,6 +142,11 @@ std::optional<std::string> newest_for_all(const World& world, const std::string&
   return checkpoint::newest_for_all(folder);
 }
 
+std::tuple<std::vector<std::string>, bool, std::string> verify(const std::string& path) {
+  auto verified = checkpoint::verify(path);
+  return {verified.problems, verified.checksums, checkpoint::str(verified, path)};
+}
+
 }  // namespace
 
 void bind_checkpoints(py::module_& module) {
@@ -163,7 +168,8 @@ void bind_checkpoints(py::module_& module) {
   module.def("checkpoint_latest", &checkpoint::latest, py::arg("folder"), Unlocked());
   module.def("checkpoint_newest_for_all", &newest_for_all, py::arg("world"), py::arg("folder"), Unlocked());
   module.def("checkpoint_complete", &checkpoint::complete, py::arg("folder"), Unlocked());
-  module.def("checkpoint_problems", &checkpoint::problems_of, py::arg("path"), Unlocked());
+  module.def("checkpoint_verify", &verify, py::arg("path"), Unlocked(),
+             "What is wrong, whether there were checksums, and both in words.");
 }
 
 }  // namespace intarsia::python

@@ -21,6 +21,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_meshes(module);
   python::bind_tensors(module);
   python::bind_per_rank(module);
+  python::bind_over_ranks(module);
   python::bind_policies(module);
   python::bind_random(module);
   python::bind_recorder(module);

@@ -32,6 +32,12 @@ void bind_random(py::module_& module) {
       .def("agree", [](ManagedScope<RandomScope, DeviceMesh>& self) { self.get("RandomScope").agree(); }, Unlocked());
   bind_scope<GivenLocalRandomScope, DeviceMesh, GivenPlacements>(
       module, "LocalRandomScope", "Random ops on plain tensors draw this rank's part of the numbers of one device.");
+  py::class_<LocalRandomScope::Parts>(module, "LocalRandomParts", "How a LocalRandomScope splits tensors.");
+  module.def("local_random_parts", &LocalRandomScope::current,
+             "How the innermost LocalRandomScope of this thread splits tensors; None without one.");
+  bind_scope<LocalRandomScope, std::optional<LocalRandomScope::Parts>>(
+      module, "ReplayedLocalRandomScope",
+      "A LocalRandomScope as another one, or as without any: for code that runs again.");
   bind_scope<BornSharded, DeviceMesh>(module, "BornSharded", "New tensors are distributed from birth.");
   bind_scope<MovingParameters>(module, "MovingParameters", "Parameters that lie on the mesh may be moved.")
       .def("has_moved", [](ManagedScope<MovingParameters>& self, const GivenTensor& tensor) {

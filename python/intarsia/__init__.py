@@ -15,7 +15,16 @@ _version.check_torch()
 from . import _backend as _backend, _local_tensor as _local_tensor, _ranks as _ranks, _seeds as _seeds, _whole_numbers as _whole_numbers  # noqa: E402
 from ._mesh import DeviceMesh, init_device_mesh, simulate  # noqa: E402
 from ._tensor import DTensor, distribute_tensor  # noqa: E402
-from . import _factory_scope as _factory_scope, _init as _init, _methods as _methods  # noqa: E402
+from . import _factory_scope as _factory_scope, _init as _init, _methods as _methods, _recompute as _recompute  # noqa: E402
+from ._over_ranks import (  # noqa: E402
+    is_first_rank,
+    max_over_ranks,
+    mean_over_ranks,
+    print_once,
+    print_with_rank,
+    restart_count,
+    sum_over_ranks,
+)
 
 if _TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
@@ -53,7 +62,9 @@ _LATER = {
 }
 _SUBMODULES = ("checkpoint", "data_parallel", "debug", "experimental", "parallel")
 
-__all__ = ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh", "simulate", *_LATER, *_SUBMODULES]
+_RANKS = ("is_first_rank", "max_over_ranks", "mean_over_ranks", "print_once", "print_with_rank", "restart_count", "sum_over_ranks")
+
+__all__ = ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh", "simulate", *_RANKS, *_LATER, *_SUBMODULES]
 
 
 def __getattr__(name: str):

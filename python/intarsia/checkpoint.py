@@ -9,12 +9,13 @@ The files are those of the C++ functions of the same names. All ranks call these
 
 import atexit
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from . import _core, _optimizer_state
+from . import _core, _optimizer_state, _states
 from ._mesh import current_world
 
 __all__ = ["Loaded", "complete", "convert", "export_full", "has_latest", "keep", "latest", "load", "resume", "save", "save_async", "verify"]
@@ -41,6 +42,15 @@ class Loaded(Mapping):
         return len(self._values)
 
 
+def _checked(items: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(items, Mapping) or not all(isinstance(name, str) for name in items):
+        raise TypeError(f'[checkpoint.{where}] the items are a dict from names to what is saved, as in {{"model": model}}, but got {items!r}.')
+    for name, item in items.items():
+        if item is None:
+            raise TypeError(f'[checkpoint.{where}] "{name}" is None. Leave it out.')
+    return items
+
+
 def _names_of(items: Mapping[str, Any]) -> dict[int, str]:
     """The names of the parameters of all modules among the items, by identity."""
     names: dict[int, str] = {}
@@ -57,13 +67,15 @@ def _joined(scope: str, name: str) -> str:
 
 def _flat(items: Mapping[str, Any]) -> dict[str, Any]:
     """What is saved: tensors, dicts of tensors, and values."""
-    names, flat = _names_of(items), {}
+    names, flat = _names_of(_checked(items, "save")), {}
     for scope, item in items.items():
         if isinstance(item, torch.nn.Module):
             flat[scope] = _tensors_of(item)
             _refuse_others(scope, item)
         elif isinstance(item, torch.optim.Optimizer):
             _add_dict(flat, scope, _optimizer_state.contents_of(item, names))
+        elif _states.has_state(item):
+            _add_dict(flat, scope, _states.contents_of(scope, item))
         else:
             _add(flat, scope, item, "save")
     return flat
@@ -75,8 +87,8 @@ def _add(flat: dict[str, Any], scope: str, item: Any, where: str) -> None:
     elif isinstance(item, (torch.Tensor, bool, int, float, str)):
         flat[scope] = _storable(scope, item, where)
     else:
-        raise TypeError(f'[checkpoint.{where}] "{scope}" is a {type(item).__name__}. Give modules, optimizers, tensors, numbers and '
-                        "texts, or dicts of these.")
+        raise TypeError(f'[checkpoint.{where}] "{scope}" is a {type(item).__name__}. Give modules, optimizers, schedules, scalers, samplers, '
+                        "generators, objects with state_dict and load_state_dict, tensors, numbers and texts, or dicts of tensors, numbers and texts.")
 
 
 def _storable(name: str, item: Any, where: str) -> Any:
@@ -148,13 +160,16 @@ def load(
 
     `strict`: names that are missing, unexpected or of another shape or kind are an error. `rename`: from a name here to the one there.
     """
-    names, targets = _names_of(items), []
+    names, targets = _names_of(_checked(items, "load")), []
     flat: dict[str, Any] = {}
     for scope, item in items.items():
         if isinstance(item, torch.nn.Module):
             flat[scope] = _tensors_of(item)
         elif isinstance(item, torch.optim.Optimizer):
             flat[scope] = _optimizer_state.OptimizerTarget(scope, item, names)
+            targets.append(flat[scope])
+        elif _states.has_state(item):
+            flat[scope] = _states.StateTarget(scope, item)
             targets.append(flat[scope])
         else:
             _add(flat, scope, item, "load")
@@ -202,7 +217,25 @@ def convert(source: Path, target: Path, files: int = 1, *, replace: bool = False
     _core.checkpoint_convert(os.fspath(source), os.fspath(target), files, replace)
 
 
-def verify(path: Path) -> list[str]:
-    """Reads everything, and returns what is wrong with it: nothing if all is as it was written. Of files of Hugging Face, which have
-    no checksums, it checks headers, sizes and the index, and cannot see damaged values."""
-    return _core.checkpoint_problems(os.fspath(path))
+class Verified(list):
+    """What :func:`verify` has found: a line for each damaged file or tensor. Its text says what was checked, and what was not."""
+
+    def __init__(self, problems: list[str], checksums: bool, text: str) -> None:
+        super().__init__(problems)
+        self.checksums = checksums
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def verify(path: Path) -> Verified:
+    """Reads everything, and returns what is wrong with it: nothing if all is as it was written.
+
+    Files of Hugging Face have no checksums: of these it checks headers, sizes and the index, and damaged values look like any
+    others. If nothing is wrong there, ``checksums`` of the result is False, and a warning says what was not checked.
+    """
+    verified = Verified(*_core.checkpoint_verify(os.fspath(path)))
+    if not verified and not verified.checksums:
+        warnings.warn(f"[checkpoint.verify] {str(verified).strip()}", stacklevel=2)
+    return verified

@@ -74,7 +74,7 @@ def local_random_scope(mesh: Any, placements: Sequence[Any] = ()) -> Iterator[No
     """Inside, a plain tensor is this rank's part of a larger one: random ops draw that part of the numbers of one device.
 
     One ``Shard`` or ``Replicate`` per axis of the mesh; by default rows, ``Shard(0)``. All ranks are seeded alike, and draw together.
-    ``torch.utils.checkpoint`` draws again in backward, which then belongs into the scope as well.
+    What ``torch.utils.checkpoint`` runs again in backward draws in the scope of its first run, wherever backward is called.
     """
     with _core.LocalRandomScope(core_mesh(mesh), list(placements)):
         yield

@@ -45,6 +45,15 @@ class ACheckpoint(unittest.TestCase):
         self.assertEqual(bad.status, 1)
         self.assertRegex(bad.err, r'^tensor "(rows|bias)": the checksum of bytes \d+ to \d+ of .*rank-1-of-2.safetensors does not fit: the file is damaged\n$')
 
+    def test_every_damaged_file_is_named(self):
+        for rank in range(2):
+            file = self.path / f"rank-{rank}-of-2.safetensors"
+            file.write_bytes(file.read_bytes()[:-1] if rank else b"{" + file.read_bytes()[1:])
+        bad = checkpoint("verify", self.path)
+        self.assertEqual(bad.status, 1)
+        for rank in range(2):
+            self.assertIn(f"rank-{rank}-of-2.safetensors", bad.err)
+
     def test_is_converted(self):
         ended = checkpoint("convert", self.path, self.runs / "step-3", "--files", 3)
         self.assertEqual(ended.status, 0, ended)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -91,6 +92,27 @@ class ACheckpoint(unittest.TestCase):
         header = json.loads(data[8 : 8 + length])
         self.assertEqual(header["w"], {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]})
         self.assertTrue(torch.equal(torch.frombuffer(bytearray(data[8 + length :]), dtype=torch.float32).view(2, 3), torch.arange(6.0).view(2, 3)))
+
+    def test_is_verified_and_says_what_could_not_be(self):
+        with simulate(3):
+            x = distribute_tensor(torch.arange(9.0), init_device_mesh("cpu", (3,)), [Shard(0)])
+            checkpoint.save(self.path("c"), {"x": x})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            good = checkpoint.verify(self.path("c"))
+        self.assertEqual((good, good.checksums, str(good)), ([], True, f"{self.path('c')} is as it was written.\n"))
+        for rank in (0, 2):
+            file = pathlib.Path(self.path(f"c/rank-{rank}-of-3.safetensors"))
+            file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+        os.remove(self.path("c/rank-1-of-3.safetensors"))
+        bad = checkpoint.verify(self.path("c"))
+        for rank in range(3):
+            self.assertIn(f"rank-{rank}-of-3.safetensors", str(bad))
+        self.assertEqual("".join(f"{line}\n" for line in bad), str(bad))
+        checkpoint.export_full(self.path("hf"), {"x": torch.arange(6.0)})
+        with self.assertWarnsRegex(UserWarning, r"\[checkpoint.verify\] .*hf is well formed. Its values cannot be checked: .*\n.*\n  not checked: values"):
+            unchecked = checkpoint.verify(self.path("hf"))
+        self.assertEqual((unchecked, unchecked.checksums), ([], False))
 
     def test_with_other_names_is_refused_or_renamed(self):
         checkpoint.save(self.path("c"), {"model": mlp()})

@@ -90,7 +90,7 @@ KNOWN = {
     "copysign S0 P, copysign S0 R, copysign S0 S0, copysign S1 S0, copysign S1 S1",
     "a number is no replicated tensor to PyTorch": "shifted Pavg, shifted Pmax",
     "we reduce first": "nan_to_num Pmax, norm_inf Pmax, pad Pavg, pad Pmax, pad1 Pavg, pad1 Pmax, sign Pmax",
-    "gradients lie otherwise": "circular S0, circular S1, circular S2, circular S3, eval_norm S1, group_norm P, addcdiv P P, addcdiv Pavg Pavg, addcdiv R P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
+    "gradients lie otherwise": "circular S0, circular S1, circular S2, circular S3, eval_norm S1, group_norm P, embedding S0, linear S1 S0, mse P P, mse P R, mse Pavg Pavg, mse R P, rms_norm Pavg",
 }
 # All ranks draw the numbers of one device, for which they bring the probabilities together. The largest absolute value is not that
 # of the largest value, nor are powers of terms those of their sum, so what is pending is reduced first. A loss that is made of several ops

@@ -24,10 +24,11 @@ Placement added_up(const OpCall&) { return P_sum; }
 Placement anywhere(const OpCall& call) { return P(call.bool_arg("invert", false) ? ReduceOp::band : ReduceOp::bor); }
 
 // op(elements, whole, ...): the first tensor is looked up in the second, element by element. Where the second is cut,
-// every rank has an answer for its part, and `joined` tells how they combine: places in sorted rows add up.
-Rule looked_up(Placement (*joined)(const OpCall&)) {
-  Rule rule = rows("look-up", [joined](const OpCall& call) {
-    Rows rows;
+// every rank has an answer for its part, and `joined` tells how they combine: places in sorted rows add up, and rise
+// with what is looked up, so that the place of the largest element is the largest place.
+Rule looked_up(Placement (*joined)(const OpCall&), Rows pending = {}) {
+  Rule rule = rows("look-up", [joined, pending](const OpCall& call) {
+    Rows rows = pending;
     for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {joined(call)}});
     for (int64_t d = 0; d < call.outputs[0].dim(); ++d) {
       Row row{Placements(call.inputs.size(), R), {S(d)}};
@@ -108,7 +109,7 @@ void occurs_by_tensor(Stack& stack) {
 }  // namespace
 
 void add_look_ups(RuleTable& t) {
-  t.add("aten::bucketize.Tensor", found_for(0, looked_up(added_up)));
+  t.add("aten::bucketize.Tensor", found_for(0, looked_up(added_up, {{{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}})));
   t.add("aten::searchsorted.Tensor", found_for(1, searchsorted()));
   t.add({"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}, place_of_number());
   t.add("aten::isin.Tensor_Tensor", looked_up(anywhere).with_local([](LocalCall& local) {
