@@ -145,12 +145,13 @@ std::shared_ptr<const Group> JobEngine::make_named(const std::vector<int64_t>& r
   try {
     return make_group(ranks, entry);
   } catch (const c10::DistError& error) {
-    auto board = request_for(ranks).failure_board("");
-    auto gone = board ? board->gone() : std::nullopt;
+    auto request = request_for(ranks);
+    auto board = request.failure_board("");
+    auto gone = board.gone();
     auto text = plain_text(error);
     TORCH_CHECK_WITH(DistBackendError, !gone || *gone == hosted()[0], "rank ", *gone, " is gone (and then: ", text,
                      "). See why it ended.");
-    TORCH_CHECK_WITH(DistBackendError, !board || board->answers(),
+    TORCH_CHECK_WITH(DistBackendError, !request.board_store || board.answers(),
                      "the store of the job does not answer: rank 0 is gone, if it served it, or the launcher is (",
                      text, "). See why it ended.");
     throw;

@@ -1,22 +1,20 @@
 #include "intarsia/transport/message_group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "intarsia/comm/error_message.h"
-#include "intarsia/comm/message_header.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/worker.h"
-#include "intarsia/watch/flight_recorder.h"
-#include "intarsia/watch/flight_report.h"
-#include "intarsia/watch/sticky_error.h"
 #include "intarsia/watch/waiting.h"
+#include "intarsia/watch/watchdog.h"
 
 namespace intarsia {
 namespace {
@@ -24,10 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kLook{50};           // between two looks at the other ranks
-constexpr milliseconds kExplanation{2000};  // for a rank to write down what it does
-constexpr milliseconds kTimeToTell{500};    // for a rank that left to say why
-constexpr size_t kCompared = 64;            // collectives
+constexpr milliseconds kLongestWait{50};  // for bytes, before a wait looks around
 
 // A message to or from a member: a header and bytes behind it.
 struct Piece {
@@ -39,12 +34,6 @@ struct Piece {
   bool finished() const { return done == sizeof header + bytes; }
 };
 
-// A member sent a header that belongs to no collective of ours.
-struct UnexpectedHeader {
-  int64_t member;
-  MessageHeader found;
-};
-
 // The messages of one collective and the tensors that they read and write.
 struct Exchange {
   Collective call;
@@ -53,101 +42,91 @@ struct Exchange {
   std::atomic<int64_t> waited_since{0};  // ticks of the clock; 0: nobody waits yet
 };
 
-// A line as the thread sees it that runs its collectives.
-class MessageLine {
+// One collective as the thread sees it that runs it.
+class RunningExchange final : public WaitingTransport {
  public:
-  MessageLine(const LineRequest& line, std::unique_ptr<ByteLinks> links)
-      : links_(std::move(links)),
-        ranks_(line.ranks),
-        position_(line.position),
-        timeout_(line.timeout),
-        failures_(line.failure_board(line.instance)),
-        board_(line.collective_board(std::string(links_->carrier()) + "/" + line.instance)),
-        recorded_(recorded_line(line.rank(), line.ranks, links_->carrier())) {}
+  RunningExchange(WatchedLine& line, ByteLinks& links, Exchange& exchange)
+      : line_(line), links_(links), exchange_(exchange) {}
 
-  const char* carrier() const { return links_->carrier(); }
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  int64_t position() const { return position_; }
-  void check() const { error_.check(); }
-
-  // In the order in which the collectives begin.
-  void number(Collective& call) {
-    std::lock_guard lock(mutex_);
-    call.number = next_number_++;
-    begin_entry(recorded_, call);
-    history_.add(call);
-  }
-
-  void run(Exchange& exchange) {
-    error_.check();
+  void run() {
     at::NoGradGuard no_grad;
-    for (auto& piece : exchange.sends) piece.header.describe(exchange.call), piece.header.bytes = piece.bytes;
-    try {
-      move_all(exchange);
-    } catch (const LostMember& lost) {
-      receive_what_came(exchange);
-      explain_loss(exchange.call, lost);
-    } catch (const UnexpectedHeader& unexpected) {
-      explain_header(exchange.call, unexpected);
-    }
-    end_entry(exchange.call);
+    for (auto& piece : exchange_.sends) piece.header.describe(exchange_.call), piece.header.bytes = piece.bytes;
+    Watchdog dog(line_, *this);
+    dog.run([&] {
+      while (!finished()) {
+        if (move_all()) continue;
+        auto since = exchange_.waited_since.load();
+        dog.set_begin(since ? std::optional(Clock::time_point(Clock::duration(since))) : std::nullopt);
+        dog.look();
+        links_.wait(kLongestWait);
+      }
+    });
+    end_entry(exchange_.call);
   }
 
-  // A thread that waits here was interrupted: the other ranks hear of it.
-  void interrupt() {
-    error_.set(kWasInterrupted);
-    if (failures_) failures_->raise(ranks_[position_]);
+  const Collective* current() const override { return &exchange_.call; }
+
+  std::vector<int64_t> awaited() override {
+    std::vector<int64_t> ranks;
+    for (auto* pieces : {&exchange_.receives, &exchange_.sends}) {
+      for (auto& piece : *pieces) {
+        if (!piece.finished()) ranks.push_back(line_.ranks[piece.member]);
+      }
+    }
+    return each_once(std::move(ranks));
+  }
+
+  // What has come of all members, also of those who left since.
+  bool move() override {
+    bool moved = false;
+    for (auto& piece : exchange_.receives) {
+      try {
+        moved |= receive(piece);
+      } catch (const LostMember&) {
+      }
+    }
+    return moved;
+  }
+
+  void give_up(const std::string& text, Farewell farewell, const std::string&) override {
+    line_.error.set(text);
+    end_entry(exchange_.call, false);
+    if (farewell == Farewell::interrupted) line_.failures().raise(line_.rank());
   }
 
  private:
-  void move_all(Exchange& exchange) {
-    BoardTimes times;
-    auto next_look = Clock::now() + kLook;
-    while (true) {
-      bool moved = false, finished = true;
-      for (auto& piece : exchange.receives) moved |= receive(exchange.call, piece), finished &= piece.finished();
-      for (auto& piece : exchange.sends) moved |= send(piece), finished &= piece.finished();
-      if (finished) return;
-      if (moved) continue;
-      if (Clock::now() >= next_look) {
-        look_around(exchange, times);
-        next_look = Clock::now() + kLook;
-      }
-      links_->wait(kLook);
-    }
+  bool finished() const {
+    auto is_finished = [](auto& piece) { return piece.finished(); };
+    return std::all_of(exchange_.receives.begin(), exchange_.receives.end(), is_finished) &&
+           std::all_of(exchange_.sends.begin(), exchange_.sends.end(), is_finished);
   }
 
-  // A header that a member sent before it left says more than that it has left.
-  void receive_what_came(Exchange& exchange) {
-    for (auto& piece : exchange.receives) {
-      try {
-        receive(exchange.call, piece);
-      } catch (const LostMember&) {
-      } catch (const UnexpectedHeader& unexpected) {
-        explain_header(exchange.call, unexpected);
-      }
-    }
+  bool move_all() {
+    bool moved = false;
+    for (auto& piece : exchange_.receives) moved |= receive(piece);
+    for (auto& piece : exchange_.sends) moved |= send(piece);
+    return moved;
   }
 
   bool send(Piece& piece) {
     auto before = piece.done;
     while (!piece.finished()) {
       auto [at, left] = rest_of(piece);
-      auto count = links_->send(piece.member, at, left);
+      auto count = links_.send(piece.member, at, left);
       if (!count) break;
       piece.done += count;
     }
     return piece.done != before;
   }
 
-  bool receive(const Collective& call, Piece& piece) {
+  bool receive(Piece& piece) {
     auto before = piece.done;
     while (!piece.finished()) {
       auto [at, left] = rest_of(piece);
-      auto count = links_->receive(piece.member, at, left);
+      auto count = links_.receive(piece.member, at, left);
       if (!count) break;
       piece.done += count;
-      if (piece.done == sizeof piece.header) check_header(call, piece);
+      if (piece.done == sizeof piece.header) check_header(piece);
     }
     return piece.done != before;
   }
@@ -158,84 +137,33 @@ class MessageLine {
     return {piece.data + (piece.done - head), head + piece.bytes - piece.done};
   }
 
-  static void check_header(const Collective& call, const Piece& piece) {
+  void check_header(const Piece& piece) const {
     MessageHeader expected;
-    expected.describe(call);
+    expected.describe(exchange_.call);
     expected.bytes = piece.bytes;
-    if (piece.header != expected) throw UnexpectedHeader{piece.member, piece.header};
+    if (piece.header != expected) throw UnexpectedMessage{piece.member, piece.header};
   }
 
-  void look_around(const Exchange& exchange, BoardTimes& times) {
-    error_.check();
-    check_interrupted(exchange.call);
-    if (times.due()) {
-      auto text = board_->compare(history(), exchange.call);
-      if (!text.empty()) fail(exchange.call, text);
-    }
-    auto since = exchange.waited_since.load();
-    if (!since || Clock::now() < Clock::time_point(Clock::duration(since)) + timeout_) return;
-    std::vector<int64_t> late;
-    for (auto* pieces : {&exchange.receives, &exchange.sends}) {
-      for (auto& piece : *pieces) {
-        if (!piece.finished()) late.push_back(ranks_[piece.member]);
-      }
-    }
-    late = each_once(std::move(late));
-    auto text = late_text(late, timeout_, board_->last_seen(late)) + exchange.call.advice();
-    if (failures_) failures_->tell_why(ranks_[position_], text);
-    fail(exchange.call, text);
+  WatchedLine& line_;
+  ByteLinks& links_;
+  Exchange& exchange_;
+};
+
+// What a group and its collectives share: these may outlive the group.
+struct MessageLine {
+  std::shared_ptr<WatchedLine> watched;
+  std::unique_ptr<ByteLinks> links;
+
+  void run(Exchange& exchange) {
+    watched->error.check();
+    RunningExchange(*watched, *links, exchange).run();
   }
 
-  void check_interrupted(const Collective& call) {
-    auto rank = failures_ ? failures_->raised() : std::nullopt;
-    if (rank) fail(call, interrupted_text(*rank));
+  // A thread that waits was interrupted: the other ranks hear of it.
+  void interrupt() {
+    watched->error.set(kWasInterrupted);
+    watched->failures().raise(watched->rank());
   }
-
-  [[noreturn]] void explain_loss(const Collective& call, const LostMember& lost) {
-    check_interrupted(call);
-    auto mismatch = board_->compare_with(lost.member, history(), call);
-    if (!mismatch.empty()) fail(call, mismatch);  // it left because of us
-    auto rank = ranks_[lost.member], first = rank;
-    if (failures_) {
-      auto patience = failures_->gone() ? milliseconds(0) : kTimeToTell;
-      auto why = ask_patiently(patience, [&] { return failures_->why(rank); });
-      if (!why.empty()) fail(call, why);
-      first = failures_->first_gone(rank);
-      if (first == ranks_[position_]) first = rank;
-    }
-    auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
-    fail(call, gone_text({first}, others + lost.how));
-  }
-
-  // The header says what the other rank did, its entry on the board also why.
-  [[noreturn]] void explain_header(const Collective& call, const UnexpectedHeader& unexpected) {
-    auto text = ask_patiently(kExplanation, [&] { return board_->compare(history(), call); });
-    fail(call, text.empty() ? mismatch_text(call, ranks_[position_], ranks_[unexpected.member], unexpected.found.text())
-                            : text);
-  }
-
-  [[noreturn]] void fail(const Collective& call, const std::string& text) {
-    end_entry(call, false);
-    report_failure();
-    error_.fail(text);
-  }
-
-  History history() const {
-    std::lock_guard lock(mutex_);
-    return history_.tail(kCompared);
-  }
-
-  std::unique_ptr<ByteLinks> links_;
-  std::vector<int64_t> ranks_;
-  int64_t position_;
-  milliseconds timeout_;
-  std::shared_ptr<FailureBoard> failures_;
-  std::shared_ptr<CollectiveBoard> board_;
-  const RecordedLine* recorded_;
-  StickyError error_;
-  mutable std::mutex mutex_;  // guards what follows
-  uint64_t next_number_ = 0;
-  History history_;
 };
 
 char* bytes_of_tensor(const at::Tensor& t) { return static_cast<char*>(t.data_ptr()); }
@@ -244,11 +172,11 @@ class MessageGroup final : public Group {
  public:
   explicit MessageGroup(std::shared_ptr<MessageLine> line) : line_(std::move(line)) {}
 
-  const char* carrier() const override { return line_->carrier(); }
+  const char* carrier() const override { return line_->watched->carrier.c_str(); }
   bool reduces_in_place() const override { return true; }
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
-    auto n = line_->size();
+    auto n = line_->watched->size();
     auto values = at::empty({n, mine.numel()}, mine.options());
     auto op = *call.op;
     auto wait = then(all_gather(std::move(call), mine, values, MemberCounts(n, mine.numel())),
@@ -260,7 +188,8 @@ class MessageGroup final : public Group {
 
   Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
                   const MemberCounts& counts) const override {
-    MemberCounts sent(line_->size(), mine.numel()), from(line_->size(), 0);  // each member gets the same
+    MemberCounts sent(line_->watched->size(), mine.numel()),
+        from(line_->watched->size(), 0);  // each member gets the same
     return run(std::move(call), mine, sent, from, all, counts);
   }
 
@@ -270,9 +199,9 @@ class MessageGroup final : public Group {
   }
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
-    auto me = line_->position();
-    MemberCounts sent(line_->size(), me == source ? buffer.numel() : 0), received(line_->size(), 0),
-        from(line_->size(), 0);
+    auto me = line_->watched->position;
+    MemberCounts sent(line_->watched->size(), me == source ? buffer.numel() : 0), received(line_->watched->size(), 0),
+        from(line_->watched->size(), 0);
     if (me != source) received[source] = buffer.numel();
     return run(std::move(call), buffer, sent, from, buffer, received);
   }
@@ -288,13 +217,14 @@ class MessageGroup final : public Group {
   // of zero are no message.
   Wait run(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const MemberCounts& from,
            const at::Tensor& receive, const MemberCounts& receive_counts) const {
-    TORCH_CHECK_VALUE(send.is_cpu(), line_->carrier(), " carries tensors in CPU memory, not on ", send.device(), ".");
-    line_->check();
+    TORCH_CHECK_VALUE(send.is_cpu(), line_->watched->carrier.c_str(), " carries tensors in CPU memory, not on ",
+                      send.device(), ".");
+    line_->watched->error.check();
     auto exchange = std::make_shared<Exchange>();
     exchange->tensors = {send, receive};
-    auto width = send.element_size(), me = line_->position();
+    auto width = send.element_size(), me = line_->watched->position;
     auto to = offsets_of(receive_counts);
-    for (int64_t j = 0; j < line_->size(); ++j) {
+    for (int64_t j = 0; j < line_->watched->size(); ++j) {
       auto *out = bytes_of_tensor(send) + from[j] * width, *in = bytes_of_tensor(receive) + to[j] * width;
       if (j == me) {
         if (receive_counts[j] && in != out) std::memcpy(in, out, receive_counts[j] * width);
@@ -304,7 +234,7 @@ class MessageGroup final : public Group {
       if (receive_counts[j]) exchange->receives.push_back({j, in, static_cast<uint64_t>(receive_counts[j] * width)});
     }
     std::lock_guard lock(order_);
-    line_->number(call);
+    line_->watched->number(call);
     exchange->call = std::move(call);
     auto wait = worker_.run([line = line_, exchange] { line->run(*exchange); }, [line = line_] { line->interrupt(); });
     return [exchange, wait] {
@@ -322,7 +252,9 @@ class MessageGroup final : public Group {
 }  // namespace
 
 std::shared_ptr<const Group> make_message_group(const LineRequest& line, std::unique_ptr<ByteLinks> links) {
-  return std::make_shared<MessageGroup>(std::make_shared<MessageLine>(line, std::move(links)));
+  auto watched = line.watched(links->carrier(), line.instance);
+  return std::make_shared<MessageGroup>(
+      std::make_shared<MessageLine>(MessageLine{std::move(watched), std::move(links)}));
 }
 
 }  // namespace intarsia

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "intarsia/transport/transport.h"
+#include "intarsia/watch/member_faults.h"
 
 namespace intarsia {
 
@@ -26,12 +26,6 @@ class ByteLinks {
 
   // Returns when bytes may move that could not before, after `time` at the latest.
   virtual void wait(std::chrono::milliseconds time) = 0;
-};
-
-// The connection to a member has ended.
-struct LostMember {
-  int64_t member;
-  std::string how;  // "it closed the connection"
 };
 
 // One thread of the group runs its collectives, one after the other. Every message has a header, so ranks in different

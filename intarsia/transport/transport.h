@@ -12,8 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "intarsia/comm/group.h"
-#include "intarsia/watch/collective_board.h"
-#include "intarsia/watch/failure_board.h"
+#include "intarsia/watch/watched_line.h"
 
 namespace intarsia {
 
@@ -33,9 +32,11 @@ struct LineRequest {
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
   int64_t rank() const { return ranks[position]; }
 
-  // The boards of a group on this line, for one `kind` of group. Null, or without effect, where the job has no store.
-  std::shared_ptr<FailureBoard> failure_board(const std::string& kind) const;
-  std::shared_ptr<CollectiveBoard> collective_board(const std::string& kind) const;
+  // What the members of a connected line know of each other, whatever carries its bytes. `uid` keeps lines of the same
+  // ranks over one carrier apart; `levels`: see WatchedLine.
+  std::shared_ptr<WatchedLine> watched(const std::string& carrier, const std::string& uid, bool levels = false) const;
+  // The board of those who have not connected yet; knows nothing where the job has no store.
+  FailureBoard failure_board(const std::string& kind) const;
 };
 
 std::string name_of_ranks(const std::vector<int64_t>& ranks);  // 0,1,2: for keys of stores

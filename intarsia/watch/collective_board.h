@@ -17,17 +17,6 @@ class Store;
 
 namespace intarsia {
 
-// A line of which another one, inside a host, is a part: it knows what all of its ranks wait in.
-class LargerLine {
- public:
-  virtual ~LargerLine() = default;
-  // As CollectiveBoard, for the collective of which `step` is a part.
-  virtual std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const = 0;
-  virtual void settle() const = 0;
-  virtual std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const = 0;
-  virtual std::string last_seen(const std::vector<int64_t>& ranks) const = 0;
-};
-
 // Entries of the ranks of one line in the store of the job. See Note [A message knows what it is].
 class CollectiveBoard {
  public:
@@ -35,6 +24,7 @@ class CollectiveBoard {
   CollectiveBoard(c10::intrusive_ptr<c10d::Store> store, std::string line, std::vector<int64_t> ranks,
                   int64_t position);
   ~CollectiveBoard();
+  bool exists() const { return store_ != nullptr; }
 
   // Posts that we wait in `call`, and reads what the others wait in. Two that differ at the same number are a mistake
   // of the program: the text shows both sides, and is empty otherwise. `awaited`: the ranks for whom we wait, where
@@ -50,9 +40,6 @@ class CollectiveBoard {
 
   // Where those members wait, as far as they have posted it, on whatever line: "; rank 1 was last seen waiting in ...".
   std::string last_seen(const std::vector<int64_t>& ranks) const;
-
-  // The same as compare with the entry of one member, who may have left because of us; posts nothing.
-  std::string compare_with(int64_t member, const History& history, const Collective& call) const;
 
   // Posts that we take no part any more, where nothing else says so.
   void leave() const;

@@ -4,24 +4,21 @@
 
 namespace intarsia {
 
-bool StickyError::exists() const {
+std::string StickyError::text() const {
   std::lock_guard lock(mutex_);
-  return !text_.empty();
+  return text_;
 }
 
 void StickyError::check() const {
-  std::lock_guard lock(mutex_);
-  TORCH_CHECK_WITH(DistBackendError, text_.empty(), "this group has failed before: ", text_);
+  TORCH_CHECK_WITH(DistBackendError, !exists(), "this group has failed before: ", text());
 }
+
+void StickyError::rethrow() const { TORCH_CHECK_WITH(DistBackendError, !exists(), text()); }
 
 void StickyError::set(const std::string& text) {
   std::lock_guard lock(mutex_);
   text_ = text;
-}
-
-void StickyError::fail(const std::string& text) {
-  set(text);
-  C10_THROW_ERROR(DistBackendError, text);
+  exists_.store(true, std::memory_order_release);
 }
 
 }  // namespace intarsia

@@ -6,6 +6,8 @@
 
 #include <c10/util/StringUtil.h>
 
+#include "intarsia/comm/error_message.h"
+
 namespace intarsia {
 
 int64_t cores_for_us() {
@@ -37,6 +39,10 @@ std::string names_of_ranks(std::vector<int64_t> ranks) {
 
 std::string interrupted_text(int64_t rank) {
   return c10::str("rank ", rank, " was interrupted while it waited. Start the job again.");
+}
+
+std::string failure_text(int64_t rank, const std::exception& error) {
+  return c10::str("rank ", rank, " failed: ", message_of(error));
 }
 
 std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout, const std::string& seen) {

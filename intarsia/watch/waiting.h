@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -73,6 +74,7 @@ constexpr auto kWasInterrupted = "this rank was interrupted while it waited";
 std::vector<int64_t> each_once(std::vector<int64_t> ranks);  // in ascending order
 std::string names_of_ranks(std::vector<int64_t> ranks);      // rank 1; ranks 1, 2
 std::string interrupted_text(int64_t rank);
+std::string failure_text(int64_t rank, const std::exception& error);  // what rank it was, for the others
 // `seen`: what they were last seen doing.
 std::string late_text(const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout,
                       const std::string& seen = {});

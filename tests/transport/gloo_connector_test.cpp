@@ -17,6 +17,8 @@ using std::chrono::seconds;
 
 using Backend = GlooConnector::Backend;
 
+FailureBoard no_board(nullptr, "");  // of a job without a store
+
 Backend give_up() { throw std::runtime_error("gloo gave up"); }
 Backend get_through() { return nullptr; }
 Backend wait_long() {
@@ -43,7 +45,7 @@ std::string error_of_rank_0(Play play, seconds timeout = seconds(30), bool after
   GlooConnector making(store, 0, ranks, timeout);
   siginfo_t how;
   if (after_its_end) waitid(P_PID, child, &how, WEXITED | WNOWAIT);
-  auto text = error_text<c10::DistBackendError>([&] { making.run(connect, nullptr); });
+  auto text = error_text<c10::DistBackendError>([&] { making.run(connect, no_board); });
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   unlink(path);
@@ -61,12 +63,12 @@ TEST(GlooConnector, NamesARankThatDoesNotGetThrough) {
 }
 
 TEST(GlooConnector, NamesNobodyIfAllHaveGotThrough) {
-  auto text = error_of_rank_0([](GlooConnector& making) { making.run(get_through, nullptr), sleep(100); });
+  auto text = error_of_rank_0([](GlooConnector& making) { making.run(get_through, no_board), sleep(100); });
   EXPECT_EQ(text, "[make_group] the ranks [0, 1] could not connect: gloo gave up.");
 }
 
 TEST(GlooConnector, NamesARankThatGotThroughAndEndedThen) {
-  EXPECT_EQ(error_of_rank_0([](GlooConnector& making) { making.run(get_through, nullptr); }, seconds(30), true),
+  EXPECT_EQ(error_of_rank_0([](GlooConnector& making) { making.run(get_through, no_board); }, seconds(30), true),
             "[make_group] rank 1 is gone (while the ranks connected: gloo gave up). See why it ended.");
 }
 

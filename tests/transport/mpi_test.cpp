@@ -33,7 +33,7 @@ void on_mpi(int n, const Setting& setting, const std::shared_ptr<FakeMpi>& mpi, 
       port->longest = setting.longest;
       std::vector<int64_t> ranks(n);
       for (int j = 0; j < n; ++j) ranks[j] = j;
-      auto side = std::make_shared<MpiEndpoint>(ranks, me, setting.timeout, nullptr, nullptr);
+      auto side = std::make_shared<MpiEndpoint>(std::make_shared<WatchedLine>(ranks, me, setting.timeout, "mpi"));
       auto group = make_mpi_group(std::make_shared<MpiProgressEngine>(port), side);
       play(*group, int64_t{me});
     });

@@ -26,7 +26,8 @@ Ends ends_of_a_line(int64_t n, milliseconds timeout = std::chrono::seconds(60)) 
   for (int64_t j = 0; j < n; ++j) ranks[j] = j;
   Ends ends;
   for (int64_t j = 0; j < n; ++j) {
-    ends.push_back(make_shm_group({ranks, j, segment, std::vector<Process>(n), timeout, nullptr, nullptr}));
+    ends.push_back(
+        make_shm_group({std::make_shared<WatchedLine>(ranks, j, timeout, "shm"), segment, std::vector<Process>(n)}));
   }
   return ends;
 }

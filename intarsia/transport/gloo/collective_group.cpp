@@ -1,7 +1,7 @@
 #include "intarsia/transport/gloo/collective_group.h"
 
 #include <algorithm>
-#include <atomic>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -9,8 +9,6 @@
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/transport/gloo/process_group_ops.h"
-#include "intarsia/watch/flight_recorder.h"
-#include "intarsia/watch/flight_report.h"
 
 namespace intarsia {
 namespace {
@@ -23,18 +21,18 @@ MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
 // The backend matches messages by their order alone: it does not look at the calls.
 class CollectiveGroup final : public Group {
  public:
-  explicit CollectiveGroup(Members members) : members_(std::move(members)) {
-    TORCH_INTERNAL_ASSERT(members_.whole());
-    carrier_ = members_.backend->getBackendName();
-    flights_ = recorded_line(members_.ranks[members_.position], members_.ranks, carrier_);
+  explicit CollectiveGroup(SharedMembers members) : members_(std::move(members)) {
+    TORCH_INTERNAL_ASSERT(members_->whole());
   }
+
+  const char* carrier() const override { return members_->line->carrier.c_str(); }
 
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool) const override {
     auto op = *call.op;
     result.copy_(mine);
     begin(call);
-    if (auto wait = backend_all_reduce(members_, result, op)) return recorded(std::move(call), std::move(*wait));
-    auto n = members_.size();
+    if (auto work = backend_all_reduce(*members_, result, op)) return ended_by(work, std::move(call), {result});
+    auto n = members_->size();
     auto values = at::empty({n, mine.numel()}, mine.options());
     all_gather(std::move(call), mine, values, MemberCounts(n, mine.numel()))();
     reduce_parts(values, n, result.view(-1), op);
@@ -47,13 +45,12 @@ class CollectiveGroup final : public Group {
     begin(call);
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) {
       c10d::AllgatherOptions options;
-      options.timeout = members_.timeout;
-      auto work = members_.backend->_allgather_base(into, from, options);
-      return recorded(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
+      options.timeout = members_->line->timeout;
+      return ended_by(members_->backend->_allgather_base(into, from, options), std::move(call), {into, from});
     }
     // An all_to_all sends a part to each member, so our one part is laid out once per member.
-    return all_to_all(std::move(call), from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
-                      in_bytes(counts, mine));
+    auto n = members_->size();
+    return all_to_all(std::move(call), from.repeat(n), MemberCounts(n, from.numel()), into, in_bytes(counts, mine));
   }
 
   Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
@@ -61,50 +58,35 @@ class CollectiveGroup final : public Group {
     auto into = as_bytes(receive), from = as_bytes(send);
     auto into_counts = in_bytes(receive_counts, receive), from_counts = in_bytes(send_counts, send);
     c10d::AllToAllOptions options;
-    options.timeout = members_.timeout;
+    options.timeout = members_->line->timeout;
     begin(call);
-    auto work = members_.backend->alltoall_base(into, from, into_counts, from_counts, options);
-    return recorded(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
+    auto work = members_->backend->alltoall_base(into, from, into_counts, from_counts, options);
+    return ended_by(std::move(work), std::move(call), {into, from});
   }
-
-  const char* carrier() const override { return carrier_.c_str(); }
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     begin(call);
-    return recorded(std::move(call), backend_broadcast(members_, buffer, source));
+    return ended_by(backend_broadcast(*members_, buffer, source), std::move(call), {buffer});
   }
 
  private:
   // Numbers it, unless it is done by another one that did.
   void begin(Collective& call) const {
     if (call.entry) return;
-    call.number = next_number_++;
-    begin_entry(flights_, call);
+    members_->line->error.check();
+    members_->line->number(call);
   }
 
-  static Wait recorded(Collective call, Wait wait) {
-    return [call = std::move(call), wait = std::move(wait)] {
-      wait_for_entry(call);
-      try {
-        wait();
-      } catch (const std::exception&) {
-        end_entry(call, false);
-        report_failure();
-        throw;
-      }
-      end_entry(call);
-    };
+  Wait ended_by(BackendWork work, Collective call, std::vector<at::Tensor> buffers) const {
+    return wait_for_work(members_, std::move(call), std::move(work), std::move(buffers));
   }
 
-  Members members_;
-  std::string carrier_;
-  const RecordedLine* flights_;
-  mutable std::atomic<uint64_t> next_number_{0};
+  SharedMembers members_;
 };
 
 }  // namespace
 
-std::unique_ptr<Group> make_collective_group(Members members) {
+std::unique_ptr<Group> make_collective_group(SharedMembers members) {
   return std::make_unique<CollectiveGroup>(std::move(members));
 }
 

@@ -9,6 +9,6 @@
 namespace intarsia {
 
 // For NCCL and all others. The members are all ranks of the backend.
-std::unique_ptr<Group> make_collective_group(Members members);
+std::unique_ptr<Group> make_collective_group(SharedMembers members);
 
 }  // namespace intarsia

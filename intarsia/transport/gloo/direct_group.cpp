@@ -8,12 +8,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/worker.h"
 #include "intarsia/transport/gloo/messages.h"
-#include "intarsia/watch/flight_recorder.h"
 
 namespace intarsia {
 namespace {
@@ -81,36 +79,36 @@ class Room {
 template <class Do>
 void each_peer(const Members& members, int64_t direction, Do action) {
   auto n = members.size();
-  for (int64_t d = 1; d < n; ++d) action((members.position + direction * d + n) % n);
+  for (int64_t d = 1; d < n; ++d) action((members.position() + direction * d + n) % n);
 }
 
 // Member j reduces part j of all members, then sends it to them.
-void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room, const Collective& call,
-                             const at::Tensor& mine, const at::Tensor& result) {
-  auto n = line->members.size(), me = line->members.position, length = (mine.numel() + n - 1) / n;
+void reduce_in_two_exchanges(const SharedMembers& members, Room& room, const Collective& call, const at::Tensor& mine,
+                             const at::Tensor& result) {
+  auto n = members->size(), me = members->position(), length = (mine.numel() + n - 1) / n;
   MemberCounts counts;  // the last parts may be short or empty
   for (int64_t j = 0; j < n; ++j) counts.push_back(std::clamp<int64_t>(mine.numel() - j * length, 0, length));
   Parts from(mine, counts), to(result, counts);
-  Messages incoming(line, call), outgoing(line, call);
+  Messages incoming(members, call), outgoing(members, call);
   auto taken = room.take((n - 1) * counts[me], mine);
   auto values = taken.view({n - 1, counts[me]});
   auto own = from[me];
   if (me > 1 && own.data_ptr() == to[me].data_ptr()) own = own.clone();  // in place: others are added up there first
   auto value = [&](int64_t j) { return j == me ? own : values[j - (j > me)]; };
-  each_peer(line->members, -1, [&](int64_t j) {
+  each_peer(*members, -1, [&](int64_t j) {
     if (counts[me]) incoming.receive(value(j), j);
   });
-  each_peer(line->members, +1, [&](int64_t j) {
+  each_peer(*members, +1, [&](int64_t j) {
     if (counts[j]) outgoing.send(from[j], j);
   });
   incoming.wait_all(false);
-  each_peer(line->members, -1, [&](int64_t j) {
+  each_peer(*members, -1, [&](int64_t j) {
     if (counts[j]) incoming.receive(to[j], j, 1);
   });
   if (counts[me]) {
     auto sum = to[me];
     for (int64_t j = 1; j < n; ++j) reduce(sum, j == 1 ? value(0) : sum, value(j), *call.op);
-    each_peer(line->members, +1, [&](int64_t j) { outgoing.send(sum, j, 1); });
+    each_peer(*members, +1, [&](int64_t j) { outgoing.send(sum, j, 1); });
   }
   incoming.wait_all(false);
   outgoing.wait_all();
@@ -119,25 +117,23 @@ void reduce_in_two_exchanges(const std::shared_ptr<DirectLine>& line, Room& room
 
 class DirectGroup final : public Group {
  public:
-  explicit DirectGroup(std::shared_ptr<DirectLine> line) : line_(std::move(line)), room_(std::make_shared<Room>()) {
-    carrier_ = this->members().backend ? this->members().backend->getBackendName() : "gloo";
-  }
+  explicit DirectGroup(SharedMembers members) : members_(std::move(members)), room_(std::make_shared<Room>()) {}
 
-  const char* carrier() const override { return carrier_.c_str(); }
+  const char* carrier() const override { return line().carrier.c_str(); }
   bool reduces_in_place() const override { return true; }
 
   Wait all_gather(Collective call, const at::Tensor& mine, const at::Tensor& all,
                   const MemberCounts& counts) const override {
     check(mine);
-    line_->number(call);
+    line().number(call);
     return gather(std::move(call), mine, all, counts);
   }
 
   Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const at::Tensor& receive,
                   const MemberCounts& receive_counts) const override {
     check(send);
-    line_->number(call);
-    auto messages = std::make_shared<Messages>(line_, std::move(call));
+    line().number(call);
+    auto messages = std::make_shared<Messages>(members_, std::move(call));
     Parts into(receive, receive_counts), from(send, send_counts);
     for_each_peer(-1, [&](int64_t j) {
       if (receive_counts[j]) messages->receive(into[j], j);
@@ -151,9 +147,9 @@ class DirectGroup final : public Group {
 
   Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const override {
     check(buffer);
-    line_->number(call);
+    line().number(call);
     if (!buffer.numel()) return end_entry(call), Wait();
-    auto messages = std::make_shared<Messages>(line_, std::move(call));
+    auto messages = std::make_shared<Messages>(members_, std::move(call));
     if (me() != source) {
       messages->receive(buffer, source);
     } else {
@@ -165,15 +161,15 @@ class DirectGroup final : public Group {
   // What is waited for later must go on by itself: one exchange does, of two our own thread takes care.
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     check(mine);
-    auto n = members().size();
-    line_->number(call);
+    auto n = members_->size();
+    line().number(call);
     if (n == 1) return result.copy_(mine), end_entry(call), Wait();
     if (static_cast<int64_t>(mine.nbytes()) * (n - 1) > kOneExchangeBytes) {
-      auto reduce = [this_line = line_, room = room_, call, mine = flat(mine), result = flat(result)] {
+      auto reduce = [members = members_, room = room_, call, mine = flat(mine), result = flat(result)] {
         at::NoGradGuard no_grad;  // the thread's own
-        reduce_in_two_exchanges(this_line, *room, call, mine, result);
+        reduce_in_two_exchanges(members, *room, call, mine, result);
       };
-      if (later) return worker_.run(reduce, [line = line_] { line->interrupt(); });
+      if (later) return worker_.run(reduce, [members = members_] { members->interrupt(); });
       return reduce(), Wait();
     }
     auto values = at::empty({n, mine.numel()}, mine.options());
@@ -185,22 +181,22 @@ class DirectGroup final : public Group {
   }
 
  private:
-  const Members& members() const { return line_->members; }
-  int64_t me() const { return members().position; }
+  WatchedLine& line() const { return *members_->line; }
+  int64_t me() const { return members_->position(); }
 
   template <class Do>
   void for_each_peer(int64_t direction, Do action) const {
-    each_peer(members(), direction, action);
+    each_peer(*members_, direction, action);
   }
 
   void check(const at::Tensor& buffer) const {
     TORCH_CHECK_VALUE(buffer.is_cpu(), "gloo carries tensors in CPU memory, not on ", buffer.device(),
                       ". Adopt a process group of that device with mesh_from_group.");
-    line_->sticky_error.check();
+    line().error.check();
   }
 
   Wait gather(Collective call, const at::Tensor& mine, const at::Tensor& all, const MemberCounts& counts) const {
-    auto messages = std::make_shared<Messages>(line_, std::move(call));
+    auto messages = std::make_shared<Messages>(members_, std::move(call));
     Parts into(all, counts);
     auto outgoing = flat(mine);
     for_each_peer(-1, [&](int64_t j) {
@@ -213,16 +209,15 @@ class DirectGroup final : public Group {
     return [messages] { messages->wait_all(); };
   }
 
-  std::shared_ptr<DirectLine> line_;
+  SharedMembers members_;
   std::shared_ptr<Room> room_;
-  std::string carrier_;
   mutable Worker worker_;
 };
 
 }  // namespace
 
-std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line) {
-  return std::make_unique<DirectGroup>(std::move(line));
+std::unique_ptr<Group> make_direct_group(SharedMembers members) {
+  return std::make_unique<DirectGroup>(std::move(members));
 }
 
 }  // namespace intarsia

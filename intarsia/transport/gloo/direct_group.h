@@ -9,6 +9,6 @@
 namespace intarsia {
 
 // For backends whose send and recv work side by side, as gloo's do: see Note [Direct exchange].
-std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line);
+std::unique_ptr<Group> make_direct_group(SharedMembers members);
 
 }  // namespace intarsia

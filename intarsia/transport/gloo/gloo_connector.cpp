@@ -47,7 +47,7 @@ GlooConnector::GlooConnector(c10d::Store& store, int64_t rank, const std::vector
   begun_ = Clock::now();
 }
 
-auto GlooConnector::run(std::function<Backend()> connect, FailureBoard* failures) -> Backend {
+auto GlooConnector::run(std::function<Backend()> connect, FailureBoard& failures) -> Backend {
   std::packaged_task<Backend()> task(std::move(connect));
   auto made = task.get_future();
   quiet_thread([task = std::move(task)]() mutable { task(); }).detach();
@@ -62,12 +62,12 @@ auto GlooConnector::run(std::function<Backend()> connect, FailureBoard* failures
 }
 
 // Where one has ended, our connections to it are made by now, or never.
-void GlooConnector::wait_for(const std::future<Backend>& made, FailureBoard* failures) const {
+void GlooConnector::wait_for(const std::future<Backend>& made, FailureBoard& failures) const {
   auto end = begun_ + timeout_;
   for (int64_t look = 1; made.wait_for(kBetweenLooks) != std::future_status::ready; ++look) {
     check_interrupts();
-    bool ask = failures && look % kLooksPerQuestion == 0;
-    if (!those(&Process::ended).empty() || (ask && failures->gone())) end = std::min(end, Clock::now() + kGrace);
+    bool ask = look % kLooksPerQuestion == 0;
+    if (!those(&Process::ended).empty() || (ask && failures.gone())) end = std::min(end, Clock::now() + kGrace);
     TORCH_CHECK_WITH(DistBackendError, Clock::now() < end, "not all did");
   }
 }
@@ -89,7 +89,7 @@ std::vector<int64_t> GlooConnector::those(bool (Process::*are)() const) const {
   return found;
 }
 
-void GlooConnector::fail(const std::exception& error, FailureBoard* failures) {
+void GlooConnector::fail(const std::exception& error, FailureBoard& failures) {
   auto text = plain_text(error);
   std::vector<int64_t> open, gone;
   try {
@@ -110,16 +110,15 @@ void GlooConnector::fail(const std::exception& error, FailureBoard* failures) {
   auto got_through = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); };
   if (!open.empty()) std::erase_if(gone, got_through);
   if (!gone.empty()) {
-    auto why = failures ? failures->why(gone[0]) : "";
+    auto why = failures.why(gone[0]);
     TORCH_CHECK_WITH(DistBackendError, why.empty(), why);
-    auto first = failures ? failures->first_gone(gone[0]) : gone[0];
-    if (failures && failures->answers() && first != rank_)
-      gone = {first};  // else one of several may have ended because of another
+    auto first = failures.first_gone(gone[0]);
+    if (failures.answers() && first != rank_) gone = {first};  // else one of several may have ended because of another
     C10_THROW_ERROR(DistBackendError, "[make_group] " + gone_text(gone, "while the ranks connected: " + text));
   }
   if (!open.empty()) {
     auto late = "[make_group] " + late_text(open, timeout_, " (when connecting to others: " + text + ")");
-    if (failures) failures->tell_why(rank_, late);
+    failures.tell_why(rank_, late);
     C10_THROW_ERROR(DistBackendError, late);
   }
   C10_THROW_ERROR(DistBackendError, c10::str("[make_group] the ranks ", c10::ArrayRef<int64_t>(ranks_),

@@ -31,12 +31,12 @@ class GlooConnector {
   // that is done on a thread, which is left behind then: `connect` holds what it needs. An error names those who did
   // not get as far, if there are any.
   using Backend = c10::intrusive_ptr<c10d::Backend>;
-  Backend run(std::function<Backend()> connect, FailureBoard* failures);
+  Backend run(std::function<Backend()> connect, FailureBoard& failures);
 
  private:
   using Clock = std::chrono::steady_clock;
-  void wait_for(const std::future<Backend>& made, FailureBoard* failures) const;
-  [[noreturn]] void fail(const std::exception& error, FailureBoard* failures);  // `error` is what gloo says
+  void wait_for(const std::future<Backend>& made, FailureBoard& failures) const;
+  [[noreturn]] void fail(const std::exception& error, FailureBoard& failures);  // `error` is what gloo says
   std::vector<int64_t> still_open() const;
   std::vector<int64_t> those(bool (Process::*are)() const) const;
   c10d::Store& store_;

@@ -22,27 +22,28 @@ GlooTransport::~GlooTransport() = default;
 
 Connection GlooTransport::connect(const LineRequest& line) const {
   auto members = connect_members(line);
-  bool direct = !members.backend || (direct_ && members.gloo());
+  bool direct = !members->backend || (direct_ && members->gloo);
   // Other backends carry part of their ranks only by messages, too.
-  if (!direct && members.whole()) return {make_collective_group(std::move(members))};
-  return {make_direct_group(std::make_shared<DirectLine>(std::move(members)))};
+  if (!direct && members->whole()) return {make_collective_group(std::move(members))};
+  return {make_direct_group(std::move(members))};
 }
 
-Members GlooTransport::connect_members(const LineRequest& line) const {
+SharedMembers GlooTransport::connect_members(const LineRequest& line, bool levels) const {
   auto peers = line.peers;
   if (peers.empty()) peers.resize(line.size()), std::iota(peers.begin(), peers.end(), 0);
-  if (line.size() == 1 && !line.group) return {nullptr, line.ranks, std::move(peers), 0, line.timeout};
-  auto backend = line.group ? line.group : make_group(line);
-  auto uid = backend->getGroupUid();
-  return {std::move(backend),        line.ranks, std::move(peers), line.position, line.timeout, line.failure_board(uid),
-          line.collective_board(uid)};
+  bool alone = line.size() == 1 && !line.group;
+  auto backend = alone ? nullptr : line.group ? line.group : make_group(line);
+  auto carrier = levels ? kTwoLevels : backend ? backend->getBackendName() : "gloo";
+  auto watched = line.watched(carrier, backend ? backend->getGroupUid() : "", levels);
+  return std::make_shared<const Members>(std::move(backend), std::move(peers), std::move(watched));
 }
 
 c10::intrusive_ptr<c10d::Backend> GlooTransport::make_group(const LineRequest& line) const {
   GlooConnector connector(*line.store, line.rank(), line.ranks, line.timeout);
   auto connect = [maker = maker(line.timeout), store = line.store, position = static_cast<int>(line.position),
                   size = static_cast<int>(line.size())] { return maker->make(store, position, size); };
-  auto backend = connector.run(std::move(connect), line.failure_board(line.name).get());
+  auto failures = line.failure_board(line.name);
+  auto backend = connector.run(std::move(connect), failures);
   auto secret = is_loopback(interface_) ? "" : job_secret();  // no stranger reaches loopback
   if (!secret.empty()) check_members(*backend, secret, line.name, line.ranks, line.position, line.timeout);
   return backend;

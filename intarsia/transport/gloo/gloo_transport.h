@@ -20,8 +20,9 @@ class GlooTransport final : public Transport {
   ~GlooTransport() override;
   Connection connect(const LineRequest& line) const override;
 
-  // Connects the members of a line over its existing group, else over a new one of gloo.
-  Members connect_members(const LineRequest& line) const;
+  // Connects the members of a line over its existing group, else over a new one of gloo. `levels`: some of them talk to
+  // each other through memory, see Note [Two levels].
+  SharedMembers connect_members(const LineRequest& line, bool levels = false) const;
 
  private:
   c10::intrusive_ptr<c10d::Backend> make_group(const LineRequest& line) const;

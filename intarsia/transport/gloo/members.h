@@ -1,16 +1,13 @@
 #pragma once
-// The ranks of one line of a real job, seen from the one that this process hosts.
+// The ranks of one line of a real job and the c10d backend that connects them.
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
-#include "intarsia/watch/collective_board.h"
-#include "intarsia/watch/failure_board.h"
+#include "intarsia/watch/watched_line.h"
 
 namespace c10d {
 class Backend;
@@ -18,27 +15,29 @@ class Backend;
 
 namespace intarsia {
 
-// The members of a line and the c10d backend that connects them. A line of one rank needs no backend.
+// What a group and its collectives share: these may outlive the group. A line of one rank needs no backend.
 struct Members {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::vector<int64_t> ranks;  // of the world, in the order of the line
-  std::vector<int> peers;      // the same, as the backend numbers them
-  int64_t position;            // our own place in both
-  std::chrono::milliseconds timeout;
-  std::shared_ptr<FailureBoard> failures = nullptr;  // null where there is no store
-  std::shared_ptr<CollectiveBoard> board = nullptr;  // null where there is no backend
+  Members(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> peers, std::shared_ptr<WatchedLine> line);
 
-  int64_t size() const { return ranks.size(); }
+  const c10::intrusive_ptr<c10d::Backend> backend;
+  const std::vector<int> peers;  // the ranks of the line, as the backend numbers them
+  const std::shared_ptr<WatchedLine> line;
+  const bool gloo;
+  const uint64_t hash;  // keeps lines that share a backend apart
+
+  int64_t size() const { return line->size(); }
+  int64_t position() const { return line->position; }
   bool whole() const;  // whether these are all ranks of the backend, in its order
-  bool gloo() const;
 
-  // The rank that was interrupted, as the end of an error; empty if none was.
-  std::string interrupted() const;
   // Those to whom there is no connection any more; `member` is known to be one.
   std::vector<int64_t> unconnected(int64_t member) const;
   // We were interrupted: posts it for the others, and closes the connections, so that no side waits for what will not
   // come.
-  void give_up() const;
+  void interrupt() const;
 };
+
+constexpr auto kTwoLevels = "shm+gloo";  // what carries a line in two levels
+
+using SharedMembers = std::shared_ptr<const Members>;
 
 }  // namespace intarsia

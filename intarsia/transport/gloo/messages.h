@@ -1,11 +1,8 @@
 #pragma once
 // Messages between the members of a line that talk directly. See Note [Direct exchange].
 
-#include <chrono>
 #include <cstdint>
-#include <exception>
-#include <memory>
-#include <mutex>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +10,7 @@
 
 #include "intarsia/comm/collective.h"
 #include "intarsia/transport/gloo/members.h"
-#include "intarsia/watch/collective_board.h"
-#include "intarsia/watch/sticky_error.h"
+#include "intarsia/watch/watchdog.h"
 
 namespace c10d {
 class Work;
@@ -22,44 +18,13 @@ class Work;
 
 namespace intarsia {
 
-struct RecordedLine;
-
-constexpr auto kTwoLevels = "shm+gloo";  // what carries a line in two levels
-
-// What a group and its messages share: the messages may outlive the group.
-class DirectLine final : public LargerLine {
- public:
-  // `levels`: some of the members talk to each other through memory, see Note [Two levels].
-  explicit DirectLine(Members members, bool levels = false);
-  const Members members;
-  const bool gloo, levels;
-  const uint64_t hash;  // keeps lines that share a backend apart
-  StickyError sticky_error;
-
-  void number(Collective& call);  // and keeps it
-  [[noreturn]] void fail(const Collective& call, const std::string& text);
-  void interrupt();  // ends all waits, here and of the peers
-  History history() const;
-
-  std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const override;
-  void settle() const override;
-  std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& step) const override;
-  std::string last_seen(const std::vector<int64_t>& ranks) const override;
-
- private:
-  mutable std::mutex mutex_;
-  uint64_t next_number_ = 0;
-  History history_;
-  const RecordedLine* flights_;
-};
-
 // The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at
 // least as long.
-class Messages {
+class Messages final : private WaitingTransport {
  public:
   // The call has its number. `step` tells the messages of one call apart that lie in several of these.
-  Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step = 0);
-  ~Messages();  // waits: the caller did not, but the peers count on it
+  Messages(SharedMembers members, Collective call, uint64_t step = 0);
+  ~Messages() override;  // waits: the caller did not, but the peers count on it
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
@@ -77,20 +42,22 @@ class Messages {
     c10::intrusive_ptr<c10d::Work> work;
     at::Tensor tensor;
   };
-  using Clock = std::chrono::steady_clock;
-  const Members& members() const { return line_->members; }
+  using Clock = Watchdog::Clock;
+  WatchedLine& line() const { return *members_->line; }
   int tag(const at::Tensor& t, int phase) const;
   template <class Post>
   void post(const at::Tensor& t, int64_t peer, Post post);
-  [[noreturn]] void gone(int64_t peer, const std::exception& error);
-  void check_failures();
-  void compare_boards();
-  std::string why_it_left(int64_t rank) const;
-  void look_for_mismatch();
-  void wait_for(const Message& message, Clock::time_point deadline, BoardTimes& board);
-  std::vector<int64_t> missing() const;
+  void wait_for(const Message& message, Clock::time_point deadline, Watchdog& dog);
 
-  std::shared_ptr<DirectLine> line_;
+  const Collective* current() const override { return &call_; }
+  std::vector<int64_t> awaited() override;
+  std::vector<int64_t> late() override;
+  std::vector<int64_t> unreachable(const WatchedLine&, int64_t member) override {
+    return members_->unconnected(member);
+  }
+  void give_up(const std::string& text, Farewell farewell, const std::string& said) override;
+
+  SharedMembers members_;
   Collective call_;
   uint64_t hash_;
   std::vector<Message> works_;

@@ -3,6 +3,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,33 +12,68 @@
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/error_message.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/watch/flight_recorder.h"
+#include "intarsia/watch/waiting.h"
+#include "intarsia/watch/watchdog.h"
 
 namespace intarsia {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{100};  // between two looks at the program around us
+// The wait for one collective of the backend, which does not say for whom it waits.
+class WorkWait final : public WaitingTransport {
+ public:
+  WorkWait(const Members& members, const Collective& call, c10d::Work& work)
+      : members_(members), call_(call), work_(work) {}
 
-// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors
-// runs Python, which would see the interrupt and drop it.
-void wait_for_end(c10d::Work& work, const Members& members) {
-  struct FutexEvent {
-    std::mutex mutex;
-    std::condition_variable rings;
-    bool ended = false;
-  };
-  auto event = std::make_shared<FutexEvent>();
-  work.getFuture()->addCallback([event](auto&) {
-    std::lock_guard lock(event->mutex);
-    event->ended = true;
-    event->rings.notify_one();
-  });
-  std::unique_lock lock(event->mutex);
-  while (!event->rings.wait_for(lock, kPause, [&] { return event->ended; })) {
-    check_interrupts();
-    auto interrupted = members.interrupted();
-    TORCH_CHECK_WITH(DistBackendError, interrupted.empty(), interrupted);
+  void run() {
+    Watchdog dog(*members_.line, *this);
+    dog.run([&] {
+      if (interruptible() && members_.gloo && !work_.isCompleted()) wait_for_end(dog);
+      try {
+        work_.wait();
+      } catch (const std::exception& error) {
+        auto rank = find_interrupted(*members_.line);
+        dog.fail(rank ? interrupted_text(*rank)
+                      : plain_text(error) + ". See which rank has ended or is stuck, and why.");
+      }
+    });
   }
-}
+
+  const Collective* current() const override { return &call_; }
+  std::vector<int64_t> awaited() override { return {}; }
+  void give_up(const std::string& text, Farewell farewell, const std::string&) override {
+    if (farewell == Farewell::interrupted) members_.interrupt();
+    members_.line->error.set(text);
+    end_entry(call_, false);
+  }
+
+ private:
+  // Returns when the work has ended, well or not. Not by waits that time out: making their errors runs Python, which
+  // would see the interrupt and drop it.
+  void wait_for_end(Watchdog& dog) {
+    struct End {
+      std::mutex mutex;
+      std::condition_variable comes;
+      bool there = false;
+    };
+    auto end = std::make_shared<End>();
+    work_.getFuture()->addCallback([end](auto&) {
+      std::lock_guard lock(end->mutex);
+      end->there = true;
+      end->comes.notify_one();
+    });
+    std::unique_lock lock(end->mutex);
+    while (!end->comes.wait_for(lock, kPause, [&] { return end->there; })) {
+      Unlocked unlocked(lock);
+      dog.look();
+    }
+  }
+
+  static constexpr std::chrono::milliseconds kPause{100};  // between two looks
+  const Members& members_;
+  const Collective& call_;
+  c10d::Work& work_;
+};
 
 c10d::ReduceOp::RedOpType backend_op(ReduceOp op) {
   switch (op) {
@@ -94,38 +131,29 @@ std::optional<NativeForm> native_form(const std::string& backend, const at::Tens
 
 }  // namespace
 
-std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op) {
+BackendWork backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op) {
   auto form = native_form(members.backend->getBackendName(), buffer, op);
-  if (!form) return std::nullopt;
+  if (!form) return nullptr;
   c10d::AllreduceOptions options;
   options.reduceOp = form->op;
-  options.timeout = members.timeout;
+  options.timeout = members.line->timeout;
   std::vector<at::Tensor> buffers{form->buffer};
-  return wait_for_work(members, members.backend->allreduce(buffers, options), {buffer});
+  return members.backend->allreduce(buffers, options);
 }
 
-Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source) {
+BackendWork backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source) {
   c10d::BroadcastOptions options;
   options.rootRank = members.peers[source];
-  options.timeout = members.timeout;
+  options.timeout = members.line->timeout;
   std::vector<at::Tensor> buffers{as_bytes(buffer)};
-  return wait_for_work(members, members.backend->broadcast(buffers, options), {buffer});
+  return members.backend->broadcast(buffers, options);
 }
 
-Wait wait_for_work(const Members& members, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers) {
-  bool steps = interruptible() && members.gloo();
-  return [members, steps, work = std::move(work), buffers = std::move(buffers)] {
-    try {
-      if (steps && !work->isCompleted()) wait_for_end(*work, members);
-      work->wait();
-    } catch (const Interruption&) {
-      members.give_up();
-      throw;
-    } catch (const std::exception& error) {
-      auto text = members.interrupted();
-      if (text.empty()) text = plain_text(error) + ". See which rank has ended or is stuck, and why.";
-      C10_THROW_ERROR(DistBackendError, text);
-    }
+Wait wait_for_work(SharedMembers members, Collective call, BackendWork work, std::vector<at::Tensor> buffers) {
+  return [members = std::move(members), call = std::move(call), work = std::move(work), buffers = std::move(buffers)] {
+    wait_for_entry(call);
+    WorkWait(*members, call, *work).run();
+    end_entry(call);
   };
 }
 

@@ -2,7 +2,6 @@
 // The collectives that a c10d backend has, and waits for them.
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +17,16 @@ class Work;
 
 namespace intarsia {
 
-// The backend's own all_reduce, in place, if it has one that gives the numbers of reduce() for this dtype and op.
-std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op);
+using BackendWork = c10::intrusive_ptr<c10d::Work>;
+
+// The backend's own all_reduce, in place, if it has one that gives the numbers of reduce() for this dtype and op; else
+// null.
+BackendWork backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op);
 
 // The backend's own broadcast, in place.
-Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source);
+BackendWork backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source);
 
-// Waits for what the backend does; keeps the buffers until it is done.
-Wait wait_for_work(const Members& members, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers);
+// Waits for what the backend does in a collective; keeps the buffers until it is done.
+Wait wait_for_work(SharedMembers members, Collective call, BackendWork work, std::vector<at::Tensor> buffers);
 
 }  // namespace intarsia

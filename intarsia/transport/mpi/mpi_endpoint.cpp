@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-
-#include <c10/util/Exception.h>
+#include <utility>
 
 #include "intarsia/comm/reduce_memory.h"
 
@@ -23,20 +22,12 @@ void reduce_piece(MpiPiece& piece) {
 
 }  // namespace
 
-MpiEndpoint::MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout,
-                         std::shared_ptr<FailureBoard> failures, std::shared_ptr<CollectiveBoard> board)
-    : ranks(std::move(ranks)),
-      position(position),
-      timeout(timeout),
-      failures(std::move(failures)),
-      board(std::move(board)),
-      farewells(this->ranks.size()) {}
+MpiEndpoint::MpiEndpoint(std::shared_ptr<WatchedLine> line)
+    : watched(std::move(line)), farewells(watched->ranks.size()) {}
 
-void MpiEndpoint::check() const { TORCH_CHECK_WITH(DistBackendError, !failed, "this group has failed before: ", why); }
-
-void MpiEndpoint::start(MpiPort& port, MpiTask& task) {
-  task.write_heads(next_number++);
-  history.add(task.call);
+void MpiEndpoint::start(MpiPort& port, MpiTask& task, bool waits) {
+  watched->number(task.call, waits);
+  task.write_heads();
   constexpr auto stream = static_cast<int>(MpiStream::heads);
   for (auto& parcel : task.outgoing) {
     task.leaving.add(line->send(parcel.head, parcel.head_bytes(), parcel.member, stream), parcel.member);
@@ -142,8 +133,8 @@ bool MpiEndpoint::send_on(MpiPort& port) {
   for (; !to_send_on_.empty() && to_send_on_.front()->reduced; any = true) {
     auto& piece = *to_send_on_.front();
     to_send_on_.pop_front();
-    for (size_t d = 1; d < ranks.size(); ++d) {
-      auto member = static_cast<int64_t>((position + d) % ranks.size());
+    for (int64_t d = 1; d < watched->size(); ++d) {
+      auto member = (watched->position + d) % watched->size();
       post(port, piece.going, {member, piece.result, piece.result_bytes}, MpiStream::reduced_bytes, true);
     }
     piece.sent_on = true;
@@ -169,7 +160,7 @@ void MpiEndpoint::forget(MpiTask& task) {
 }
 
 void MpiEndpoint::read_farewells() {
-  MpiFarewell farewell;
+  Farewell farewell;
   for (int member; (member = line->take(&farewell, sizeof farewell, static_cast<int>(MpiStream::farewells))) >= 0;)
     farewells[member] = farewell;
 }

@@ -1,49 +1,32 @@
 #pragma once
 // A line over MPI, as one of its members sees it.
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "intarsia/transport/mpi/mpi_task.h"
-#include "intarsia/watch/collective_board.h"
-#include "intarsia/watch/failure_board.h"
+#include "intarsia/watch/watched_line.h"
 
 namespace intarsia {
 
-// Why a member takes no part any more, for the others.
-enum class MpiFarewell : uint64_t { none, failed, interrupted };
-
 // Used under the lock of the progress engine.
 struct MpiEndpoint {
-  MpiEndpoint(std::vector<int64_t> ranks, int64_t position, std::chrono::milliseconds timeout,
-              std::shared_ptr<FailureBoard> failures, std::shared_ptr<CollectiveBoard> board);
+  explicit MpiEndpoint(std::shared_ptr<WatchedLine> watched);
 
-  const std::vector<int64_t> ranks;  // of the world, in the order of the line
-  const int64_t position;            // our own
-  const std::chrono::milliseconds timeout;
-  const std::shared_ptr<FailureBoard> failures;  // null where there is no store
-  const std::shared_ptr<CollectiveBoard> board;  // the same
+  const std::shared_ptr<WatchedLine> watched;
   std::unique_ptr<MpiLine> line;
 
-  uint64_t next_number = 0;
-  History history;
-  bool failed = false;                          // it fails at once from then on
-  std::string why;                              // it failed
   std::optional<UnexpectedMessage> unexpected;  // which nobody has explained yet
   Collective confused;                          // the collective that came upon it
-  std::vector<MpiFarewell> farewells;           // per member
+  std::vector<Farewell> farewells;              // per member
 
-  int64_t rank() const { return ranks[position]; }
-  bool stuck() const { return failed || unexpected; }
-  void check() const;
+  bool stuck() const { return watched->error.exists() || unexpected; }
 
   // Numbers the collective and sends its heads; its bytes follow as there is room for them under way.
-  void start(MpiPort& port, MpiTask& task);
+  void start(MpiPort& port, MpiTask& task, bool waits);
   // Returns whether anything moved. Throws UnexpectedMessage, MpiFault and what a reduction throws.
   bool move(MpiPort& port, MpiTask& task);
   void forget(MpiTask& task);

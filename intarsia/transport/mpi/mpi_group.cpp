@@ -18,7 +18,10 @@ constexpr uint64_t kLongestPiece = 256 << 10, kShortestPiece = 32 << 10, kPieceO
 class MpiGroup final : public Group {
  public:
   MpiGroup(std::shared_ptr<MpiProgressEngine> progress, std::shared_ptr<MpiEndpoint> side)
-      : progress_(std::move(progress)), side_(std::move(side)), size_(side_->ranks.size()), me_(side_->position) {
+      : progress_(std::move(progress)),
+        side_(std::move(side)),
+        size_(side_->watched->size()),
+        me_(side_->watched->position) {
     progress_->join(*side_);
     piece_ = std::clamp(kPieceOfAll / size_, kShortestPiece, kLongestPiece) / 64 * 64;  // whole elements
   }

@@ -8,8 +8,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/quiet_thread.h"
+#include "intarsia/watch/flight_recorder.h"
 
 namespace intarsia {
 namespace {
@@ -17,9 +17,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// MPI does not wake anyone up. So a wait looks often at first, then lets others run between two looks, and after some
-// milliseconds sleeps for a small part of the time that it has waited.
-constexpr int kLooks = 100;
 constexpr milliseconds kYielding{2};
 constexpr microseconds kLongestSleep{1000};
 constexpr milliseconds kLastMessages{5000};
@@ -42,9 +39,10 @@ struct MpiProgressEngine::Pending {
     Tasks freed;
     Lock lock(progress->mutex_);
     if (over || task->finished()) return void(over = true);
-    task->side->check();
+    task->side->watched->error.check();
     progress->check_thread();
-    progress->drive(*task, lock);
+    wait_for_entry(task->call);
+    progress->drive(task, lock);
     over = true;
     freed.swap(progress->over_);
   }
@@ -78,33 +76,34 @@ MpiProgressEngine::~MpiProgressEngine() {
 
 void MpiProgressEngine::join(MpiEndpoint& side) {
   check_thread();
-  std::vector<int> ranks(side.ranks.begin(), side.ranks.end());
-  int tag = static_cast<int>(hash_of(side.ranks) % 32768);  // every MPI has these
+  auto& world_ranks = side.watched->ranks;
+  std::vector<int> ranks(world_ranks.begin(), world_ranks.end());
+  int tag = static_cast<int>(hash_of(world_ranks) % 32768);  // every MPI has these
   Lock lock(mutex_, std::defer_lock);
   if (port_->threads != MpiThreads::multiple) lock.lock();  // it waits for the others
   try {
     side.line.reset(port_->make_line(ranks, tag));
   } catch (const MpiError& error) {
     C10_THROW_ERROR(DistBackendError, c10::str("[make_group] MPI does not connect the ranks ",
-                                               c10::ArrayRef<int64_t>(side.ranks), ": ", error.what()));
+                                               c10::ArrayRef<int64_t>(world_ranks), ": ", error.what()));
   }
 }
 
 // What nobody waits for may still have to reach others.
 void MpiProgressEngine::leave(MpiEndpoint& side) {
   if (getpid() != pid_) return;
-  if (side.board) side.board->leave();
+  side.watched->board().leave();
   Lock lock(mutex_);
   auto mine = [&](auto& task) { return task->side.get() == &side; };
   bool can_call = !port_->ended() && port_->may_call();
-  auto until = Clock::now() + std::min<milliseconds>(side.timeout, kLastMessages);
+  auto until = Clock::now() + std::min<milliseconds>(side.watched->timeout, kLastMessages);
   for (int turn = 0; can_call && !side.stuck() && std::any_of(under_way_.begin(), under_way_.end(), mine); ++turn) {
     if (Clock::now() > until) break;
     move_all();
     rest(turn, until - kLastMessages, lock);
   }
   bool clean = can_call && !side.stuck() && std::none_of(under_way_.begin(), under_way_.end(), mine);
-  if (!side.failed) give_up(side, "the world was closed", MpiFarewell::none);
+  if (!side.watched->error.exists()) give_up(side, "the world was closed", Farewell::none);
   if (clean) side.line->leave();
   if (!clean) (void)side.line.release();  // messages may still arrive
 }
@@ -118,8 +117,8 @@ void MpiProgressEngine::finish(std::shared_ptr<MpiTask> task) {
   Tasks freed;
   {
     Lock lock(mutex_);
-    start(task);
-    drive(*task, lock);
+    start(task, true);
+    drive(task, lock);
     freed.swap(over_);
   }
   freed.clear();
@@ -131,7 +130,7 @@ void MpiProgressEngine::finish(std::shared_ptr<MpiTask> task) {
 Wait MpiProgressEngine::begin(const std::shared_ptr<MpiProgressEngine>& progress, std::shared_ptr<MpiTask> task) {
   Tasks freed;
   Lock lock(progress->mutex_);
-  progress->start(task);
+  progress->start(task, false);
   progress->move_all();
   freed.swap(progress->over_);
   if (task->finished()) return lock.unlock(), Wait();
@@ -149,16 +148,17 @@ void MpiProgressEngine::check_thread() const {
               "MPI_THREAD_MULTIPLE.");
 }
 
-void MpiProgressEngine::start(const std::shared_ptr<MpiTask>& task) {
+void MpiProgressEngine::start(const std::shared_ptr<MpiTask>& task, bool waits) {
   auto& side = *task->side;
-  side.check();
+  side.watched->error.check();
   check_thread();
   under_way_.push_back(task);
   if (side.unexpected) return;  // the wait reports it
   try {
-    side.start(*port_, *task);
+    side.start(*port_, *task, waits);
   } catch (const MpiError& error) {
-    fail(side, c10::str("MPI reports: ", error.what()));
+    give_up(side, c10::str("MPI reports: ", error.what()), Farewell::failed);
+    side.watched->error.rethrow();
   }
 }
 
@@ -173,6 +173,7 @@ bool MpiProgressEngine::move_all() {
   if (!any_over) return moved;
   std::erase_if(under_way_, [&](auto& task) {
     if (task->side->stuck() || !task->finished()) return false;
+    end_entry(task->call);
     over_.push_back(std::move(task));
     return true;
   });
@@ -189,45 +190,22 @@ bool MpiProgressEngine::move(MpiTask& task) {
     side.unexpected = message;
     side.confused = task.call;
   } catch (const MpiFault& fault) {
-    auto who = fault.member < 0 ? "" : " of the messages with rank " + std::to_string(side.ranks[fault.member]);
-    give_up(side, c10::str("MPI reports", who, ": ", fault.text), MpiFarewell::failed);
+    auto who =
+        fault.member < 0 ? "" : " of the messages with rank " + std::to_string(side.watched->ranks[fault.member]);
+    give_up(side, c10::str("MPI reports", who, ": ", fault.text), Farewell::failed);
   } catch (const MpiError& error) {
-    give_up(side, c10::str("MPI reports: ", error.what()), MpiFarewell::failed);
+    give_up(side, c10::str("MPI reports: ", error.what()), Farewell::failed);
   } catch (const std::exception& error) {
-    give_up(side, error.what(), MpiFarewell::failed);
+    give_up(side, error.what(), Farewell::failed);
   }
   return true;
 }
 
-void MpiProgressEngine::drive(MpiTask& task, Lock& lock) {
-  Mover<MpiProgressEngine> mover(*this);
-  auto side = task.side;
-  std::optional<Watch> watch;
-  try {
-    for (int idle = 0, turns = 0;; ++turns) {
-      bool moved = move_all();
-      if (task.finished()) return;
-      TORCH_CHECK_WITH(DistBackendError, !side->failed, side->why);
-      if (side->unexpected) explain(*side, lock);
-      idle = moved ? 0 : idle + 1;
-      if (turns >= kLooks) {
-        if (!watch) watch.emplace();
-        if (moved) watch->still_since = Clock::now();
-        if (Clock::now() >= watch->next_look) look_around(task, *watch, lock);
-      }
-      rest(idle, watch ? watch->still_since : Clock::time_point{}, lock);
-    }
-  } catch (const Interruption&) {
-    give_up(*side, kWasInterrupted, MpiFarewell::interrupted);
-    throw;
-  }
-}
-
 void MpiProgressEngine::rest(int turn, Clock::time_point since, Lock& lock) {
   Unlocked unlocked(lock);
-  if (turn <= kLooks && !crowded_) {
+  if (turn <= kTests && !crowded_) {
     pause_core();
-  } else if (turn <= kLooks || Clock::now() < since + kYielding) {
+  } else if (turn <= kTests || Clock::now() < since + kYielding) {
     sched_yield();
   } else {
     auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - since);

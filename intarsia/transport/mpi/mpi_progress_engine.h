@@ -46,26 +46,19 @@ class MpiProgressEngine {
   using Clock = std::chrono::steady_clock;
   using Tasks = std::vector<std::shared_ptr<MpiTask>>;
   struct Pending;
-  // What a long wait keeps in mind.
-  struct Watch {
-    static constexpr std::chrono::milliseconds kPause{
-        50};  // between two looks at the other ranks and the program around us
-    Clock::time_point begin = Clock::now(), still_since = begin, next_look = begin + kPause;
-    BoardTimes board;
-  };
+  class Waiting;
+
+  // MPI does not wake anyone up. So a wait tests often at first, then lets others run between two tests, and after some
+  // milliseconds sleeps for a small part of the time that it has waited.
+  static constexpr int kTests = 100;
 
   void check_thread() const;
-  void start(const std::shared_ptr<MpiTask>& task);
+  void start(const std::shared_ptr<MpiTask>& task, bool waits);
   bool move_all();
   bool move(MpiTask& task);
-  void drive(MpiTask& task, Lock& lock);
+  void drive(const std::shared_ptr<MpiTask>& task, Lock& lock);
   void rest(int turn, Clock::time_point since, Lock& lock);
-  void look_around(MpiTask& task, Watch& watch, Lock& lock);
-  void look_for_gone(MpiEndpoint& side, const std::vector<int64_t>& missing, Lock& lock);
-  void compare_boards(MpiEndpoint& side, Collective call, std::chrono::milliseconds patience, Lock& lock);
-  [[noreturn]] void explain(MpiEndpoint& side, Lock& lock);
-  [[noreturn]] void fail(MpiEndpoint& side, const std::string& text);
-  void give_up(MpiEndpoint& side, const std::string& text, MpiFarewell farewell);
+  void give_up(MpiEndpoint& side, const std::string& text, Farewell farewell);
   void abandon(std::shared_ptr<MpiTask> task);
   void bury_abandoned();
   bool needs_server() const;

@@ -56,8 +56,7 @@ void MpiTask::receive(int64_t member, char* to, uint64_t bytes) {
   if (bytes) incoming.push_back({member, to, bytes});
 }
 
-void MpiTask::write_heads(uint64_t number) {
-  call.number = number;
+void MpiTask::write_heads() {
   header.describe(call);
   size_t blocks = incoming.size() * kBlocksOfAnyHead;
   for (size_t i = 0; i < outgoing.size(); ++i) {

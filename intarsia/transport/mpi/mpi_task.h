@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +10,7 @@
 
 #include "intarsia/comm/message_header.h"
 #include "intarsia/launch/mpi_port.h"
+#include "intarsia/watch/member_faults.h"
 
 namespace intarsia {
 
@@ -34,12 +34,6 @@ struct MpiParcel {
   char* head = nullptr;
   bool few() const { return bytes <= kFewBytes; }
   uint64_t head_bytes() const { return sizeof(MessageHeader) + (few() ? bytes : 0); }
-};
-
-// A message that is not the one expected.
-struct UnexpectedMessage {
-  int64_t member;
-  std::optional<MessageHeader> found;  // none: it was too long to be read
 };
 
 // What MPI reports of a message.
@@ -97,7 +91,7 @@ struct MpiTask {
 
   void send(int64_t member, const char* from, uint64_t bytes);
   void receive(int64_t member, char* to, uint64_t bytes);
-  void write_heads(uint64_t number);  // and makes room for those that come
+  void write_heads();  // when it has its number; and makes room for those that come
   bool heads_checked() const { return checked == incoming.size(); }
   bool finished();
   // The members that it waits for, in no order, maybe several times.

@@ -20,10 +20,7 @@ class MpiTransport final : public Transport {
   // Whoever makes a communicator waits for its members without end, so all meet before.
   Connection connect(const LineRequest& line) const override {
     arrive("make_group", *line.store, line.rank(), line.ranks, line.timeout);
-    auto endpoint =
-        std::make_shared<MpiEndpoint>(line.ranks, line.position, line.timeout, line.failure_board(line.instance),
-                                      line.collective_board("mpi/" + line.instance));
-    return {make_mpi_group(progress_, std::move(endpoint))};
+    return {make_mpi_group(progress_, std::make_shared<MpiEndpoint>(line.watched("mpi", line.instance)))};
   }
 
  private:

@@ -8,17 +8,17 @@
 #include <string>
 
 #include "intarsia/transport/shm/futex_event.h"
+#include "intarsia/watch/member_faults.h"
 
 namespace intarsia {
 
 // A member as the others see it.
 struct MemberRecord {
-  enum State : uint32_t { taking_part, left, failed, interrupted };
   FutexEvent event;
   alignas(64) std::atomic<uint64_t> echo{0};  // what it wrote to show that it sees this memory
-  std::atomic<uint32_t> state{taking_part};
+  std::atomic<Farewell> farewell{Farewell::none};
   std::atomic<int64_t> awaits{-1};  // a rank of another host for which it waits; -1: none
-  char why[1024] = "";              // it has failed: the words of its error, written before the state
+  char why[1024] = "";              // it has failed: the words of its error, written before the farewell
 };
 
 // The counter of a ring: what was ever written to it, or read from it by one member, in bytes.

@@ -17,8 +17,8 @@ constexpr uint64_t kReadAllBytes = 32 << 10;  // that a member reads
 class ShmGroup final : public HostGroup {
  public:
   explicit ShmGroup(ShmLine line)
-      : size_(line.ranks.size()),
-        me_(line.position),
+      : size_(line.watched->size()),
+        me_(line.watched->position),
         segment_(line.segment),
         copy_(std::make_shared<RingCopy>()),
         to_all_(*segment_, segment_->ring_to_all(me_), all_but(me_), copy_),
@@ -34,8 +34,8 @@ class ShmGroup final : public HostGroup {
 
   const char* carrier() const override { return "shm"; }
   bool reduces_in_place() const override { return true; }
-  void give_up_because(const std::string& why, MemberRecord::State state) const override {
-    progress_->give_up_because(why, state);
+  void give_up_because(const std::string& why, Farewell farewell) const override {
+    progress_->give_up_because(why, farewell);
   }
   void tell_awaited(int64_t rank) const override { progress_->tell_awaited(rank); }
 

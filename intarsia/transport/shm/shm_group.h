@@ -11,7 +11,7 @@ namespace intarsia {
 class HostGroup : public Group {
  public:
   // As ShmProgressEngine, for a group that is a part of a larger one.
-  virtual void give_up_because(const std::string& why, MemberRecord::State state) const = 0;
+  virtual void give_up_because(const std::string& why, Farewell farewell) const = 0;
   virtual void tell_awaited(int64_t rank) const = 0;
 };
 

@@ -5,28 +5,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
-#include <c10/util/Exception.h>
-
-#include "intarsia/comm/error_message.h"
-#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/quiet_thread.h"
 #include "intarsia/watch/flight_recorder.h"
-#include "intarsia/watch/flight_report.h"
 
 namespace intarsia {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and the program around us
+constexpr std::chrono::milliseconds kLongestSleep{50};  // then a wait looks around
 
 // Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each
 // other's way.
 constexpr std::chrono::microseconds kGrace{200};
-
-constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
-constexpr size_t kCompared = 64;                         // collectives
 
 // How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in
 // between, for whom it waits may have to run on this core.
@@ -50,22 +41,21 @@ struct ShmProgressEngine::Pending {
     std::vector<std::shared_ptr<Task>> over;
     Lock lock(progress->mutex_);
     if (task->finished()) return;
-    progress->error_.check();
+    progress->line().error.check();
     wait_for_entry(task->call);
     progress->drive(*task, lock);
     over.swap(progress->over_);
   }
   ~Pending() {
     std::lock_guard lock(progress->mutex_);
-    if (task->finished() || progress->error_.exists()) return;
+    if (task->finished() || progress->line().error.exists()) return;
     progress->dropped_ = true;
     progress->wake_server();
   }
 };
 
 ShmProgressEngine::ShmProgressEngine(ShmLine line) : line_(std::move(line)), pid_(getpid()) {
-  crowded_ = static_cast<int64_t>(line_.ranks.size()) > cores_for_us();
-  flights_ = recorded_line(line_.ranks[line_.position], line_.ranks, "shm");
+  crowded_ = this->line().size() > cores_for_us();
 }
 
 void ShmProgressEngine::close() {
@@ -76,7 +66,7 @@ void ShmProgressEngine::close() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(stopping_, true)) return;
-    if (!error_.exists()) give_up("the world was closed", MemberRecord::left);
+    if (!line().error.exists()) give_up("the world was closed", Farewell::left, {});
   }
   for_server_.notify_all();
   wake_sleepers(me().event);
@@ -86,7 +76,7 @@ void ShmProgressEngine::close() {
 void ShmProgressEngine::finish(Task& task) {
   std::vector<std::shared_ptr<Task>> over;
   Lock lock(mutex_);
-  error_.check();
+  line().error.check();
   add(task, true);
   drive(task, lock);
   over.swap(over_);
@@ -94,12 +84,12 @@ void ShmProgressEngine::finish(Task& task) {
 
 Wait ShmProgressEngine::begin(const std::shared_ptr<ShmProgressEngine>& progress, std::shared_ptr<Task> task) {
   Lock lock(progress->mutex_);
-  progress->error_.check();
+  progress->line().error.check();
   task->self = task;
   progress->add(*task, false);
   try {
     progress->move_all();
-  } catch (const WrongMessage&) {
+  } catch (const UnexpectedMessage&) {
     // The wait reports it.
   }
   auto over = std::exchange(progress->over_, {});  // goes behind the lock
@@ -111,9 +101,8 @@ Wait ShmProgressEngine::begin(const std::shared_ptr<ShmProgressEngine>& progress
 }
 
 void ShmProgressEngine::add(Task& task, bool waits) {
-  task.set_number(next_number_++);
-  if (!task.call.whole) begin_entry(flights_, task.call, waits);
-  history_.add(task.call);
+  line().number(task.call, waits);
+  task.write_headers();
   under_way_.push_back(&task);
 }
 
@@ -139,46 +128,27 @@ bool ShmProgressEngine::move_all() {
 
 void ShmProgressEngine::drive(const Task& task, Lock& lock) {
   Mover<ShmProgressEngine> mover(*this);
-  Clock::time_point deadline{}, next_look{};
-  std::optional<BoardTimes> board;
-  try {
+  Watchdog dog(line(), *this, &lock);
+  dog.run([&] {
     for (int idle = 0;;) {
       bool moved = move_all();
-      if (task.finished()) {
-        if (board && line_.larger) line_.larger->settle();
-        break;
-      }
-      error_.check();  // another thread of ours may have found some
+      if (task.finished()) return;
+      line().error.rethrow();  // another thread of ours may have found some
       if (moved) idle = 0;
       if (++idle < kSpins + kYields) {
-        lock.unlock();
+        Unlocked unlocked(lock);
         spin(idle, crowded_);
-        lock.lock();
         continue;
       }
-      auto now = Clock::now();
-      if (!board) board.emplace(), deadline = now + line_.timeout, next_look = now + kLook;
-      if (now >= next_look) {
-        if (board->due()) compare_boards(lock, {});
-        look_around(lock, deadline);
-        next_look = Clock::now() + kLook;
-      }
+      dog.look();
       sleep(lock);
     }
-  } catch (const Interruption&) {
-    give_up(kWasInterrupted, MemberRecord::interrupted);
-    throw;
-  } catch (const WrongMessage& wrong) {
-    explain(lock, wrong);
-  } catch (const std::exception& error) {
-    give_up_after(error);
-    throw;
-  }
+  });
 }
 
 // See Note [Futex events].
 void ShmProgressEngine::sleep(Lock& lock) {
-  sleep_unless(me().event, kLook, [&] {
+  sleep_unless(me().event, kLongestSleep, [&] {
     bool moved = move_all() || under_way_.empty();
     if (!moved) lock.unlock();
     return moved;
@@ -186,115 +156,60 @@ void ShmProgressEngine::sleep(Lock& lock) {
   if (!lock.owns_lock()) lock.lock();
 }
 
-// Bytes of a rank that is gone may still lie in its rings, so only those count that we wait for.
-void ShmProgressEngine::look_around(Lock& lock, Clock::time_point deadline) {
-  {
-    Unlocked unlocked(lock);
-    check_interrupts();
-  }
-  error_.check();
-  for (size_t j = 0; j < line_.ranks.size(); ++j) {
-    if (line_.segment->member(j).state != MemberRecord::interrupted) continue;
-    fail(interrupted_text(line_.ranks[j]));
-  }
-  if (under_way_.empty()) return;
-  auto missing = under_way_.front()->missing();
-  look_for_gone(lock, missing);
-  if (Clock::now() < deadline || missing.empty()) return;
-  auto late = awaited();
-  auto call = under_way_.front()->call;
-  lock.unlock();  // the store may take its time
-  if (line_.larger) late = line_.larger->behind(late, call);
-  auto seen = line_.larger ? line_.larger->last_seen(late) : line_.board ? line_.board->last_seen(late) : "";
-  lock.lock();
-  fail(late_text(late, line_.timeout, seen) + call.advice());
+// Collectives end in their order, but for empty ones.
+const Collective* ShmProgressEngine::current() const {
+  return under_way_.empty() ? nullptr : &under_way_.front()->call;
 }
 
-// Ranks for whom we wait: those who wait for someone on another host themselves are not to blame.
-std::vector<int64_t> ShmProgressEngine::awaited() const {
+// Those who wait for someone on another host themselves are not to blame.
+std::vector<int64_t> ShmProgressEngine::awaited() {
   std::vector<int64_t> ranks;
+  if (under_way_.empty()) return ranks;
   for (auto j : under_way_.front()->missing()) {
     auto outside = line_.segment->member(j).awaits.load();
-    ranks.push_back(outside < 0 ? line_.ranks[j] : outside);
+    ranks.push_back(outside < 0 ? line().ranks[j] : outside);
   }
   return each_once(std::move(ranks));
 }
 
-// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
-void ShmProgressEngine::compare_boards(Lock& lock, std::chrono::milliseconds patience) {
-  if (under_way_.empty() || (!line_.board && !line_.larger)) return;
-  auto call = under_way_.front()->call;
-  auto history = history_.tail(kCompared);
-  auto whom = awaited();
-  lock.unlock();  // the store may take its time
-  auto compare = [&] { return line_.larger ? line_.larger->compare(call, whom) : line_.board->compare(history, call); };
-  auto text = ask_patiently(patience, compare);
-  lock.lock();
-  error_.check();
-  if (!text.empty()) fail(text);
-}
-
-// The header says what the other did, its entry on the board also why.
-void ShmProgressEngine::explain(Lock& lock, const WrongMessage& wrong) {
-  compare_boards(lock, kExplanation);
-  auto call = under_way_.front()->call;
-  call.number = call.whole.value_or(call.number);
-  fail(mismatch_text(call, line_.ranks[line_.position], line_.ranks[wrong.writer], wrong.found.text()));
-}
-
-void ShmProgressEngine::look_for_gone(Lock& lock, const std::vector<int64_t>& missing) {
-  for (auto j : missing) {
+// Bytes of a rank that is gone may still lie in its rings, so only those are looked at for whom we wait.
+std::optional<LostMember> ShmProgressEngine::find_lost(bool) {
+  for (auto j : under_way_.front()->missing()) {
     bool ended = line_.processes[j].ended();
-    auto state = line_.segment->member(j).state.load();
-    if (!ended && state == MemberRecord::taking_part) continue;
-    if (move_all()) return;  // what it did last
-    bool compares =
-        state == MemberRecord::failed || (line_.larger && state == MemberRecord::left);  // it failed on the larger line
-    if (compares) compare_boards(lock, {});  // it may have failed because of us
-    auto& why = line_.segment->member(j).why;
-    if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));
-    auto me = line_.ranks[line_.position], rank = line_.ranks[j];
-    auto advice = under_way_.front()->call.advice();
-    lock.unlock();  // the store may take its time
-    auto first = line_.failures ? line_.failures->first_gone(rank) : rank;
-    lock.lock();
-    error_.check();
-    if (first == me) first = rank;
-    auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
-    auto* how = state == MemberRecord::left ? "it left the line" : ended ? "its process ended" : "it failed";
-    fail(gone_text({first}, others + how) + (state == MemberRecord::left ? advice : ""));
+    auto& record = line_.segment->member(j);
+    auto farewell = record.farewell.load();
+    if (!ended && farewell == Farewell::none) continue;
+    bool left = farewell == Farewell::left;
+    auto* how = left ? "it left the line" : ended ? "its process ended" : "it failed";
+    auto why = farewell == Farewell::failed ? std::string(record.why, strnlen(record.why, sizeof record.why)) : "";
+    return LostMember{j, how, left, true, why};
   }
+  return std::nullopt;
 }
 
-void ShmProgressEngine::give_up(const std::string& text, MemberRecord::State state, const std::string& told) {
-  error_.set(text);
+std::optional<int64_t> ShmProgressEngine::find_interrupted(const WatchedLine& line) {
+  for (int64_t j = 0; j < line.size(); ++j) {
+    if (line_.segment->member(j).farewell == Farewell::interrupted) return line.ranks[j];
+  }
+  return std::nullopt;
+}
+
+void ShmProgressEngine::give_up(const std::string& text, Farewell farewell, const std::string& said) {
+  line().error.set(text);
   for (auto* task : under_way_) {
     end_entry(task->call, false);
     if (task->self) over_.push_back(std::move(task->self));
   }
   under_way_.clear();
   auto& why = me().why;
-  if (state == MemberRecord::failed) why[told.copy(why, sizeof why - 1)] = 0;
-  me().state = state;
-  for (size_t j = 0; j < line_.ranks.size(); ++j) notify(line_.segment->member(j).event);
+  if (farewell == Farewell::failed) why[said.copy(why, sizeof why - 1)] = 0;
+  me().farewell = farewell;
+  for (int64_t j = 0; j < line().size(); ++j) notify(line_.segment->member(j).event);
 }
 
-void ShmProgressEngine::give_up_because(const std::string& why, MemberRecord::State state) {
+void ShmProgressEngine::give_up_because(const std::string& why, Farewell farewell) {
   Lock lock(mutex_);
-  if (!error_.exists()) give_up(why, state, why);
-}
-
-// An op may have failed while it reduced.
-void ShmProgressEngine::give_up_after(const std::exception& error) {
-  if (error_.exists()) return;
-  give_up(error.what(), MemberRecord::failed,
-          c10::str("rank ", line_.ranks[line_.position], " failed: ", message_of(error)));
-}
-
-void ShmProgressEngine::fail(const std::string& text) {
-  give_up(text, MemberRecord::failed, text);
-  report_failure();
-  C10_THROW_ERROR(DistBackendError, text);
+  if (!line().error.exists()) give_up(why, farewell, why);
 }
 
 // Others wait for bytes of ours that are not in the rings yet, or for room in rings that we do not read.
@@ -316,7 +231,7 @@ void ShmProgressEngine::serve() {
   Lock lock(mutex_);
   bool grace = true;
   while (!stopping_) {
-    if (waiting_ || error_.exists() || !needs_server()) {
+    if (waiting_ || line().error.exists() || !needs_server()) {
       for_server_.wait(lock);
       grace = true;
       continue;
@@ -327,10 +242,10 @@ void ShmProgressEngine::serve() {
     }
     try {
       sleep(lock);
-    } catch (const WrongMessage&) {
+    } catch (const UnexpectedMessage&) {
       for_server_.wait(lock);  // who waits for it reports it
     } catch (const std::exception& error) {
-      give_up_after(error);
+      give_up(error.what(), Farewell::failed, failure_text(line().rank(), error));
     }
     auto over = std::exchange(over_, {});
     lock.unlock();

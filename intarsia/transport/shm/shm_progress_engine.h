@@ -1,12 +1,12 @@
 #pragma once
 // Carries out the collectives of one line in shared memory, one behind the other.
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,25 +14,16 @@
 #include "intarsia/comm/wait.h"
 #include "intarsia/transport/shm/attach.h"
 #include "intarsia/transport/shm/steps.h"
-#include "intarsia/watch/collective_board.h"
-#include "intarsia/watch/failure_board.h"
-#include "intarsia/watch/sticky_error.h"
 #include "intarsia/watch/waiting.h"
+#include "intarsia/watch/watchdog.h"
 
 namespace intarsia {
 
-struct RecordedLine;
-
 // A line whose members share memory, seen from one of them.
 struct ShmLine {
-  std::vector<int64_t> ranks;  // of the world, in the order of the line
-  int64_t position;            // our own
+  std::shared_ptr<WatchedLine> watched;
   std::shared_ptr<Segment> segment;
-  std::vector<Process> processes;
-  std::chrono::milliseconds timeout;
-  std::shared_ptr<FailureBoard> failures;              // null where there is no store
-  std::shared_ptr<CollectiveBoard> board;              // the same
-  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with a board for both; null: none
+  std::vector<Process> processes;  // of the members; ours is none
 };
 
 // Note [Who moves bytes]
@@ -40,15 +31,15 @@ struct ShmLine {
 // waits, and others need bytes of ours that found no room in the rings, or have more for us than the rings hold, a
 // thread of our own does it. So what is under way goes on by itself, and a collective that is waited for at once needs
 // no other thread.
-class ShmProgressEngine {
+class ShmProgressEngine final : private WaitingTransport {
  public:
   explicit ShmProgressEngine(ShmLine line);
-  ~ShmProgressEngine() { close(); }
+  ~ShmProgressEngine() override { close(); }
   ShmProgressEngine(const ShmProgressEngine&) = delete;
   ShmProgressEngine& operator=(const ShmProgressEngine&) = delete;
 
   // For a line that is a part of a larger one. What happened there is the error of all members here.
-  void give_up_because(const std::string& why, MemberRecord::State state);
+  void give_up_because(const std::string& why, Farewell farewell);
   // The rank of another host for which we wait before we go on here; -1: none.
   void tell_awaited(int64_t rank) { me().awaits = rank; }
 
@@ -63,23 +54,22 @@ class ShmProgressEngine {
  private:
   friend class Mover<ShmProgressEngine>;
   using Lock = std::unique_lock<std::mutex>;
-  using Clock = std::chrono::steady_clock;
   struct Pending;
 
-  MemberRecord& me() const { return line_.segment->member(line_.position); }
+  WatchedLine& line() const { return *line_.watched; }
+  MemberRecord& me() const { return line_.segment->member(line().position); }
   void add(Task& task, bool waits);
   bool move_all();
   void drive(const Task& task, Lock& lock);
   void sleep(Lock& lock);
-  void look_around(Lock& lock, Clock::time_point deadline);
-  void compare_boards(Lock& lock, std::chrono::milliseconds patience);
-  [[noreturn]] void explain(Lock& lock, const WrongMessage& wrong);
-  std::vector<int64_t> awaited() const;
-  void look_for_gone(Lock& lock, const std::vector<int64_t>& missing);
-  [[noreturn]] void fail(const std::string& text);
-  // `told`: what the others are to say, if we have failed; empty: what they see themselves.
-  void give_up(const std::string& text, MemberRecord::State state, const std::string& told = {});
-  void give_up_after(const std::exception& error);
+
+  const Collective* current() const override;
+  std::vector<int64_t> awaited() override;
+  bool move() override { return move_all(); }
+  std::optional<LostMember> find_lost(bool rarely) override;
+  std::optional<int64_t> find_interrupted(const WatchedLine& line) override;
+  void give_up(const std::string& text, Farewell farewell, const std::string& said) override;
+
   bool needs_server() const;
   void wake_server();
   void serve();
@@ -91,13 +81,9 @@ class ShmProgressEngine {
   std::condition_variable for_server_;
   std::deque<Task*> under_way_;
   std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call the program around us
-  uint64_t next_number_ = 0;
-  History history_;
-  const RecordedLine* flights_;
-  int waiting_ = 0;       // threads that move bytes themselves
-  bool dropped_ = false;  // nobody waits for some of what is under way
+  int waiting_ = 0;                          // threads that move bytes themselves
+  bool dropped_ = false;                     // nobody waits for some of what is under way
   bool stopping_ = false;
-  StickyError error_;
   std::unique_ptr<std::thread> server_;
 };
 

@@ -15,9 +15,7 @@ class ShmTransport final : public Transport {
     auto store = c10::make_intrusive<c10d::PrefixStore>("shm", line.store);
     auto trial = try_to_share(store, line.rank(), line.ranks, line.timeout);
     if (!trial.segment) return {nullptr, "do not share memory: " + trial.why_not};
-    return {
-        make_shm_group({line.ranks, line.position, std::move(trial.segment), std::move(trial.processes), line.timeout,
-                        line.failure_board(line.instance), line.collective_board("shm/" + line.instance)})};
+    return {make_shm_group({line.watched("shm", line.instance), std::move(trial.segment), std::move(trial.processes)})};
   }
 };
 

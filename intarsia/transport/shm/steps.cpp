@@ -23,7 +23,7 @@ bool has_begun(RingReader& ring, const MessageHeader& expected) {
   if (ring.available(kCacheLineBytes) < kCacheLineBytes) return false;
   MessageHeader found;
   std::memcpy(&found, ring.here(), sizeof found);
-  if (!(found == expected)) throw WrongMessage{ring.writer(), expected, found};
+  if (!(found == expected)) throw UnexpectedMessage{ring.writer(), found};
   return true;
 }
 
@@ -145,8 +145,7 @@ bool ReduceStep::move() {
   return moved;
 }
 
-void Task::set_number(uint64_t number) {
-  call.number = number;
+void Task::write_headers() {
   MessageHeader header;
   header.describe(call);
   auto complete = [&](auto& flow) {

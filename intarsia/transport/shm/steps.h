@@ -11,14 +11,9 @@
 
 #include "intarsia/core/placement.h"
 #include "intarsia/transport/shm/ring.h"
+#include "intarsia/watch/member_faults.h"
 
 namespace intarsia {
-
-// A message that is not the one expected.
-struct WrongMessage {
-  int64_t writer;
-  MessageHeader expected, found;
-};
 
 // Memory to a ring.
 struct SendStep {
@@ -72,8 +67,8 @@ struct Task {
   c10::SmallVector<at::Tensor, 2> tensors;
   std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
 
-  void set_number(uint64_t number);
-  bool sent() const;  // all that others need of us is in the rings
+  void write_headers();  // when it has its number
+  bool sent() const;     // all that others need of us is in the rings
   bool received() const;
   uint64_t unread() const;  // bytes that we still have to read, of all rings together
   bool finished() const { return sent() && received(); }

@@ -62,7 +62,7 @@ class Chain {
   at::Tensor place(int64_t i) const { return sums_.narrow(0, pieces_[i].begin - offset_, pieces_[i].count); }
   at::Tensor buffer(int64_t i) const { return buffers_[i % kBuffers].narrow(0, 0, pieces_[i].count); }
   bool needed(int64_t i) const { return pieces_[i].home == kAllHosts || pieces_[i].home == levels_.host(); }
-  Mail mail(uint64_t step) const { return std::make_unique<Messages>(levels_.line(), call_, step); }
+  Mail mail(uint64_t step) const { return std::make_unique<Messages>(levels_.members(), call_, step); }
   Mail sums_mail(int64_t i) const { return mail(1 + 2 * i); }
   Mail results_mail(int64_t i) const { return mail(2 + 2 * i); }
 

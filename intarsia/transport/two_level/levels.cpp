@@ -6,25 +6,38 @@
 
 #include "intarsia/comm/error_message.h"
 #include "intarsia/comm/interrupts.h"
+#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 
-// Messages that are under way are not waited for once the line is known to have failed.
-template <class Begin>
-void Levels::finish(Begin begin) const {
+void Levels::guard(c10::function_ref<void()> part) const {
   try {
-    if (auto wait = begin()) wait();
+    part();
   } catch (const Interruption&) {
-    line_->interrupt();
+    interrupt();
     throw;
   } catch (const std::exception& error) {
-    if (!line_->sticky_error.exists()) line_->sticky_error.set(message_of(error));
+    auto text = message_of(error);
+    if (!line().error.exists()) line().error.set(text);
+    if (inside_) inside_->give_up_because(text, Farewell::failed);
     throw;
   }
 }
 
-Levels::Levels(std::shared_ptr<DirectLine> line, const Hosts& hosts, std::shared_ptr<const HostGroup> inside)
-    : line_(std::move(line)), begins_(hosts.begins), host_(hosts.own), inside_(std::move(inside)) {}
+void Levels::interrupt() const {
+  members_->interrupt();
+  if (inside_) inside_->give_up_because(kWasInterrupted, Farewell::interrupted);
+}
+
+template <class Begin>
+void Levels::finish(Begin begin) const {
+  guard([&] {
+    if (auto wait = begin()) wait();
+  });
+}
+
+Levels::Levels(SharedMembers members, const Hosts& hosts, std::shared_ptr<const HostGroup> inside)
+    : members_(std::move(members)), begins_(hosts.begins), host_(hosts.own), inside_(std::move(inside)) {}
 
 int64_t Levels::host_of(int64_t member) const {
   return std::upper_bound(begins_.begin(), begins_.end(), member) - begins_.begin() - 1;
@@ -84,13 +97,9 @@ Wait Levels::trade(const Collective& call, const at::Tensor& send, const MemberC
 }
 
 void Levels::wait_for(Messages& messages, int64_t member) const {
-  if (inside_) inside_->tell_awaited(line_->members.ranks[member]);
+  if (inside_) inside_->tell_awaited(line().ranks[member]);
   messages.wait_all(false);
   if (inside_) inside_->tell_awaited(-1);
-}
-
-void Levels::give_up(const std::string& why, MemberRecord::State state) const {
-  if (inside_) inside_->give_up_because(why, state);
 }
 
 }  // namespace intarsia

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include "intarsia/transport/gloo/messages.h"
 #include "intarsia/transport/shm/shm_group.h"
@@ -27,10 +28,11 @@ namespace intarsia {
 class Levels {
  public:
   // `inside` is null where we are alone on our host.
-  Levels(std::shared_ptr<DirectLine> line, const Hosts& hosts, std::shared_ptr<const HostGroup> inside);
+  Levels(SharedMembers members, const Hosts& hosts, std::shared_ptr<const HostGroup> inside);
 
-  const std::shared_ptr<DirectLine>& line() const { return line_; }
-  int64_t me() const { return line_->members.position; }
+  const SharedMembers& members() const { return members_; }
+  WatchedLine& line() const { return *members_->line; }
+  int64_t me() const { return members_->position(); }
   int64_t host() const { return host_; }
   int64_t hosts() const { return static_cast<int64_t>(begins_.size()) - 1; }
   int64_t leader(int64_t host) const { return begins_[host]; }
@@ -58,14 +60,17 @@ class Levels {
 
   // Waits for messages from or to a member on another host.
   void wait_for(Messages& messages, int64_t member) const;
-  // The whole line has failed.
-  void give_up(const std::string& why, MemberRecord::State state) const;
+
+  // Runs a part of a collective. If it fails, the whole line has failed: our members on this host hear of it, and what
+  // is under way ends. Messages that are under way are not waited for then.
+  void guard(c10::function_ref<void()> part) const;
+  void interrupt() const;
 
  private:
   template <class Begin>
   void finish(Begin begin) const;
 
-  std::shared_ptr<DirectLine> line_;
+  SharedMembers members_;
   std::vector<int64_t> begins_;
   int64_t host_;
   std::shared_ptr<const HostGroup> inside_;

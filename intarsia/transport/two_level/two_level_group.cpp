@@ -6,14 +6,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "intarsia/comm/error_message.h"
-#include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/worker.h"
 #include "intarsia/transport/gloo/direct_group.h"
 #include "intarsia/transport/two_level/chain.h"
 #include "intarsia/watch/flight_recorder.h"
-#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -46,11 +43,11 @@ void gather_in_levels(const Levels& levels, const Collective& call, const at::Te
   std::vector<std::unique_ptr<Messages>> incoming(hosts);
   for (int64_t host = 0; levels.leads() && host < hosts; ++host) {
     if (host == own || !slice(host).numel()) continue;
-    incoming[host] = std::make_unique<Messages>(levels.line(), call);
+    incoming[host] = std::make_unique<Messages>(levels.members(), call);
     incoming[host]->receive(slice(host), levels.leader(host));
   }
   levels.gather(call, 0, mine, slice(own), levels.own_part(counts));
-  Messages outgoing(levels.line(), call);
+  Messages outgoing(levels.members(), call);
   for (int64_t d = 1; levels.leads() && d < hosts && slice(own).numel(); ++d)
     outgoing.send(slice(own), levels.leader((own + d) % hosts));
   for (int64_t d = 1; d < hosts; ++d) {
@@ -70,7 +67,7 @@ void reduce_all_values(const Levels& levels, const Collective& call, const at::T
   auto slice = [&](int64_t host) {
     return values.narrow(0, levels.leader(host) * length, levels.host_size(host) * length);
   };
-  Messages incoming(levels.line(), call), outgoing(levels.line(), call);
+  Messages incoming(levels.members(), call), outgoing(levels.members(), call);
   auto each_other = [&](auto action) {
     for (int64_t d = 1; d < levels.hosts(); ++d) action((own + d) % levels.hosts());
   };
@@ -103,7 +100,7 @@ void broadcast_in_levels(const Levels& levels, const Collective& call, const at:
   auto home = levels.host_of(source);
   std::vector<std::unique_ptr<Messages>> mail(count);
   for (int64_t i = 0; i < count; ++i) {
-    mail[i] = std::make_unique<Messages>(levels.line(), call, i);
+    mail[i] = std::make_unique<Messages>(levels.members(), call, i);
     for (int64_t host = 0; levels.me() == source && host < levels.hosts(); ++host) {
       if (host != home) mail[i]->send(piece(i), levels.leader(host));
     }
@@ -118,24 +115,11 @@ void broadcast_in_levels(const Levels& levels, const Collective& call, const at:
 
 using SharedLevels = std::shared_ptr<const Levels>;  // what is under way may outlive the group
 
-void interrupt(const Levels& levels) {
-  levels.line()->interrupt();
-  levels.give_up(kWasInterrupted, MemberRecord::interrupted);
-}
-
-// Our members on this host hear of what happens here, and what is under way ends.
-template <class Work>
-void guarded(const Levels& levels, const Collective& call, Work work) {
+void guarded(const Levels& levels, const Collective& call, c10::function_ref<void()> work) {
   try {
-    work();
-  } catch (const Interruption&) {
-    interrupt(levels);
-    throw;
-  } catch (const std::exception& error) {
+    levels.guard(work);
+  } catch (const std::exception&) {
     end_entry(call, false);
-    auto text = message_of(error);
-    if (!levels.line()->sticky_error.exists()) levels.line()->sticky_error.set(text);
-    levels.give_up(text, MemberRecord::failed);
     throw;
   }
 }
@@ -146,7 +130,7 @@ Wait trade_in_levels(const Levels& levels, const Collective& call, const at::Ten
   auto from = offsets_of(send_counts), to = offsets_of(receive_counts);
   auto n = static_cast<int64_t>(send_counts.size()), me = levels.me();
   auto begin = levels.leader(levels.host()), end = levels.leader(levels.host() + 1);
-  auto messages = std::make_shared<Messages>(levels.line(), call);
+  auto messages = std::make_shared<Messages>(levels.members(), call);
   auto each_outside = [&](int64_t direction, auto action) {
     for (int64_t d = 1; d < n; ++d) {
       auto j = (me + direction * d + n) % n;
@@ -170,7 +154,8 @@ Wait trade_in_levels(const Levels& levels, const Collective& call, const at::Ten
 class TwoLevelGroup final : public Group {
  public:
   explicit TwoLevelGroup(Levels levels)
-      : levels_(std::make_shared<const Levels>(std::move(levels))), between_all_(make_direct_group(levels_->line())) {}
+      : levels_(std::make_shared<const Levels>(std::move(levels))),
+        between_all_(make_direct_group(levels_->members())) {}
 
   const char* carrier() const override { return kTwoLevels; }
   bool reduces_in_place() const override { return true; }
@@ -219,7 +204,7 @@ class TwoLevelGroup final : public Group {
                   const MemberCounts& receive_counts) const override {
     check(send);
     std::lock_guard order(order_);
-    levels_->line()->number(call);
+    levels_->line().number(call);
     auto begin = [levels = levels_, call, send = flattened(send), receive = flattened(receive), send_counts,
                   receive_counts] {
       return trade_in_levels(*levels, call, send, send_counts, receive, receive_counts);
@@ -234,7 +219,7 @@ class TwoLevelGroup final : public Group {
   void check(const at::Tensor& buffer) const {
     TORCH_CHECK_VALUE(buffer.is_cpu(), "shared memory and gloo carry tensors in CPU memory, not on ", buffer.device(),
                       ". Adopt a process group of that device with mesh_from_group.");
-    levels_->line()->sticky_error.check();
+    levels_->line().error.check();
   }
 
   template <class Work>
@@ -243,7 +228,7 @@ class TwoLevelGroup final : public Group {
       at::NoGradGuard no_grad;  // the thread's own
       guarded(*levels, call, work);
     };
-    return worker_.run(job, [levels = levels_] { interrupt(*levels); });
+    return worker_.run(job, [levels = levels_] { levels->interrupt(); });
   }
 
   // A collective of several steps, one behind the other in the order in which they were asked for: in a thread of its
@@ -252,7 +237,7 @@ class TwoLevelGroup final : public Group {
   Wait run(Collective call, bool later, const at::Tensor& mine, Work steps) const {
     check(mine);
     std::unique_lock order(order_);
-    levels_->line()->number(call);
+    levels_->line().number(call);
     auto work = [call, steps] {
       steps(call);
       end_entry(call);

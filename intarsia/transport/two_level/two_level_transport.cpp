@@ -24,22 +24,14 @@ class TwoLevelTransport final : public Transport {
                          line.timeout);
     }
     if (!hosts) return {nullptr, "are not on several hosts, with several ranks on one of them"};
-    auto members = gloo_->connect_members(line);
-    auto failures = members.failures;
-    auto outer = std::make_shared<DirectLine>(std::move(members), true);
+    auto members = gloo_->connect_members(line, true);
     std::shared_ptr<const HostGroup> inside;
     auto begin = hosts->begins[hosts->own], end = hosts->begins[hosts->own + 1];
     if (end - begin > 1) {
-      inside = make_shm_group({{line.ranks.begin() + begin, line.ranks.begin() + end},
-                               line.position - begin,
-                               std::move(hosts->trial.segment),
-                               std::move(hosts->trial.processes),
-                               line.timeout,
-                               failures,
-                               nullptr,
-                               outer});
+      auto watched = std::make_shared<WatchedLine>(members->line, begin, end, "shm");
+      inside = make_shm_group({std::move(watched), std::move(hosts->trial.segment), std::move(hosts->trial.processes)});
     }
-    return {make_two_level_group(Levels(std::move(outer), *hosts, std::move(inside)))};
+    return {make_two_level_group(Levels(std::move(members), *hosts, std::move(inside)))};
   }
 
  private:
