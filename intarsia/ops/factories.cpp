@@ -14,7 +14,7 @@ Rule like() {
   auto shape = pointwise();
   Rule rule = rows("like", [shape](const OpCall& call) {
     auto rows = shape.rows(call);
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    add_for_any_reduction(rows, {{P_sum}, {R}});
     return rows;
   });
   rule.aligned = true;
@@ -32,7 +32,7 @@ Rule fresh() {
       bool kept = in.dim() == out.dim() && in.sizes[d] == out.sizes[d];
       rows.push_back({{S(d)}, {kept ? S(d) : R}});
     }
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+    add_for_any_reduction(rows, {{P_sum}, {R}});
     return rows;
   });
   rule.aligned = true;
@@ -48,7 +48,7 @@ Rule fresh_strided() {
                 bool kept = in.sizes == out.sizes && at::IntArrayRef(at::infer_dense_strides(out.sizes, out.strides)) ==
                                                          at::IntArrayRef(out.strides);
                 for (int64_t d = 0; d < in.dim(); ++d) rows.push_back({{S(d)}, {kept ? S(d) : R}});
-                for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+                add_for_any_reduction(rows, {{P_sum}, {R}});
                 return rows;
               })
       .with_local([](LocalCall& local) {
@@ -59,6 +59,12 @@ Rule fresh_strided() {
         }
         local.call_plain();
       });
+}
+
+Rows pass_any() {
+  Rows rows;
+  add_for_any_reduction(rows, {{P_sum}, {P_sum}});
+  return rows;
 }
 
 Rows pass_through(std::initializer_list<ReduceOp> ops) {
@@ -73,9 +79,10 @@ Rule cast() {
   Rule rule = rows("cast", [shape](const OpCall& call) {
     auto rows = shape.rows(call);
     bool same = call.inputs[0].dtype == call.outputs[0].dtype;
-    for (auto op : same ? kReduceOps : std::vector{ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
-      Row row{{P(op)}, {P(op)}};
-      if (survives_casts(row, call)) rows.push_back(std::move(row));
+    if (same) add_for_any_reduction(rows, {{P_sum}, {P_sum}});
+    for (auto& pending : {P_sum, P_avg, P_max, P_min}) {
+      Row row{{pending}, {pending}};
+      if (!same && survives_casts(row, call)) rows.push_back(std::move(row));
     }
     return rows;
   });
@@ -145,8 +152,7 @@ void add_factories(RuleTable& t) {
                                  {{P_max, P_max}, {P_max}},
                                  {{P_min, P_min}, {P_min}}}));
   // Zero stays zero under every reduction; another constant only where reducing equal values changes nothing.
-  t.add("aten::zero", pointwise(pass_through({ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min,
-                                              ReduceOp::max, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})));
+  t.add("aten::zero", pointwise(pass_any()));
   t.add("aten::fill.Scalar",
         pointwise(pass_through({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band, ReduceOp::bor})));
   t.add("aten::fill.Tensor", pointwise({{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}}));
