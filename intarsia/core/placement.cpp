@@ -2,11 +2,13 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <mutex>
+#include <set>
 
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia {
@@ -33,38 +35,42 @@ int64_t parse_int(std::string_view text, std::string_view whole) {
   return value;
 }
 
-double parse_number(std::string_view text, std::string_view whole) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  TORCH_CHECK_VALUE(error == std::errc{} && end == text.data() + text.size(), "[Partial] \"", whole,
-                    "\" has no order. Write a number behind it: \"norm 2\".");
-  return value;
-}
-
-// The same in every process: those that have no name may have become known there in another order.
-size_t hash_of(ReduceOp op) {
-  if (auto order = norm_order(op)) return c10::get_hash(-1, *order);
-  if (auto* sum = masked_sum_of(op)) return c10::get_hash(-2, sum->table, sum->dim);
-  return c10::get_hash(static_cast<int>(op));
+NormPartial parse_norm(std::string_view text, std::string_view whole) {
+  double order = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
+  TORCH_CHECK_VALUE(error == std::errc{} && end == text.data() + text.size(), "[parse_placement] \"", whole,
+                    "\" has no order. Write a number behind it: P(norm 2).");
+  return NormPartial(order);
 }
 
 }  // namespace
 
 Partial::Partial(std::string_view name) : op(parse_reduce_op(name)) {}
 
-std::string str(ReduceOp op) {
-  if (auto order = norm_order(op)) return c10::str("norm ", *order);
-  if (masked_sum_of(op)) return "masked sum";
-  return std::string(kReduceNames[static_cast<size_t>(op)]);
+NormPartial::NormPartial(double order) : order(order) {
+  TORCH_CHECK_VALUE(std::isfinite(order) && order > 0, "[NormPartial] a norm of order ", order,
+                    " cannot be pending. Use Partial(max) or Partial(min) for infinite orders and Partial(sum) for 0, "
+                    "and redistribute others to Replicate.");
 }
+
+MaskedPartial::MaskedPartial(const std::vector<int64_t>& table, int64_t dim) : dim_(dim) {
+  static auto* known = new std::set<std::vector<int64_t>>;
+  static auto* adding = new std::mutex;
+  std::lock_guard lock(*adding);
+  table_ = &*known->insert(table).first;
+}
+
+std::string str(ReduceOp op) { return std::string(kReduceNames[static_cast<size_t>(op)]); }
 
 std::string str(const Placement& placement) {
   return std::visit(
       overloaded{
-          [](Replicate) { return std::string("R"); },
-          [](Shard s) { return "S(" + std::to_string(s.dim) + ")"; },
-          [](StridedShard s) { return "SS(" + std::to_string(s.dim) + ", " + std::to_string(s.split) + ")"; },
-          [](Partial p) { return "P(" + str(p.op) + ")"; },
+          [](const Replicate&) { return std::string("R"); },
+          [](const Shard& s) { return "S(" + std::to_string(s.dim) + ")"; },
+          [](const StridedShard& s) { return "SS(" + std::to_string(s.dim) + ", " + std::to_string(s.split) + ")"; },
+          [](const Partial& p) { return "P(" + str(p.op) + ")"; },
+          [](const NormPartial& p) { return c10::str("P(norm ", p.order, ")"); },
+          [](const MaskedPartial&) { return std::string("P(masked sum)"); },
       },
       placement);
 }
@@ -80,10 +86,9 @@ ReduceOp parse_reduce_op(std::string_view text) {
   for (size_t i = 0; i < kReduceNames.size(); ++i) {
     if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
   }
-  if (text.starts_with("norm ")) return norm_op(parse_number(text.substr(5), text));
   TORCH_CHECK_VALUE(
       false, "[Partial] \"", text,
-      "\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, such as \"norm 2\".");
+      "\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor, or NormPartial for a norm.");
 }
 
 Placement parse_placement(std::string_view whole) {
@@ -93,7 +98,9 @@ Placement parse_placement(std::string_view whole) {
   if (open == std::string_view::npos || text.back() != ')') refuse(whole);
   auto name = text.substr(0, open), inside = text.substr(open + 1, text.size() - open - 2);
   if (name == "S") return Shard(parse_int(inside, whole));
-  if (name == "P") return Partial(trim(inside));
+  inside = trim(inside);
+  if (name == "P" && inside.starts_with("norm ")) return parse_norm(inside.substr(5), whole);
+  if (name == "P") return Partial(inside);
   auto comma = inside.find(',');
   if (name != "SS" || comma == std::string_view::npos) refuse(whole);
   return StridedShard(parse_int(inside.substr(0, comma), whole), parse_int(inside.substr(comma + 1), whole));
@@ -117,38 +124,53 @@ Placements parse_placements(std::string_view whole) {
   return result;
 }
 
+// The same in every process.
 size_t hash_value(const Placement& placement) {
   auto content = std::visit(overloaded{
-                                [](Replicate) { return size_t{0}; },
-                                [](Shard s) { return c10::get_hash(s.dim); },
-                                [](StridedShard s) { return c10::get_hash(s.dim, s.split); },
-                                [](Partial p) { return hash_of(p.op); },
+                                [](const Replicate&) { return size_t{0}; },
+                                [](const Shard& s) { return c10::get_hash(s.dim); },
+                                [](const StridedShard& s) { return c10::get_hash(s.dim, s.split); },
+                                [](const Partial& p) { return c10::get_hash(static_cast<int>(p.op)); },
+                                [](const NormPartial& p) { return c10::get_hash(p.order); },
+                                [](const MaskedPartial& p) { return c10::get_hash(p.table(), p.dim()); },
                             },
                             placement);
   return c10::hash_combine(placement.index(), content);
 }
 
+ReduceOp collective_op(const Placement& p) {
+  if (norm_order(p)) return ReduceOp::sum;
+  auto op = pending_op(p);
+  TORCH_INTERNAL_ASSERT(op, str(p), " is not pending");
+  return *op;
+}
+
+bool adds_up(const Placement& p) {
+  auto op = pending_op(p);
+  return op == ReduceOp::sum || op == ReduceOp::avg;
+}
+
 Placement with_cut_dim(const Placement& placement, int64_t dim) {
   return std::visit(
-      overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard) -> Placement { return Shard(dim); },
-                 [&](StridedShard s) -> Placement { return StridedShard(dim, s.split); },
-                 [](Partial p) -> Placement { return p; }},
+      overloaded{[](const Replicate& r) -> Placement { return r; },
+                 [&](const Shard&) -> Placement { return Shard(dim); },
+                 [&](const StridedShard& s) -> Placement { return StridedShard(dim, s.split); },
+                 [](const Partial& p) -> Placement { return p; }, [](const NormPartial& p) -> Placement { return p; },
+                 [](const MaskedPartial& p) -> Placement { return p; }},
       placement);
 }
 
 Placement with_cut_blocks(const Placement& placement, int64_t blocks) {
   auto cut = [&](int64_t dim) { return blocks == 1 ? Placement(Shard(dim)) : Placement(StridedShard(dim, blocks)); };
-  return std::visit(overloaded{[](Replicate r) -> Placement { return r; }, [&](Shard s) { return cut(s.dim); },
-                               [&](StridedShard s) { return cut(s.dim); }, [](Partial p) -> Placement { return p; }},
-                    placement);
-}
-
-Placement settled(const Placement& placement) {
   return std::visit(
-      overloaded{[](Replicate r) -> Placement { return r; }, [](Shard s) -> Placement { return s; },
-                 [](StridedShard s) -> Placement { return s; }, [](Partial) -> Placement { return Replicate(); }},
+      overloaded{[](const Replicate& r) -> Placement { return r; }, [&](const Shard& s) { return cut(s.dim); },
+                 [&](const StridedShard& s) { return cut(s.dim); }, [](const Partial& p) -> Placement { return p; },
+                 [](const NormPartial& p) -> Placement { return p; },
+                 [](const MaskedPartial& p) -> Placement { return p; }},
       placement);
 }
+
+Placement settled(const Placement& placement) { return is_partial(placement) ? Placement(Replicate()) : placement; }
 
 Placements settled(const Placements& placements) {
   Placements result;
@@ -162,17 +184,19 @@ Placements normalized(const Placements& placements, int64_t ndim, std::string_vi
                       ", but the tensor has ", ndim, " dims. Shard one of its dims.");
     return dim < 0 ? dim + ndim : dim;
   };
-  auto strided = [&](StridedShard s) {
+  auto strided = [&](const StridedShard& s) {
     TORCH_CHECK_VALUE(s.split >= 1, "[", where, "] ", str(Placement(s)), " has split ", s.split,
                       ". The number of blocks must be at least 1.");
     return with_cut_blocks(Shard(resolve(s.dim)), s.split);
   };
   Placements result;
   for (auto& p : placements) {
-    result.push_back(std::visit(overloaded{[](Replicate r) -> Placement { return r; },
-                                           [&](Shard s) -> Placement { return Shard(resolve(s.dim)); }, strided,
-                                           [](Partial p) -> Placement { return p; }},
-                                p));
+    result.push_back(std::visit(
+        overloaded{[](const Replicate& r) -> Placement { return r; },
+                   [&](const Shard& s) -> Placement { return Shard(resolve(s.dim)); }, strided,
+                   [](const Partial& p) -> Placement { return p; }, [](const NormPartial& p) -> Placement { return p; },
+                   [](const MaskedPartial& p) -> Placement { return p; }},
+        p));
   }
   return result;
 }

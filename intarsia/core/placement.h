@@ -1,5 +1,6 @@
 #pragma once
-// Placements: how one mesh axis distributes a tensor (Replicate, Shard, StridedShard, Partial).
+// Placements: how one mesh axis distributes a tensor (Replicate, Shard, StridedShard, Partial, NormPartial,
+// MaskedPartial).
 
 #include <compare>
 #include <cstdint>
@@ -47,10 +48,33 @@ struct Partial {
   auto operator<=>(const Partial&) const = default;
 };
 
-using Placement = std::variant<Replicate, Shard, StridedShard, Partial>;
+// Every rank holds a norm of its part; the true value is the norm of these: the root of the sum of their powers.
+struct NormPartial {
+  double order;
+  explicit NormPartial(double order);  // finite and above 0, else it is an error
+  auto operator<=>(const NormPartial&) const = default;
+};
+
+// Every rank holds what it found in its part of a table of shape `table`, cut along `dim`, and 0 for the rest; the true
+// value is the sum. PyTorch's DTensor distinguishes it from Partial(sum), and so does this library. Equal shapes share
+// one vector, kept for good, so that placements stay trivially copyable.
+class MaskedPartial {
+ public:
+  MaskedPartial(const std::vector<int64_t>& table, int64_t dim);
+  const std::vector<int64_t>& table() const { return *table_; }
+  int64_t dim() const { return dim_; }
+  auto operator<=>(const MaskedPartial&) const = default;
+
+ private:
+  const std::vector<int64_t>* table_;
+  int64_t dim_;
+};
+
+using Placement = std::variant<Replicate, Shard, StridedShard, Partial, NormPartial, MaskedPartial>;
 using Placements = std::vector<Placement>;  // one per mesh axis
 
-// Text forms: R, S(0), SS(0, 2), P(sum), and [S(0), R] for a list. parse_* reads them back.
+// Text forms: R, S(0), SS(0, 2), P(sum), P(norm 2), and [S(0), R] for a list. parse_* reads them back. A MaskedPartial
+// prints as P(masked sum), which has no table to read back.
 std::string str(ReduceOp op);
 std::string str(const Placement& placement);
 std::string str(const Placements& placements);
@@ -66,33 +90,72 @@ size_t hash_value(const Placement& placement);
 
 // Every rank holds the whole value.
 inline bool is_replicate(const Placement& p) {
-  return std::visit(overloaded{[](Replicate) { return true; }, [](Shard) { return false; },
-                               [](StridedShard) { return false; }, [](Partial) { return false; }},
+  return std::visit(overloaded{[](const Replicate&) { return true; }, [](const Shard&) { return false; },
+                               [](const StridedShard&) { return false; }, [](const Partial&) { return false; },
+                               [](const NormPartial&) { return false; }, [](const MaskedPartial&) { return false; }},
                     p);
 }
 
-// How the values of the ranks reduce to the true one, where that is pending.
-inline std::optional<ReduceOp> pending_op(const Placement& p) {
-  using Op = std::optional<ReduceOp>;
-  return std::visit(overloaded{[](Replicate) { return Op(); }, [](Shard) { return Op(); },
-                               [](StridedShard) { return Op(); }, [](Partial p) { return Op(p.op); }},
+// The value is pending: the ranks hold terms that have to be reduced.
+inline bool is_partial(const Placement& p) {
+  return std::visit(overloaded{[](const Replicate&) { return false; }, [](const Shard&) { return false; },
+                               [](const StridedShard&) { return false; }, [](const Partial&) { return true; },
+                               [](const NormPartial&) { return true; }, [](const MaskedPartial&) { return true; }},
                     p);
 }
-inline bool is_partial(const Placement& p) { return pending_op(p).has_value(); }
+
+// The reduction of the ranks' terms, as they are, that gives the true value, where it is pending. A norm has none: the
+// powers of its terms are summed.
+inline std::optional<ReduceOp> pending_op(const Placement& p) {
+  using Op = std::optional<ReduceOp>;
+  return std::visit(
+      overloaded{[](const Replicate&) { return Op(); }, [](const Shard&) { return Op(); },
+                 [](const StridedShard&) { return Op(); }, [](const Partial& p) { return Op(p.op); },
+                 [](const NormPartial&) { return Op(); }, [](const MaskedPartial&) { return Op(ReduceOp::sum); }},
+      p);
+}
+
+// The order of a pending norm.
+inline std::optional<double> norm_order(const Placement& p) {
+  using Order = std::optional<double>;
+  return std::visit(
+      overloaded{[](const Replicate&) { return Order(); }, [](const Shard&) { return Order(); },
+                 [](const StridedShard&) { return Order(); }, [](const Partial&) { return Order(); },
+                 [](const NormPartial& p) { return Order(p.order); }, [](const MaskedPartial&) { return Order(); }},
+      p);
+}
+
+// A masked sum, for those that answer as PyTorch's DTensor does.
+inline bool is_masked(const Placement& p) {
+  return std::visit(overloaded{[](const Replicate&) { return false; }, [](const Shard&) { return false; },
+                               [](const StridedShard&) { return false; }, [](const Partial&) { return false; },
+                               [](const NormPartial&) { return false; }, [](const MaskedPartial&) { return true; }},
+                    p);
+}
+
+// The reduction of the collective that reduces a pending value: for a norm the sum, of powers.
+ReduceOp collective_op(const Placement& p);
+
+// The terms add up: sums, masked sums, and averages, which are sums that are divided at the end.
+bool adds_up(const Placement& p);
 
 // The tensor dim that the placement cuts (plainly or strided), or -1.
 inline int64_t cut_dim(const Placement& p) {
-  return std::visit(overloaded{[](Replicate) { return int64_t{-1}; }, [](Shard s) { return s.dim; },
-                               [](StridedShard s) { return s.dim; }, [](Partial) { return int64_t{-1}; }},
-                    p);
+  return std::visit(
+      overloaded{[](const Replicate&) { return int64_t{-1}; }, [](const Shard& s) { return s.dim; },
+                 [](const StridedShard& s) { return s.dim; }, [](const Partial&) { return int64_t{-1}; },
+                 [](const NormPartial&) { return int64_t{-1}; }, [](const MaskedPartial&) { return int64_t{-1}; }},
+      p);
 }
 
 // Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is
 // none.
 inline int64_t cut_blocks(const Placement& p) {
-  return std::visit(overloaded{[](Replicate) { return int64_t{1}; }, [](Shard) { return int64_t{1}; },
-                               [](StridedShard s) { return s.split; }, [](Partial) { return int64_t{1}; }},
-                    p);
+  return std::visit(
+      overloaded{[](const Replicate&) { return int64_t{1}; }, [](const Shard&) { return int64_t{1}; },
+                 [](const StridedShard& s) { return s.split; }, [](const Partial&) { return int64_t{1}; },
+                 [](const NormPartial&) { return int64_t{1}; }, [](const MaskedPartial&) { return int64_t{1}; }},
+      p);
 }
 
 // A plain cut: every rank holds one run of positions.
@@ -104,7 +167,7 @@ Placement with_cut_blocks(const Placement& placement, int64_t blocks);
 // The same placement with its dim moved to `dim`.
 Placement with_cut_dim(const Placement& placement, int64_t dim);
 
-// Partial becomes Replicate, everything else stays: the layout in which a gradient travels.
+// What is pending becomes Replicate, everything else stays: the layout in which a gradient travels.
 Placement settled(const Placement& placement);
 Placements settled(const Placements& placements);
 

@@ -15,9 +15,11 @@ enum class Values { given, none };
 // A pending reduction lends its shape, its values are not read. The result is whole for free; where it has no values
 // yet, it may as well be pending.
 void add_pending_rows(Rows& rows, Values values) {
-  for (auto op : kReduceOps) rows.push_back({{P(op)}, {R}});
+  add_for_any_reduction(rows, {{P_sum}, {R}});
   if (values == Values::given) return;
-  for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}, /*if_advised=*/true});
+  Row pending{{P_sum}, {P_sum}};
+  pending.if_advised = true;
+  add_for_any_reduction(rows, pending);
 }
 
 // The input lends its shape and layout.
@@ -107,6 +109,10 @@ Rule cast() {
   Rule rule = rows("cast", [shape](const OpCall& call) {
     auto rows = shape.rows(call);
     auto &from = call.inputs[0], &to = call.outputs[0];
+    if (from.dtype == to.dtype) {
+      add_for_any_reduction(rows, {{P_sum}, {P_sum}});
+      return rows;
+    }
     for (auto op : kReduceOps) {
       bool survives = survives_cast(op, from, to);
       if (survives || survives_but_for_rounding(op, from.dtype, to.dtype))
@@ -124,6 +130,10 @@ Rule copy() {
   Rule rule = pointwise();
   rule.rows = [shape](const OpCall& call) {
     auto rows = shape.rows(call);
+    if (call.inputs[1].dtype == call.outputs[0].dtype) {
+      add_for_any_reduction(rows, {{P_sum, P_sum}, {P_sum}});
+      return rows;
+    }
     for (auto op : kReduceOps) {
       if (survives_cast(op, call.inputs[1], call.outputs[0])) rows.push_back({{P(op), P(op)}, {P(op)}});
     }
@@ -132,7 +142,19 @@ Rule copy() {
   return rule;
 }
 
-// A number in place of every term. What is pending of such terms has to be that number.
+// Zeros in place of every term reduce to zero, whatever the reduction.
+Rule zero() {
+  auto shape = pointwise();
+  Rule rule = pointwise();
+  rule.rows = [shape](const OpCall& call) {
+    auto rows = shape.rows(call);
+    add_for_any_reduction(rows, {{P_sum}, {P_sum}});
+    return rows;
+  };
+  return rule;
+}
+
+// A number in place of every term: only where reducing equal values changes nothing.
 Rule fill(std::vector<ReduceOp> pending) {
   auto shape = pointwise();
   Rule rule = pointwise();
@@ -207,8 +229,7 @@ void add_factories(RuleTable& t) {
   t.add("aten::view.dtype", view_as_dtype());
 
   t.add("aten::copy", copy());
-  // Zero stays zero under every reduction; another constant only where reducing equal values changes nothing.
-  t.add("aten::zero", fill(kReduceOps));
+  t.add("aten::zero", zero());
   t.add("aten::fill.Scalar", fill({ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::band, ReduceOp::bor}));
   t.add("aten::fill.Tensor", fill({ReduceOp::avg, ReduceOp::min, ReduceOp::max}));
 }

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/pending.h"
 #include "intarsia/propagate/guide.h"
-#include "intarsia/propagate/more_rows.h"
+#include "intarsia/propagate/unlisted_partials.h"
 #include "intarsia/redistribute/plan.h"
 #include "intarsia/rules/view_builders.h"
 
@@ -68,13 +67,13 @@ bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
   return false;
 }
 
-// The rule's rows, all-Replicate, for aligned rules strided forms, those of reductions that rules do not list, and rows
+// The rule's rows, all-Replicate, for aligned rules strided forms, those of placements that rules do not list, and rows
 // along a cut that is there.
 AxisRows rows_for_axis(const Question& q, const Rows& base, const Rows& joint, int64_t axis) {
   AxisRows result{base, base.size(), 0};
   result.rows.push_back(all_replicate(q));
   if (q.rule && q.rule->aligned) add_strided_rows(q, base, axis, result.rows);
-  add_more_rows(q, base, axis, result.rows);
+  add_rows_for_unlisted(q, base, axis, result.rows);
   result.joint = result.rows.size();
   for (auto& row : joint) {
     if (follows_a_cut(q, row, axis)) result.rows.push_back(row);
@@ -207,8 +206,7 @@ bool follows(const Question& q, const Row& row, const Advice& advice, int64_t ax
 // The masked sum that is advised for the results on an axis, if one is.
 std::optional<Placement> advised_mask(const Advice& advice, int64_t axis) {
   for (auto& out : advice.out) {
-    auto op = out ? pending_op((*out)[axis]) : std::nullopt;
-    if (op && masked_sum_of(*op)) return (*out)[axis];
+    if (out && is_masked((*out)[axis])) return (*out)[axis];
   }
   return std::nullopt;
 }
@@ -334,7 +332,7 @@ std::optional<Choice> advised_choice(const Question& q) {
   std::vector<const Row*> picked;
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     rows.push_back(rows_for_axis(q, base, {}, axis));
-    if (auto mask = advised_mask(advice, axis)) add_rows_that_mask(*mask, base, rows.back().rows);
+    if (auto mask = advised_mask(advice, axis)) add_rows_to_masked(*mask, base, rows.back().rows);
   }
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto& all = rows[axis].rows;

@@ -83,7 +83,7 @@ at::Tensor new_shard(const Passage& passage, const Slot& slot) {
   auto shard = gets ? at::empty(shape, passage.options) : at::zeros(shape, passage.options);
   auto& placements = passage.to->placements();
   for (size_t axis = 0; axis < placements.size(); ++axis) {
-    if (auto op = pending_op(placements[axis])) shard = share_of(shard, *op, coordinate[axis]);
+    if (is_partial(placements[axis])) shard = share_of(shard, collective_op(placements[axis]), coordinate[axis]);
   }
   return shard;
 }

@@ -6,7 +6,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/pending.h"
 
 namespace intarsia {
@@ -60,26 +59,54 @@ bool innermost(const Placements& placements, int64_t axis, int64_t dim) {
   return true;
 }
 
+template <class P>
+concept Pending = std::same_as<P, Partial> || std::same_as<P, NormPartial> || std::same_as<P, MaskedPartial>;
+
 // The kind of step between two placements, if there is one: one line per transition, and a missing pair does not
 // compile.
 struct Transition {
   using Kind = std::optional<StepKind>;
-  Kind operator()(Replicate, Replicate) const { return {}; }
-  Kind operator()(Replicate, Shard) const { return StepKind::narrow; }
-  Kind operator()(Replicate, StridedShard) const { return StepKind::narrow; }
-  Kind operator()(Replicate, Partial) const { return StepKind::pend; }
-  Kind operator()(Shard, Replicate) const { return StepKind::all_gather; }
-  Kind operator()(Shard, Shard) const { return StepKind::all_to_all; }
-  Kind operator()(Shard, StridedShard) const { return StepKind::all_to_all; }
-  Kind operator()(Shard, Partial) const { return {}; }  // goes by Replicate
-  Kind operator()(StridedShard, Replicate) const { return StepKind::all_gather; }
-  Kind operator()(StridedShard, Shard) const { return StepKind::all_to_all; }
-  Kind operator()(StridedShard, StridedShard) const { return StepKind::all_to_all; }
-  Kind operator()(StridedShard, Partial) const { return {}; }
-  Kind operator()(Partial, Replicate) const { return StepKind::all_reduce; }
-  Kind operator()(Partial, Shard) const { return StepKind::reduce_scatter; }
-  Kind operator()(Partial, StridedShard) const { return StepKind::reduce_scatter; }
-  Kind operator()(Partial, Partial) const { return {}; }  // one reduction is no other
+
+  // Between the kinds that are not pending.
+  Kind operator()(const Replicate&, const Replicate&) const { return {}; }
+  Kind operator()(const Replicate&, const Shard&) const { return StepKind::narrow; }
+  Kind operator()(const Replicate&, const StridedShard&) const { return StepKind::narrow; }
+  Kind operator()(const Shard&, const Replicate&) const { return StepKind::all_gather; }
+  Kind operator()(const Shard&, const Shard&) const { return StepKind::all_to_all; }
+  Kind operator()(const Shard&, const StridedShard&) const { return StepKind::all_to_all; }
+  Kind operator()(const StridedShard&, const Replicate&) const { return StepKind::all_gather; }
+  Kind operator()(const StridedShard&, const Shard&) const { return StepKind::all_to_all; }
+  Kind operator()(const StridedShard&, const StridedShard&) const { return StepKind::all_to_all; }
+
+  // The kinds that are pending all go and come alike.
+  template <Pending P>
+  Kind operator()(const Replicate&, const P&) const {
+    return StepKind::pend;
+  }
+  template <Pending P>
+  Kind operator()(const Shard&, const P&) const {
+    return {};
+  }  // goes by Replicate
+  template <Pending P>
+  Kind operator()(const StridedShard&, const P&) const {
+    return {};
+  }
+  template <Pending P>
+  Kind operator()(const P&, const Replicate&) const {
+    return StepKind::all_reduce;
+  }
+  template <Pending P>
+  Kind operator()(const P&, const Shard&) const {
+    return StepKind::reduce_scatter;
+  }
+  template <Pending P>
+  Kind operator()(const P&, const StridedShard&) const {
+    return StepKind::reduce_scatter;
+  }
+  template <Pending P, Pending Q>
+  Kind operator()(const P&, const Q&) const {
+    return {};
+  }  // one reduction is no other
 };
 
 // The step that takes `axis` straight to its goal, if that is legal in the present layout.
@@ -221,10 +248,10 @@ Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int6
 bool merge(const Step& first, const Step& second) {
   if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter))
     return false;
-  auto op = *pending_op(second.from->placements()[second.axes[0]]);
+  auto& own = second.from->placements()[second.axes[0]];
   return std::all_of(first.axes.begin(), first.axes.end(), [&](int64_t axis) {
-    auto other = *pending_op(first.from->placements()[axis]);
-    return other == op || (adds_up(other) && adds_up(op));
+    auto& other = first.from->placements()[axis];
+    return other == own || (adds_up(other) && adds_up(own));
   });
 }
 

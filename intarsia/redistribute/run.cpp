@@ -8,7 +8,6 @@
 #include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/exchange.h"
@@ -20,7 +19,7 @@ namespace {
 using Finish = std::function<Shards()>;
 
 Shards pend(const Step& step, const Shards& shards) {
-  auto op = *pending_op(step.to->placements()[step.axes[0]]);
+  auto op = collective_op(step.to->placements()[step.axes[0]]);
   auto& axis = Axis::of(step.from->mesh(), step.axes);
   auto has = [&](size_t slot) { return holds_value(op, axis.position(slot)); };
   auto same = [&](size_t i, size_t j) { return has(i) == has(j) && are_twins(shards[i], shards[j]); };
@@ -162,12 +161,11 @@ struct MergedOp {
   ReduceOp op;
   int64_t divisor = 1;  // of a sum along some axes and an average along others: the members of the latter
 
-  MergedOp(const Step& step, const Shards& shards)
-      : op(travels_as(*pending_op(step.from->placements()[step.axes[0]]))) {
+  MergedOp(const Step& step, const Shards& shards) : op(collective_op(step.from->placements()[step.axes[0]])) {
     int64_t averaged = 1;
     bool mixed = false;
     for (auto axis : step.axes) {
-      auto own = travels_as(*pending_op(step.from->placements()[axis]));
+      auto own = collective_op(step.from->placements()[axis]);
       if (own == ReduceOp::avg) averaged *= step.from->mesh().size(axis);
       mixed = mixed || own != op;
     }
@@ -278,7 +276,7 @@ Finish begin_sums(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
 // The order of the norm that a step settles, if it does.
 std::optional<double> settles_norm(const Step& step) {
   if (step.kind != StepKind::all_reduce && step.kind != StepKind::reduce_scatter) return std::nullopt;
-  return norm_order(*pending_op(step.from->placements()[step.axes[0]]));
+  return norm_order(step.from->placements()[step.axes[0]]);
 }
 
 // |x|^order, in double: powers leave the range of smaller types soon.

@@ -4,8 +4,6 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/core/more_reductions.h"
-
 namespace intarsia {
 namespace {
 
@@ -23,8 +21,10 @@ c10::Scalar limit(c10::ScalarType dtype, bool lowest) {
 // neutral elements. None if it holds the value. What else is pending changes nothing: a share of 0 in a sum is 0.
 std::optional<ReduceOp> deciding(const Layout& layout, c10::ArrayRef<int64_t> coordinate) {
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
-    auto op = pending_op(layout.placements()[axis]);
-    if (op && !holds_value(*op, coordinate[axis])) return op;
+    auto& placement = layout.placements()[axis];
+    if (!is_partial(placement)) continue;
+    auto op = collective_op(placement);
+    if (!holds_value(op, coordinate[axis])) return op;
   }
   return std::nullopt;
 }
@@ -32,7 +32,7 @@ std::optional<ReduceOp> deciding(const Layout& layout, c10::ArrayRef<int64_t> co
 }  // namespace
 
 c10::Scalar neutral_element(ReduceOp op, c10::ScalarType dtype) {
-  switch (travels_as(op)) {
+  switch (op) {
     case ReduceOp::sum:
     case ReduceOp::bor:
     case ReduceOp::bxor: return 0;
@@ -45,8 +45,7 @@ c10::Scalar neutral_element(ReduceOp op, c10::ScalarType dtype) {
   TORCH_INTERNAL_ASSERT(false, "an average has no neutral element");
 }
 
-bool holds_value(ReduceOp pending, int64_t position) {
-  auto op = travels_as(pending);
+bool holds_value(ReduceOp op, int64_t position) {
   return position == 0 || !(op == ReduceOp::sum || op == ReduceOp::product || op == ReduceOp::bxor);
 }
 
@@ -94,7 +93,7 @@ at::Tensor shard_of(const at::Tensor& whole, const Layout& layout, c10::ArrayRef
   auto result = whole;
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
     auto& placement = layout.placements()[axis];
-    if (auto op = pending_op(placement)) result = share_of(result, *op, coordinate[axis]);
+    if (is_partial(placement)) result = share_of(result, collective_op(placement), coordinate[axis]);
     if (cut_dim(placement) < 0) continue;
     result = part_of(result, placement, layout.mesh().shape()[axis], coordinate[axis]);
   }

@@ -108,6 +108,15 @@ Rows linear_in_first(size_t inputs, size_t outputs) {
   return rows;
 }
 
+void add_for_any_reduction(Rows& rows, const Row& row) {
+  for (auto op : kReduceOps) {
+    auto& made = rows.emplace_back(row);
+    std::replace(made.in.begin(), made.in.end(), P_sum, P(op));
+    std::replace(made.out.begin(), made.out.end(), P_sum, P(op));
+    made.any_reduction = true;
+  }
+}
+
 Rule on_whole_tensors() {
   Rule rule = rows("whole", [](const OpCall&) { return Rows(); });
   rule.asks_for_all = true;

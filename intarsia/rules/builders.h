@@ -34,6 +34,10 @@ Rows independent_of(const OpCall& call, const std::vector<int64_t>& dims);
 // A sum and an average that are pending in the first of so many inputs pass through, while the others are whole.
 Rows linear_in_first(size_t inputs, size_t outputs = 1);
 
+// `row`, which is written with P_sum, for every reduction: the op treats the terms of all alike. A NormPartial and a
+// MaskedPartial follow these rows, since no rule can list each order and each table.
+void add_for_any_reduction(Rows& rows, const Row& row);
+
 // Whether a pending sum (average, product) of one dtype is still that sum after every share is cast to another.
 // Whole numbers wrap at the width of their type (bool sums are "or"), and halves overflow, so only widening will do.
 bool sums_survive(c10::ScalarType from, c10::ScalarType to);

@@ -51,9 +51,10 @@ struct OpCall {
 };
 
 struct Row {
-  Placements in;            // one per input tensor
-  Placements out;           // one per output tensor
-  bool if_advised = false;  // only a guide takes it (propagate/guide.h): without one another choice serves better
+  Placements in;               // one per input tensor
+  Placements out;              // one per output tensor
+  bool if_advised = false;     // only a guide takes it (propagate/guide.h): without one another choice serves better
+  bool any_reduction = false;  // one of the rows that the op has for every reduction (add_for_any_reduction)
   bool operator==(const Row&) const = default;
 };
 using Rows = std::vector<Row>;

@@ -190,7 +190,7 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map) {
     for (size_t d = 0; d < inputs.size(); ++d) {
       if (inputs[d] >= 0) rows.push_back({{S(inputs[d])}, Placements(call.outputs.size(), S(d))});
     }
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, Placements(call.outputs.size(), P(op))});
+    add_for_any_reduction(rows, {{P_sum}, Placements(call.outputs.size(), P_sum)});
     return rows;
   });
   rule.aligned = true;
@@ -200,7 +200,7 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map) {
 Rule reshape() {
   Rule rule = rows("reshape", [](const OpCall& call) {
     Rows rows;
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
+    add_for_any_reduction(rows, {{P_sum}, {P_sum}});
     if (empty(call.inputs[0].sizes)) return rows;
     for (auto& group : groups_of(call.inputs[0].sizes, call.outputs[0].sizes)) add_group_rows(group, call, rows);
     return rows;

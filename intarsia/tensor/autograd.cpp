@@ -8,7 +8,6 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/twins.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/redistribute/run.h"
@@ -192,9 +191,9 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     CauseScope cause("from_local backward", false);
     auto grad = redistribute_with_grad(grads[0], settled(layout), false);
     for (size_t axis = 0; axis < layout->placements().size(); ++axis) {
-      auto pending = pending_op(layout->placements()[axis]);
-      if (!pending || pending == ReduceOp::sum || masked_sum_of(*pending)) continue;
-      TORCH_CHECK_NOT_IMPLEMENTED(pending == ReduceOp::avg, "[from_local] has no gradient for ",
+      auto& placement = layout->placements()[axis];
+      if (!is_partial(placement) || pending_op(placement) == ReduceOp::sum) continue;
+      TORCH_CHECK_NOT_IMPLEMENTED(pending_op(placement) == ReduceOp::avg, "[from_local] has no gradient for ",
                                   str(layout->placements()), ". Use Partial(sum) or Partial(avg), or detach.");
       grad = at::div(grad, layout->mesh().size(axis));  // each rank's value counts 1/n
     }

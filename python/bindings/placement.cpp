@@ -2,7 +2,6 @@
 #include <unordered_map>
 
 #include "bindings.h"
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia::python {
@@ -24,10 +23,10 @@ py::object make(const char* name, Args&&... args) {
 
 py::object norm_class() { return py::module_::import("torch.distributed.tensor._ops._math_ops").attr("_NormPartial"); }
 
-// Of infinite orders the largest or the smallest counts.
-Partial norm_from(double order) {
+// A norm of infinite order is the largest or the smallest of the ranks' norms.
+Placement norm_from(double order) {
   if (std::isinf(order)) return Partial(order > 0 ? ReduceOp::max : ReduceOp::min);
-  return Partial(norm_op(order));
+  return NormPartial(order);
 }
 
 py::object norm_to(double order) {
@@ -35,23 +34,23 @@ py::object norm_to(double order) {
   return norm_class()(whole ? py::object(py::int_(static_cast<int64_t>(order))) : py::object(py::float_(order)));
 }
 
-Partial masked_from(py::handle object) {
+MaskedPartial masked_from(py::handle object) {
   auto shape = object.attr("offset_shape");
   TORCH_CHECK_NOT_IMPLEMENTED(object.attr("reduce_op").cast<std::string>() == "sum", "[placements] ",
                               py::repr(object).cast<std::string>(), " reduces by no sum. Use Partial.");
   auto table = shape.is_none() ? std::vector<int64_t>() : shape.cast<std::vector<int64_t>>();
-  return Partial(masked_sum({std::move(table), object.attr("offset_dim").cast<int64_t>()}));
+  return {table, object.attr("offset_dim").cast<int64_t>()};
 }
 
-py::object masked_to(const MaskedSum& sum) {
+py::object masked_to(const MaskedPartial& sum) {
   auto table =
-      sum.table.empty() ? py::object(py::none()) : py::module_::import("torch").attr("Size")(py::cast(sum.table));
-  return make("_MaskPartial", py::arg("offset_shape") = table, py::arg("offset_dim") = sum.dim);
+      sum.table().empty() ? py::object(py::none()) : py::module_::import("torch").attr("Size")(py::cast(sum.table()));
+  return make("_MaskPartial", py::arg("offset_shape") = table, py::arg("offset_dim") = sum.dim());
 }
 
 // Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are
 // sums here in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
-Partial partial_from(py::handle object) {
+Placement partial_from(py::handle object) {
   static auto plain = class_named("Partial").release(), masked = class_named("_MaskPartial").release();
   auto kind = py::type::of(object);
   if (kind.is(plain)) return Partial(object.attr("reduce_op").cast<std::string>());
@@ -84,11 +83,9 @@ py::object placement_to(const Placement& placement) {
           [](const Replicate&) { return make("Replicate"); },
           [](const Shard& s) { return make("Shard", s.dim); },
           [](const StridedShard& s) { return make("_StridedShard", s.dim, py::arg("split_factor") = s.split); },
-          [](const Partial& p) {
-            if (auto order = norm_order(p.op)) return norm_to(*order);
-            if (auto* sum = masked_sum_of(p.op)) return masked_to(*sum);
-            return make("Partial", str(p.op));
-          },
+          [](const Partial& p) { return make("Partial", str(p.op)); },
+          [](const NormPartial& p) { return norm_to(p.order); },
+          [](const MaskedPartial& p) { return masked_to(p); },
       },
       placement);
 }

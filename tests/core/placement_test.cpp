@@ -25,6 +25,8 @@ const std::vector<std::pair<Placement, std::string>> kTexts = {
     {Partial(ReduceOp::band), "P(band)"},
     {Partial(ReduceOp::bor), "P(bor)"},
     {Partial(ReduceOp::bxor), "P(bxor)"},
+    {NormPartial(2), "P(norm 2)"},
+    {NormPartial(0.5), "P(norm 0.5)"},
 };
 
 std::string refusal(std::string text) {
@@ -49,6 +51,21 @@ TEST(PlacementText, ListsPrintAndParseBack) {
     EXPECT_EQ(str(list), text);
     EXPECT_EQ(parse_placements(text), list) << text;
   }
+}
+
+TEST(PlacementText, MaskedSumsShowNoTable) {
+  EXPECT_EQ(str(MaskedPartial({10, 4}, 0)), "P(masked sum)");
+  EXPECT_NE(hash_value(MaskedPartial({10, 4}, 0)), hash_value(MaskedPartial({10, 4}, 1)));
+  EXPECT_NE(Placement(MaskedPartial({10, 4}, 0)), Placement(MaskedPartial({12, 4}, 0)));
+}
+
+TEST(PlacementText, NormsWithoutAnOrderAreErrors) {
+  EXPECT_EQ(error_text<c10::ValueError>([] { parse_placement("P(norm two)"); }),
+            "[parse_placement] \"P(norm two)\" has no order. Write a number behind it: P(norm 2).");
+  EXPECT_EQ(
+      error_text<c10::ValueError>([] { NormPartial(0); }),
+      "[NormPartial] a norm of order 0 cannot be pending. Use Partial(max) or Partial(min) for infinite orders and "
+      "Partial(sum) for 0, and redistribute others to Replicate.");
 }
 
 TEST(PlacementText, SpacesDoNotMatter) {
@@ -93,8 +110,8 @@ TEST(ReduceOp, ProductHasThreeNames) {
 
 TEST(ReduceOp, AnUnknownNameIsAnError) {
   auto text =
-      "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor or a norm, "
-      "such as \"norm 2\".";
+      "[Partial] \"mean\" is not a reduction. Use sum, avg, product, min, max, band, bor, bxor, "
+      "or NormPartial for a norm.";
   EXPECT_EQ(error_text<c10::ValueError>([] { Partial("mean"); }), text);
   EXPECT_EQ(refusal("P(mean)"), text);
 }

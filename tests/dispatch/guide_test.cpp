@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/intarsia.h"
 #include "tests/support/error_text.h"
@@ -122,7 +121,7 @@ TEST(Guide, AloneTakesRowsThatAreForIt) {
     auto cut = cut_rows(x, n);
     auto norm = [&] { return at::linalg_vector_norm(cut, 2, at::IntArrayRef{0}); };
     EXPECT_FALSE(layout_of(norm()).has_partial());
-    Guided guided([](const Question&) { return one_to_one(Shard(0), Partial(norm_op(2))); });
+    Guided guided([](const Question&) { return one_to_one(Shard(0), NormPartial(2)); });
     auto pending = norm();
     EXPECT_EQ(str(placements_of(pending)), "[P(norm 2)]");
     EXPECT_TRUE(at::allclose(full_tensor(pending), at::linalg_vector_norm(x, 2, at::IntArrayRef{0})));

@@ -6,6 +6,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/pending.h"
+#include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/redistribute/plan.h"
 #include "tests/support/error_text.h"
 #include "tests/support/lay_out.h"
@@ -91,10 +92,10 @@ int64_t check_all(const DeviceMesh& mesh, const std::vector<Placement>& kinds, c
   return checked;
 }
 
-const std::vector<Placement> kAll = {Replicate(),        Shard(0),           Shard(1),        StridedShard(0, 2),
-                                     StridedShard(1, 3), Partial("sum"),     Partial("avg"),  Partial("max"),
-                                     Partial("min"),     Partial("product"), Partial("band"), Partial("bor"),
-                                     Partial("bxor")};
+const std::vector<Placement> kAll = {
+    Replicate(),     Shard(0),       Shard(1),        StridedShard(0, 2),      StridedShard(1, 3),
+    Partial("sum"),  Partial("avg"), Partial("max"),  Partial("min"),          Partial("product"),
+    Partial("band"), Partial("bor"), Partial("bxor"), MaskedPartial({8, 3}, 0)};
 const std::vector<at::ScalarType> kDtypes = {at::kBool,     at::kByte,  at::kInt,    at::kLong,        at::kHalf,
                                              at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat};
 
@@ -118,6 +119,37 @@ TEST(RedistributeTable, EveryPairOfPlacementsOnTwoAxes) {
     }
   });
   std::cout << checked << " redistributions\n";
+}
+
+// Norms have no negative values, so they have a table of their own.
+TEST(RedistributeTable, PendingNormsGoToEveryOtherPlacementAndBack) {
+  for_each_world({1, 2, 3, 4}, [&](int64_t n) {
+    auto mesh = init_device_mesh(at::kCPU, {n});
+    auto whole = at::arange(15, at::kDouble).reshape({5, 3});
+    for (double order : {0.5, 1.0, 2.0, 3.0}) {
+      for (auto& other : {Placement(Replicate()), Placement(Shard(0)), Placement(StridedShard(1, 2))}) {
+        auto settled = redistribute(lay_out(whole, mesh, {NormPartial(order)}), {other});
+        EXPECT_TRUE(at::allclose(full_tensor(settled), whole)) << order << " to " << str(other);
+        auto pending = redistribute(lay_out(whole, mesh, {other}), {NormPartial(order)});
+        EXPECT_TRUE(at::allclose(full_tensor(pending), whole)) << order << " from " << str(other);
+      }
+    }
+  });
+}
+
+TEST(RedistributeTable, WhatAddsUpIsReducedByOneCollectiveOverBothAxesAndNormsAreNotMixedIn) {
+  auto world = simulate(4);
+  auto mesh = init_device_mesh(at::kCPU, {2, 2});
+  auto whole = at::arange(6, at::kDouble).reshape({2, 3});
+  for (auto& placements :
+       {Placements{MaskedPartial({2, 3}, 0), Partial()}, Placements{NormPartial(2), NormPartial(2)}}) {
+    auto pending = lay_out(whole, mesh, placements);
+    CommDebugMode comms;
+    EXPECT_TRUE(at::allclose(full_tensor(pending), whole)) << str(placements);
+    EXPECT_EQ(comms.get_total_counts(), 1) << str(placements);
+  }
+  EXPECT_FALSE(have_one_value({NormPartial(2), Partial()}));
+  EXPECT_FALSE(have_one_value({NormPartial(2), NormPartial(3)}));
 }
 
 TEST(RedistributeTable, EveryPairOfPlacementsOnThreeAxes) {

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/core/overloaded.h"
 
 namespace intarsia {
@@ -126,12 +125,22 @@ Parts pending(const at::Tensor& whole, ReduceOp op, int64_t n) {
   }
 }
 
+// Norms whose norm is `whole`, which has no negative number.
+Parts norms(const at::Tensor& whole, double order, int64_t n) {
+  Parts parts;
+  for (int64_t i = 0; i < n; ++i)
+    parts.push_back(whole * std::pow(2.0 * (i + 1) / static_cast<double>(n * (n + 1)), 1 / order));
+  return parts;
+}
+
 Parts deal_axis(const at::Tensor& whole, const Placement& placement, int64_t n) {
   return std::visit(overloaded{
                         [&](Replicate) { return Parts(n, whole); },
                         [&](Shard s) { return chunks(whole, n, s.dim); },
                         [&](StridedShard s) { return strided(whole, s, n); },
-                        [&](Partial p) { return pending(whole, p.op, n); },
+                        [&](const Partial& p) { return pending(whole, p.op, n); },
+                        [&](const NormPartial& p) { return norms(whole, p.order, n); },
+                        [&](const MaskedPartial&) { return terms(whole, n); },
                     },
                     placement);
 }
@@ -156,8 +165,9 @@ at::Tensor norm_of(const Parts& parts, double order) {
   return at::pow(powers, 1 / order).to(parts[0].scalar_type());
 }
 
-at::Tensor reduced(const Parts& parts, ReduceOp op) {
-  if (auto order = norm_order(op)) return norm_of(parts, *order);
+at::Tensor reduced(const Parts& parts, const Placement& placement) {
+  if (auto order = norm_order(placement)) return norm_of(parts, *order);
+  auto op = collective_op(placement);
   auto result = parts[0];
   bool logical = result.scalar_type() == at::kBool;
   for (size_t i = 1; i < parts.size(); ++i) {
@@ -181,9 +191,9 @@ void expect_shape(const at::Tensor& piece, at::IntArrayRef shape, int64_t rank) 
 
 at::Tensor put_axis(const Parts& parts, const Placement& placement, at::IntArrayRef shape) {
   auto n = static_cast<int64_t>(parts.size());
-  if (auto* partial = std::get_if<Partial>(&placement)) {
+  if (is_partial(placement)) {
     for (int64_t i = 0; i < n; ++i) expect_shape(parts[i], shape, i);
-    return reduced(parts, partial->op);
+    return reduced(parts, placement);
   }
   if (is_replicate(placement)) {
     for (int64_t i = 0; i < n; ++i) {
@@ -236,10 +246,10 @@ at::Tensor put_together(const Parts& pieces, const Placements& placements, const
 }
 
 bool can_hold(const Placement& placement, at::ScalarType dtype) {
-  auto* partial = std::get_if<Partial>(&placement);
-  if (!partial) return true;
+  if (!is_partial(placement)) return true;
   bool whole = at::isIntegralType(dtype, true);
-  switch (partial->op) {
+  if (norm_order(placement)) return at::isFloatingType(dtype);
+  switch (collective_op(placement)) {
     case ReduceOp::avg: return !whole;
     case ReduceOp::min:
     case ReduceOp::max: return !at::isComplexType(dtype);

@@ -15,8 +15,9 @@ Shards to_average_terms(const std::string& name, const at::Tensor& grad, const L
   int64_t summed = 1;
   for (auto axis : axes) {
     auto& placement = placements_of(grad)[axis];
+    bool is_sum = placement == Placement(Partial(ReduceOp::sum));
     if (pending_op(placement) == ReduceOp::avg) wanted[axis] = placement;
-    if (pending_op(placement) != ReduceOp::sum && cut_dim(placement) < 0) continue;
+    if (!is_sum && cut_dim(placement) < 0) continue;
     wanted[axis] = Partial(ReduceOp::sum);
     summed *= whole.mesh().size(axis);
   }

@@ -90,7 +90,7 @@ Shards ReplicatedParam::terms(const at::Tensor& grad, const Axis& over) const {
   TORCH_CHECK_TYPE(is_dtensor(grad), "[replicate] the gradient of \"", name, "\" is a plain tensor, the parameter is ",
                    str(*layout), ". Give a distributed gradient.");
   auto placements = settled(layout->placements());
-  bool pending = is_summed() && pending_op(placements_of(grad)[axis]) == ReduceOp::sum;
+  bool pending = is_summed() && placements_of(grad)[axis] == Placement(Partial(ReduceOp::sum));
   if (pending) placements[axis] = Partial();
   auto shards = shards_in(grad, layout->with(placements));
   for (size_t slot = 0; is_summed() && !pending && slot < shards.size(); ++slot) {

@@ -35,10 +35,8 @@ std::vector<std::vector<at::Tensor>> unsettled_by_layout(const std::vector<at::T
 }  // namespace
 
 bool settle_by_sums(const Layout& layout) {
-  return std::all_of(layout.placements().begin(), layout.placements().end(), [](auto& placement) {
-    auto op = pending_op(placement);
-    return !op || op == ReduceOp::sum || op == ReduceOp::avg;
-  });
+  return std::all_of(layout.placements().begin(), layout.placements().end(),
+                     [](auto& placement) { return !is_partial(placement) || adds_up(placement); });
 }
 
 ShardsList settled_together(const Layout& layout, ShardsList values) {

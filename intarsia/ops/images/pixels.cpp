@@ -73,7 +73,7 @@ Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
   Rule rule = rows("rearrange", [](const OpCall& call) {
     Rows rows;
     for (int64_t d = 0; d + 2 < call.inputs[0].dim(); ++d) rows.push_back({{S(d)}, {S(d)}});
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
+    add_for_any_reduction(rows, {{P_sum}, {P_sum}});
     return rows;
   });
   rule.aligned = true;

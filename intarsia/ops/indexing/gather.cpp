@@ -54,7 +54,7 @@ Rule gather_rule() {
                 }
                 rows.push_back({{R, S(dim)}, {S(dim)}});
                 if (self.dtype != at::kBool) rows.push_back({{S(dim), R}, {P_sum}});
-                for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+                add_for_any_reduction(rows, {{P_sum, R}, {P_sum}});
                 return rows;
               })
       .with_local(gather_held)

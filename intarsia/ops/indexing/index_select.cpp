@@ -25,7 +25,7 @@ Rule index_select_rule() {
       if (d != dim) rows.push_back({{S(d), R}, {S(d)}});
     }
     rows.push_back({{R, S(0)}, {S(dim)}});
-    for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+    add_for_any_reduction(rows, {{P_sum, R}, {P_sum}});
     return rows;
   });
   rule.aligned = true;

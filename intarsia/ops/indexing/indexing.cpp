@@ -70,11 +70,9 @@ Rule index_rule() {
       }
       rows.push_back(std::move(row));
     }
-    for (auto op : kReduceOps) {
-      Row row{Placements(call.inputs.size(), R), {P(op)}};
-      row.in[0] = P(op);
-      rows.push_back(std::move(row));
-    }
+    Row pending{Placements(call.inputs.size(), R), {P_sum}};
+    pending.in[0] = P_sum;
+    add_for_any_reduction(rows, pending);
     return rows;
   });
 }
@@ -195,12 +193,12 @@ Rule index_put_rule() {
                   }
                   rows.push_back(std::move(row));
                 }
-                for (auto op : kReduceOps) {
-                  bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
-                  if (call.bool_arg("accumulate", false) && !sums) continue;
-                  Row row{Placements(call.inputs.size(), R), {P(op)}};
-                  row.in[0] = row.in.back() = P(op);
-                  rows.push_back(std::move(row));
+                bool adds = call.bool_arg("accumulate", false);
+                for (auto& pending : {P_sum, P_avg}) {
+                  Row row{Placements(call.inputs.size(), R), {pending}};
+                  row.in[0] = row.in.back() = pending;
+                  if (adds) rows.push_back(row);
+                  if (!adds && pending == P_sum) add_for_any_reduction(rows, row);
                 }
                 return rows;
               })

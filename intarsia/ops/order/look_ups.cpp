@@ -94,7 +94,7 @@ Rule take() {
               [](const OpCall& call) {
                 Rows rows;
                 for (int64_t d = 0; d < call.inputs[1].dim(); ++d) rows.push_back({{R, S(d)}, {S(d)}});
-                for (auto op : kReduceOps) rows.push_back({{P(op), R}, {P(op)}});
+                add_for_any_reduction(rows, {{P_sum, R}, {P_sum}});
                 return rows;
               })
       .with_shapes([](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; });

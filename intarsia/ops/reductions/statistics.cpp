@@ -7,7 +7,6 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/recut.h"
 #include "intarsia/ops/along/settle_together.h"
@@ -146,8 +145,7 @@ Lowering vector_norm_along(const CutCall& c) {
 std::optional<Placement> pending_norm(double ord) {
   if (std::isinf(ord)) return ord > 0 ? P_max : P_min;
   if (ord == 0) return P_sum;
-  auto op = norm_op_if_room(ord);
-  return op ? std::optional(P(*op)) : std::nullopt;
+  return std::isfinite(ord) && ord > 0 ? std::optional<Placement>(NormPartial(ord)) : std::nullopt;
 }
 
 // A norm is settled at once, as most uses of it ask for; pending ones are for a guide: PyTorch's DTensor leaves norms

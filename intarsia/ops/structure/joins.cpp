@@ -33,9 +33,7 @@ Rule cat_rule() {
     for (int64_t d = 0; d < ndim; ++d) {
       if (d != joined) rows.push_back(placed(S(d)));
     }
-    for (auto op : kReduceOps) {
-      if (have_one_dtype(call)) rows.push_back(placed(P(op)));
-    }
+    if (have_one_dtype(call)) add_for_any_reduction(rows, placed(P_sum));
     return rows;
   });
   rule.aligned = true;

@@ -23,6 +23,10 @@ Rows put_rows(const OpCall& call, const std::vector<const char*>& names, bool la
 
 const std::vector<ReduceOp> kKeepsZero = {ReduceOp::sum, ReduceOp::avg, ReduceOp::bor, ReduceOp::bxor};
 
+void pass_pending(const OpCall& call, Rows& rows) {
+  add_for_any_reduction(rows, {Placements(call.inputs.size(), P_sum), Placements(call.outputs.size(), P_sum)});
+}
+
 void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops) {
   for (auto op : ops) rows.push_back({Placements(call.inputs.size(), P(op)), Placements(call.outputs.size(), P(op))});
 }

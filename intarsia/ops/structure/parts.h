@@ -9,7 +9,8 @@
 namespace intarsia {
 
 // No element is computed, so whatever is pending passes wherever all of it does.
-void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops = kReduceOps);
+void pass_pending(const OpCall& call, Rows& rows);
+void pass_pending(const OpCall& call, Rows& rows, const std::vector<ReduceOp>& ops);  // these reductions only
 
 // Zeros enter the result: a pending reduction must keep them.
 extern const std::vector<ReduceOp> kKeepsZero;

@@ -59,8 +59,7 @@ Rule narrow_rule() {
 // Whether zeros may join what is pending: every rank adds its own.
 bool zeros_pass(const Layout& layout) {
   for (auto& p : layout.placements()) {
-    auto pending = pending_op(p);
-    if (pending && pending != ReduceOp::sum && pending != ReduceOp::avg) return false;
+    if (is_partial(p) && !adds_up(p)) return false;
   }
   return true;
 }

@@ -97,8 +97,10 @@ Rule linear_view(std::function<Map(const OpCall&)> map) {
   auto any = view(map);
   Rule rule = rows("view", [any](const OpCall& call) {
     Rows rows;
-    for (auto& row : any.rows(call)) {
-      if (!is_partial(row.in[0]) || row.in[0] == P_sum || row.in[0] == P_avg) rows.push_back(row);
+    for (auto row : any.rows(call)) {
+      if (is_partial(row.in[0]) && !adds_up(row.in[0])) continue;
+      row.any_reduction = false;
+      rows.push_back(std::move(row));
     }
     return rows;
   });
@@ -134,7 +136,7 @@ Rule as_strided_rule() {
   auto pending = [as_it_is = view(all_kept)](const OpCall& call) {
     if (changes_nothing(call)) return as_it_is.rows(call);
     Rows rows;
-    for (auto op : kReduceOps) rows.push_back({{P(op)}, {P(op)}});
+    add_for_any_reduction(rows, {{P_sum}, {P_sum}});
     return rows;
   };
   return rows("view", pending).with_local([](LocalCall& local) {
