@@ -16,14 +16,21 @@
 #   make tidy      run clang-tidy's short list on the library (needs clang-tidy)
 #   make clean     remove what was built; .venv stays
 #
-# JOBS=n limits how many compilers and tests run at once. CMAKE_PREFIX_PATH may name a LibTorch 2.13.
+# JOBS=n limits how many compilers and tests run at once. CMAKE_PREFIX_PATH may name a LibTorch. TORCH=2.15.0 takes that
+# PyTorch from PyPI, in .venv-2.15.0 and build-2.15.0: make test TORCH=2.15.0.
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 EXAMPLE ?= 2_train_an_mlp
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+TORCH ?= 2.13.0
+export TORCH
+# Of the folders .venv and build*; the presets and the tools read it.
+export INTARSIA_SUFFIX := $(if $(filter 2.13.0,$(TORCH)),,-$(TORCH))
+VENV := .venv$(INTARSIA_SUFFIX)
+BUILD := build$(INTARSIA_SUFFIX)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # Says how long a build takes, where it starts from nothing. Minutes on 2 cores.
-first_build = @[ -e build/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
+first_build = @[ -e $(BUILD)/build.ninja ] || echo "The first build takes about $(1) minutes on 2 cores; later ones only what has changed."
 
 .PHONY: demo check test test-all package nightly bench python asan tsan build setup setup-tests setup-lint lint format tidy clean
 .DEFAULT_GOAL := build
@@ -47,14 +54,14 @@ demo: setup
 	$(call first_build,4)
 	@cmake --preset dev > /dev/null
 	@tools/build $(JOBS) example_$(EXAMPLE)
-	build/examples/$(EXAMPLE)
+	$(BUILD)/examples/$(EXAMPLE)
 	@printf '\nTo go on:\n  %s\n  %s\n  %s\n' \
 	  "make demo EXAMPLE=4_llama             another example of examples/" \
 	  "cat examples/0_first_program.cpp      a first program of your own; README.md says how to build it" \
 	  "make test                             builds everything and runs every test"
 
 check: setup-tests
-	@[ -e build/build.ninja ] || cmake --preset dev
+	@[ -e $(BUILD)/build.ninja ] || cmake --preset dev
 	@tools/check $(FOLDER)
 
 test: setup-tests
@@ -78,8 +85,8 @@ nightly: setup-tests
 bench: setup
 	@cmake --preset dev > /dev/null
 	@tools/build $(JOBS) benchmarks intarsia_python
-	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do build/$${source%.cpp}; done
-	PYTHONPATH=build/python .venv/bin/python benchmarks/7_python.py
+	@set -e; for source in $(sort $(wildcard benchmarks/*.cpp)); do $(BUILD)/$${source%.cpp}; done
+	PYTHONPATH=$(BUILD)/python $(VENV)/bin/python benchmarks/7_python.py
 
 python: setup
 	@cmake --preset dev > /dev/null
@@ -88,7 +95,7 @@ python: setup
 package: setup-tests
 	@cmake --preset package > /dev/null
 	cmake --build --preset package --parallel $(JOBS)
-	.venv/bin/python tools/package build-package dist
+	$(VENV)/bin/python tools/package build-package$(INTARSIA_SUFFIX) dist
 
 asan: setup-tests
 	cmake --preset asan
@@ -109,8 +116,8 @@ format: setup-lint
 tidy: setup
 	@command -v clang-tidy >/dev/null || { echo "please run:  sudo apt-get install clang-tidy"; exit 1; }
 	@cmake --preset dev > /dev/null
-	git ls-files 'intarsia/*.cpp' | xargs clang-tidy --quiet -p build \
+	git ls-files 'intarsia/*.cpp' | xargs clang-tidy --quiet -p $(BUILD) \
 	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-ignored-gch
 
 clean:
-	rm -rf build build-edit build-release build-package build-asan build-tsan dist
+	rm -rf build build-* dist

@@ -38,13 +38,13 @@ std::string counters_found() {
 const std::vector<Assumption>& ledger() {
   static const auto* entries = new std::vector<Assumption>{
       {"dispatch_keys", "has no kernels for the dispatch keys that we borrow", "every op on distributed tensors",
-       "2.13", &keys_found},
+       "2.13, 2.15", &keys_found},
       {"interposition", "exports the functions whose place ours take",
-       "printing, the errors of data_ptr() and storage(), some modules", "2.13", &definitions_found},
+       "printing, the errors of data_ptr() and storage(), some modules", "2.13, 2.15", &definitions_found},
       {"variable_hooks", "calls set_data by an interface that can be replaced",
-       "assigning data to parameters under fully_shard", "2.13", &hooks_found},
+       "assigning data to parameters under fully_shard", "2.13, 2.15", &hooks_found},
       {"version_counter", "lets tensors share a version counter",
-       "the check that autograd's saved tensors were not written to", "2.13", &counters_found},
+       "the check that autograd's saved tensors were not written to", "2.13, 2.15", &counters_found},
   };
   return *entries;
 }
@@ -59,7 +59,7 @@ void check_ledger(const std::vector<Assumption>& entries) {
   }
   TORCH_CHECK(text.empty(), "[start] LibTorch ", TORCH_VERSION,
               " works in another way inside than the versions this library was tried with:", text,
-              "\nUse LibTorch 2.13, or see docs/libtorch.md.");
+              "\nUse one of these versions, or see docs/libtorch.md.");
 }
 
 }  // namespace intarsia

@@ -5,6 +5,7 @@
 #include "intarsia/dispatch/fan_out_register.h"
 #include "intarsia/dispatch/register.h"
 #include "intarsia/libtorch/ledger.h"
+#include "intarsia/libtorch/torch_version.h"
 #include "intarsia/random/draw.h"
 #include "intarsia/start.h"
 
@@ -100,6 +101,7 @@ void start() {
   static std::once_flag once;
   std::call_once(once, [] {
     check_ledger(ledger());  // before our kernels are there
+    check_torch_version();
     register_dispatch();
     register_per_rank();
   });

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <unordered_map>
 
+#include <torch/version.h>
+
 #include "intarsia/start.h"
 
 namespace intarsia {
@@ -94,11 +96,14 @@ std::string foreach_base_of(const c10::OperatorName& op) {
 }
 
 // An op of LibTorch or of a library that is loaded.
-static void check_exists(const std::string& op) {
+static bool exists(const std::string& op) {
   auto dot = op.find('.');
   auto overload = dot == std::string::npos ? "" : op.substr(dot + 1);
-  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}),
-                    "[rule_table] there is no op ", op,
+  return c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}).has_value();
+}
+
+static void check_exists(const std::string& op) {
+  TORCH_CHECK_VALUE(exists(op), "[rule_table] there is no op ", op,
                     ". Define it before its rule, and name the overload too, as in aten::add.Tensor.");
 }
 
@@ -111,6 +116,16 @@ void RuleTable::add(const std::string& op, Rule rule) {
 
 void RuleTable::add(std::initializer_list<const char*> ops, const Rule& rule) {
   for (auto* op : ops) add(op, rule);
+}
+
+bool has_this_libtorch(const Versions& versions) {
+  return TORCH_VERSION_MAJOR == 2 && versions.since <= TORCH_VERSION_MINOR && TORCH_VERSION_MINOR <= versions.until;
+}
+
+void RuleTable::add(const std::string& op, Rule rule, const Versions& versions) {
+  if (has_this_libtorch(versions)) return add(op, std::move(rule));
+  TORCH_CHECK_VALUE(!exists(op), "[rule_table] ", op, " is said to be in LibTorch 2.", versions.since, " to 2.",
+                    versions.until, ", but ", TORCH_VERSION, " has it. Correct its versions.");
 }
 
 void RuleTable::replace(const std::string& op, Rule rule) {

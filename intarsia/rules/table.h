@@ -63,12 +63,21 @@ struct Always {
   Lowering lowering, if_advised;
 };
 
+// The versions of LibTorch 2 that have an op: 2.`since` is the first, 2.`until` the last. The default is all of them.
+struct Versions {
+  int since = 0;
+  int until = 99;
+};
+bool has_this_libtorch(const Versions& versions);
+
 // Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not
 // know is an error, and so is a second entry for one op.
 class RuleTable {
  public:
   void add(const std::string& op, Rule rule);
   void add(std::initializer_list<const char*> ops, const Rule& rule);
+  // The same for an op that some versions lack. It is an error if LibTorch has it in none or more than `versions` say.
+  void add(const std::string& op, Rule rule, const Versions& versions);
   // Puts a rule in place of whatever was known of the op: its rows serve in all cases.
   void replace(const std::string& op, Rule rule);
 

@@ -140,7 +140,9 @@ const std::vector<BadCall> kCutPlaces = {
     {"inverse of the fourth", {{5, 2, 2}}, [](auto& t) { return at::linalg_inv(all_but_one(t[0])); }},
     {"cholesky of the fourth", {{5, 2, 2}}, [](auto& t) { return at::linalg_cholesky(all_but_one(t[0])); }},
     {"solve with the fourth", {{5, 2, 2}}, [](auto& t) { return at::linalg_solve(all_but_one(t[0]), t[0]); }},
+#if TORCH_VERSION_MINOR < 15
     {"cholesky by its old name", {{5, 2, 2}}, [](auto& t) { return at::cholesky(all_but_one(t[0])); }},
+#endif
 };
 
 // The ranks that do not hold the wrong value add which one does.

@@ -5,12 +5,14 @@ Building the library once more would take as long as all of it does, so the file
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 import venv
+import zipfile
 
 BUILD = pathlib.Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]).parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -27,6 +29,7 @@ print(*sorted(libraries))
 """
 OTHER_TORCH = "import sys, types; sys.modules['torch'] = t = types.ModuleType('torch'); t.__version__ = '2.12.1'; import intarsia"
 MOST_MEGABYTES = 40
+TORCH = re.search(r'TORCH = "(.*)"', (BUILD / "python/intarsia/_built_for.py").read_text())[1]
 
 
 def site_packages(folder):
@@ -93,12 +96,15 @@ class Installed(unittest.TestCase):
     def test_another_torch_or_none_is_a_clear_error(self):
         code, output = self.run_there("python", "-c", OTHER_TORCH)
         self.assertEqual(code, 1)
-        self.assertIn("was built for PyTorch 2.13.0, but PyTorch 2.12.1 is installed. Run: pip install torch==2.13.0", output)
+        self.assertIn(f"was built for PyTorch {TORCH}, but PyTorch 2.12.1 is installed. Run: pip install torch=={TORCH}", output)
+        with zipfile.ZipFile(self.wheel) as files:
+            (metadata,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+            self.assertIn(f"Requires-Dist: torch=={TORCH.rpartition('.')[0]}.*\n", files.read(metadata).decode())
         (self.folder / "alone/intarsia").parent.mkdir()
         (self.folder / "alone/intarsia").symlink_to(self.site / "intarsia")
         code, output = self.run_there("python", "-S", "-c", "import intarsia", PYTHONPATH=str(self.folder / "alone"))
         self.assertEqual(code, 1)
-        self.assertIn("intarsia needs PyTorch, which is not installed. Run: pip install torch==2.13.0", output)
+        self.assertIn(f"intarsia needs PyTorch, which is not installed. Run: pip install torch=={TORCH}", output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "intarsia/rules/table.h"
 
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include "intarsia/rules/builders.h"
 #include "tests/support/error_text.h"
@@ -21,6 +22,22 @@ TEST(RuleTable, ANameThatNobodyKnowsIsAnError) {
               table.gradient("aten::emb", +[](const at::Tensor& t) { return t; });
             }).find("there is no op"),
             std::string::npos);
+}
+
+TEST(RuleTable, AnOpMayBeInSomeVersionsOfLibTorchOnly) {
+  RuleTable table;
+  constexpr int kThis = TORCH_VERSION_MINOR;
+  table.add("aten::no_such_op", pointwise(), Versions{.until = kThis - 1});
+  EXPECT_EQ(table.rules().count("aten::no_such_op"), 0);
+  table.add("aten::relu", pointwise(), Versions{.since = kThis});
+  EXPECT_EQ(table.rules().count("aten::relu"), 1);
+  EXPECT_NE(error_text<c10::ValueError>([&] {
+              table.add("aten::no_such_op", pointwise(), Versions{.since = kThis});
+            }).find("there is no op"),
+            std::string::npos);
+  EXPECT_EQ(error_text<c10::ValueError>([&] { table.add("aten::abs", pointwise(), Versions{.since = kThis + 1}); }),
+            c10::str("[rule_table] aten::abs is said to be in LibTorch 2.", kThis + 1, " to 2.99, but ", TORCH_VERSION,
+                     " has it. Correct its versions."));
 }
 
 TEST(RuleTable, ASecondRuleForOneOpIsAnError) {

@@ -96,8 +96,9 @@ void add_factorizations(RuleTable& t) {
   t.add("aten::geqrf", batched_with([](const OpCall& call) {
                          return Shapes{sizes_of(call.inputs[0]), spectrum(call)};
                        }).column_major());
-  t.add({"aten::cholesky", "aten::cholesky_inverse"},
-        batched().like_input(0).column_major().with_local(name_batch_element).refusing(kMatrices));
+  auto triangle = batched().like_input(0).column_major().with_local(name_batch_element).refusing(kMatrices);
+  t.add("aten::cholesky", triangle, Versions{.until = 14});
+  t.add("aten::cholesky_inverse", triangle);
   t.add("aten::_linalg_eigh", batched().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_svd", svd().with_local(name_batch_element).refusing(kMatrices));
   t.add("aten::_linalg_eigvals",
