@@ -59,8 +59,7 @@ void check_torch_version() {
   auto text = untried(loaded_torch_version());
   if (text.empty()) return;
   auto* strict = std::getenv("INTARSIA_STRICT_VERSION");
-  TORCH_CHECK(!strict || std::string(strict) != "1", text,
-              " Use one of these, or leave INTARSIA_STRICT_VERSION out.");
+  TORCH_CHECK(!strict || std::string(strict) != "1", text, " Use one of these, or leave INTARSIA_STRICT_VERSION out.");
   TORCH_WARN_ONCE(text, " What it uses of LibTorch's internals has passed its checks (docs/libtorch.md).");
 }
 

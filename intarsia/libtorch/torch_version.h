@@ -1,5 +1,6 @@
 #pragma once
-// The version of LibTorch that is loaded, beside the one that this library was compiled for and those it was tried with.
+// The version of LibTorch that is loaded, beside the one that this library was compiled for and those it was tried
+// with.
 
 #include <string>
 

@@ -11,9 +11,10 @@ TEST(LibTorchVersion, TheOneThatIsLoadedIsTheOneThatTheTestsWereCompiledFor) {
 }
 
 TEST(LibTorchVersion, ALibraryForAnotherMinorVersionSaysSo) {
-  EXPECT_EQ(misfit({2, 13, 0}, {2, 15, 0}),
-            "[intarsia] this library was built for LibTorch 2.13.0, but LibTorch 2.15.0 is loaded. Use a LibTorch 2.13, or "
-            "build it for this one.");
+  EXPECT_EQ(
+      misfit({2, 13, 0}, {2, 15, 0}),
+      "[intarsia] this library was built for LibTorch 2.13.0, but LibTorch 2.15.0 is loaded. Use a LibTorch 2.13, or "
+      "build it for this one.");
   EXPECT_NE(misfit({2, 13, 0}, {3, 13, 0}), "");
 }
 
