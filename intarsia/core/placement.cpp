@@ -41,7 +41,7 @@ double parse_number(std::string_view text, std::string_view whole) {
   return value;
 }
 
-// The same in every process: those that have no name may have become known there in another order.
+// The same in every process: processes may have registered the reductions without a name in different orders.
 size_t hash_of(ReduceOp op) {
   if (auto order = norm_order(op)) return c10::get_hash(-1, *order);
   if (auto* sum = masked_sum_of(op)) return c10::get_hash(-2, sum->table, sum->dim);

@@ -21,16 +21,16 @@ struct Replicate {
   auto operator<=>(const Replicate&) const = default;
 };
 
-// Tensor dim `dim` is cut over the ranks of the axis as torch.chunk cuts. A negative dim counts from the end
-// and is resolved when the placement meets a tensor.
+// Tensor dim `dim` is split over the ranks of the axis as torch.chunk splits it. A negative dim counts from the end and
+// is resolved when the placement meets a tensor.
 struct Shard {
   int64_t dim;
   constexpr explicit Shard(int64_t dim) : dim(dim) {}
   auto operator<=>(const Shard&) const = default;
 };
 
-// Tensor dim `dim` is first cut into `split` blocks, and each block is cut over the ranks of the axis:
-// with split 2 on two ranks, rank 0 of 8 rows holds rows 0, 1, 4, 5. See Note [Strided shards].
+// Tensor dim `dim` is first split into `split` blocks, and each block is split over the ranks of the axis: with split 2
+// on two ranks, rank 0 of 8 rows holds rows 0, 1, 4, 5. See Note [Strided shards].
 struct StridedShard {
   int64_t dim;
   int64_t split;
@@ -50,7 +50,7 @@ struct Partial {
 using Placement = std::variant<Replicate, Shard, StridedShard, Partial>;
 using Placements = std::vector<Placement>;  // one per mesh axis
 
-// Text forms: R, S(0), SS(0, 2), P(sum), and [S(0), R] for a list. parse_* reads them back.
+// Text forms: R, S(0), SS(0, 2), P(sum), and [S(0), R] for a list. parse_* reads them.
 std::string str(ReduceOp op);
 std::string str(const Placement& placement);
 std::string str(const Placements& placements);
@@ -61,17 +61,17 @@ Placements parse_placements(std::string_view text);
 size_t hash_value(const Placement& placement);
 
 // Note [Kinds of placements]
-// What code asks of a placement is asked by the functions below, and each answers by one visit over all kinds. A new
-// kind does not compile until each has an answer for it; no other code looks for one alternative and assumes the rest.
+// Code that asks something about a placement asks one of the functions below, and each of them visits all kinds. A new
+// kind does not compile until each function handles it; no other code tests for one alternative and assumes the rest.
 
-// Every rank holds the whole value.
+// Whether every rank holds the whole value.
 inline bool is_replicate(const Placement& p) {
   return std::visit(overloaded{[](Replicate) { return true; }, [](Shard) { return false; },
                                [](StridedShard) { return false; }, [](Partial) { return false; }},
                     p);
 }
 
-// How the values of the ranks reduce to the true one, where that is pending.
+// The reduction by which the ranks' values combine into the true one; none if nothing is pending.
 inline std::optional<ReduceOp> pending_op(const Placement& p) {
   using Op = std::optional<ReduceOp>;
   return std::visit(overloaded{[](Replicate) { return Op(); }, [](Shard) { return Op(); },
@@ -80,31 +80,32 @@ inline std::optional<ReduceOp> pending_op(const Placement& p) {
 }
 inline bool is_partial(const Placement& p) { return pending_op(p).has_value(); }
 
-// The tensor dim that the placement cuts (plainly or strided), or -1.
+// The tensor dim that the placement shards (plainly or strided), or -1.
 inline int64_t cut_dim(const Placement& p) {
   return std::visit(overloaded{[](Replicate) { return int64_t{-1}; }, [](Shard s) { return s.dim; },
                                [](StridedShard s) { return s.dim; }, [](Partial) { return int64_t{-1}; }},
                     p);
 }
 
-// Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is
-// none.
+// The number of blocks into which that dim is split before each block is split over the ranks: 1 for a plain Shard and
+// where no dim is sharded.
 inline int64_t cut_blocks(const Placement& p) {
   return std::visit(overloaded{[](Replicate) { return int64_t{1}; }, [](Shard) { return int64_t{1}; },
                                [](StridedShard s) { return s.split; }, [](Partial) { return int64_t{1}; }},
                     p);
 }
 
-// A plain cut: every rank holds one run of positions.
+// Whether it is a plain Shard: every rank holds one run of positions.
 inline bool is_shard(const Placement& p) { return cut_dim(p) >= 0 && cut_blocks(p) == 1; }
 
-// The same cut in another number of blocks; what cuts nothing stays.
+// The same shard with another number of blocks; Replicate and Partial are returned unchanged.
 Placement with_cut_blocks(const Placement& placement, int64_t blocks);
 
 // The same placement with its dim moved to `dim`.
 Placement with_cut_dim(const Placement& placement, int64_t dim);
 
-// Partial becomes Replicate, everything else stays: the layout in which a gradient travels.
+// The placement once its reduction has run: Partial becomes Replicate, all others stay. Gradients have these
+// placements.
 Placement settled(const Placement& placement);
 Placements settled(const Placements& placements);
 

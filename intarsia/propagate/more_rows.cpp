@@ -30,7 +30,7 @@ void add_more_rows(const Question& q, const Rows& base, int64_t axis, Rows& rows
     if (!op || travels_as(*op) == *op) continue;
     bool adds = masked_sum_of(*op);
     for (auto& row : base) {
-      // What an op does with products and with parities alike, it does with any reduction, element by element.
+      // An op that treats products and parities the same treats any reduction so, element by element.
       bool any = names(row, product) && has(base, with(row, product, parity));
       auto made = any ? with(row, product, pending) : with(row, sum, pending);
       if ((any || (adds && names(row, sum))) && !has(rows, made)) rows.push_back(std::move(made));

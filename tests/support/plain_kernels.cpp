@@ -1,7 +1,8 @@
 // Keeps oneDNN from the CPU's matrix units (AMX) in the tests.
 //
-// On such a CPU, plain LibTorch's 16-bit convolutions leave the outputs that no input reaches (strided and transposed ones have
-// them) as they were in memory, so that there is nothing to compare with: plain LibTorch differs from itself from call to call.
+// On such a CPU, plain LibTorch's 16-bit convolutions leave the outputs that no input reaches (strided and transposed
+// ones have them) as they were in memory, so that there is nothing to compare with: plain LibTorch differs from itself
+// from call to call.
 #include <cstdlib>
 
 namespace {
