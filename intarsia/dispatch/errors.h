@@ -8,7 +8,6 @@
 // along those axes exchange one number after the op; if one of them has an error, all raise it, with the same text. A
 // backward pass skips this: its indices went through the forward pass. A simulation sees all ranks, needs no messages,
 // and says so if an error would not reach all of them.
-// all ranks, needs no messages, and says so if an error would not reach all of them.
 
 #include <exception>
 #include <string>

@@ -10,7 +10,7 @@
 
 namespace intarsia {
 
-// The only list of what there is.
+// The only list of the families.
 void add_all_ops(RuleTable& t) {
   add_pointwise(t);
   add_special(t);
@@ -93,13 +93,13 @@ void add_all_ops(RuleTable& t) {
   add_whole(t);
   add_zero_gradients(t);
   add_draws(t);
-  add_copy_rules(t);  // last: from the views that they copy
+  add_copy_rules(t);  // last: it reads the rules of views
 }
 
 void start() {
   static std::once_flag once;
   std::call_once(once, [] {
-    check_ledger(ledger());  // before our kernels are there
+    check_ledger(ledger());  // before our kernels are registered
     register_dispatch();
     register_per_rank();
   });

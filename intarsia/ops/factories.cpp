@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// The input lends its shape and layout, its values are not read: a pending reduction becomes a whole tensor for free.
+// The input only gives shape and layout, its values are not read: a pending reduction becomes a whole tensor for free.
 Rule like() {
   auto shape = pointwise();
   Rule rule = rows("like", [shape](const OpCall& call) {
@@ -21,7 +21,7 @@ Rule like() {
   return rule;
 }
 
-// new_zeros and the like: a cut stays on a dim that keeps its place and extent, else the result is whole.
+// new_zeros and the like: a dim that keeps its position and extent stays sharded, else the result is replicated.
 Rule fresh() {
   auto same_shape = like();
   Rule rule = rows("new", [same_shape](const OpCall& call) {
@@ -39,7 +39,7 @@ Rule fresh() {
   return std::move(rule).with_size_args({"size"});
 }
 
-// Autograd makes room for a gradient so. The shards keep the order of the strides, if no two elements share a place.
+// Autograd allocates gradients with it. The shards keep the order of the strides, if no two elements share memory.
 Rule fresh_strided() {
   return rows("new",
               [](const OpCall& call) {
@@ -67,7 +67,7 @@ Rows pass_through(std::initializer_list<ReduceOp> ops) {
   return rows;
 }
 
-// A cast keeps what is pending if it loses nothing of it: see sums_survive and order_survives.
+// A cast keeps what is pending if that survives it: see sums_survive and order_survives.
 Rule cast() {
   auto shape = pointwise();
   Rule rule = rows("cast", [shape](const OpCall& call) {
@@ -94,7 +94,8 @@ Rule view_as_dtype() {
   });
 }
 
-// LibTorch's gives back the tensor itself and does not say so: two tensors of one memory that know of each other.
+// LibTorch's kernel returns the tensor itself, although its schema does not say so: this one returns a registered
+// alias.
 at::Tensor lift(const at::Tensor& self) { return at::alias(self); }
 
 using MaybeGenerator = std::optional<at::Generator>;
@@ -117,7 +118,7 @@ void draw_whole(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& ge
   tensor.random_(call.int_arg("low", 0), call.int_arg("high", 0), generator);
 }
 
-// How FactoryScope makes tensors, and what stays plain there.
+// How FactoryScope creates tensors, and what stays plain there.
 void add_scoped_factories(RuleTable& t) {
   t.traits({"aten::empty", "aten::zeros", "aten::ones", "aten::full"},
            [](Traits& traits) { traits.factory = Factory(); });
@@ -139,7 +140,7 @@ void add_factories(RuleTable& t) {
   t.gradient("aten::lift", lift);
   t.add("aten::view.dtype", view_as_dtype());
 
-  // self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
+  // self.copy_(src) overwrites self: what is pending in self must be pending in src as well.
   t.add("aten::copy", pointwise({{{P_sum, P_sum}, {P_sum}},
                                  {{P_avg, P_avg}, {P_avg}},
                                  {{P_max, P_max}, {P_max}},
