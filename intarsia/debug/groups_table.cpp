@@ -21,7 +21,7 @@ struct GroupLine {
   std::vector<std::string> layouts;             // each once
 };
 
-// Of the hosted rank that has most, without asking others.
+// Bytes of the hosted rank that has most. Does not communicate.
 int64_t bytes_held(const at::Tensor& tensor) {
   int64_t most = 0;
   if (!is_dtensor(tensor)) return value_at(tensor, 0).numel() * tensor.element_size();
@@ -59,7 +59,7 @@ GroupLine begin_line(const at::Tensor& leaf, LeafWatcher* watcher) {
       is_dtensor(leaf) ? "distributed" : "plain", "-", is_dtensor(leaf) ? mesh_of(leaf).text() : "-", "", 0, 0, 0, {}};
 }
 
-// At rest, whatever the leaf is now.
+// The sharded parameter, whatever the leaf is now.
 at::Tensor at_rest(const at::Tensor& leaf) {
   auto group = group_of(leaf);
   if (!group) return leaf;
