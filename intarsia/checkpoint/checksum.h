@@ -1,6 +1,6 @@
 #pragma once
-// Checksums of tensor data: XXH3, 64 bits, per block of 1 MiB, so that a part of a tensor is checked without reading
-// all of it.
+// Checksums of tensor data: XXH3, 64 bits, per block of 1 MiB, so that a part of a tensor can be checked without
+// reading all of it.
 
 #include <cstdint>
 #include <string>
