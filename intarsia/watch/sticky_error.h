@@ -6,11 +6,11 @@
 
 namespace intarsia {
 
-// Safe to use from several threads.
+// Thread-safe.
 class StickyError {
  public:
   bool exists() const;
-  void check() const;  // an error if there is one
+  void check() const;  // raises the error if there is one
   void set(const std::string& text);
   [[noreturn]] void fail(const std::string& text);
 
