@@ -25,21 +25,21 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLook{50};           // between two looks at the other ranks
-constexpr milliseconds kExplanation{2000};  // for a rank to write down what it does
+constexpr milliseconds kExplanation{2000};  // for a rank to post what it does
 constexpr milliseconds kTimeToTell{500};    // for a rank that left to say why
 constexpr size_t kCompared = 64;            // collectives
 
-// A message to or from a member: a header and bytes behind it.
+// A message to or from a member: a header followed by bytes.
 struct Piece {
   int64_t member;
   char* data;
   uint64_t bytes;
-  MessageHeader header{};  // what is sent, or what came
+  MessageHeader header{};  // sent or received
   uint64_t done = 0;       // of both
   bool finished() const { return done == sizeof header + bytes; }
 };
 
-// A member sent a header that belongs to no collective of ours.
+// A member sent a header that belongs to none of our collectives.
 struct UnexpectedHeader {
   int64_t member;
   MessageHeader found;
@@ -50,10 +50,10 @@ struct Exchange {
   Collective call;
   std::vector<Piece> sends, receives;
   std::vector<at::Tensor> tensors;
-  std::atomic<int64_t> waited_since{0};  // ticks of the clock; 0: nobody waits yet
+  std::atomic<int64_t> waited_since{0};  // ticks of the clock; 0: no thread waits yet
 };
 
-// A line as the thread sees it that runs its collectives.
+// A line, as the thread that runs its collectives sees it.
 class MessageLine {
  public:
   MessageLine(const LineRequest& line, std::unique_ptr<ByteLinks> links)
@@ -93,7 +93,7 @@ class MessageLine {
     end_entry(exchange.call);
   }
 
-  // A thread that waits here was interrupted: the other ranks hear of it.
+  // A thread that waits here was interrupted: reports it to the other ranks.
   void interrupt() {
     error_.set(kWasInterrupted);
     if (failures_) failures_->raise(ranks_[position_]);
@@ -117,7 +117,7 @@ class MessageLine {
     }
   }
 
-  // A header that a member sent before it left says more than that it has left.
+  // A header that a member sent before it left says more than the fact that it has left.
   void receive_what_came(Exchange& exchange) {
     for (auto& piece : exchange.receives) {
       try {
@@ -207,7 +207,7 @@ class MessageLine {
     fail(call, gone_text({first}, others + lost.how));
   }
 
-  // The header says what the other rank did, its entry on the board also why.
+  // The header says what the other rank did; its entry on the board also says why.
   [[noreturn]] void explain_header(const Collective& call, const UnexpectedHeader& unexpected) {
     auto text = ask_patiently(kExplanation, [&] { return board_->compare(history(), call); });
     fail(call, text.empty() ? mismatch_text(call, ranks_[position_], ranks_[unexpected.member], unexpected.found.text())
@@ -284,8 +284,8 @@ class MessageGroup final : public Group {
     return offsets;
   }
 
-  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one behind the other. Counts
-  // of zero are no message.
+  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one after the other. A count
+  // of zero is no message.
   Wait run(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const MemberCounts& from,
            const at::Tensor& receive, const MemberCounts& receive_counts) const {
     TORCH_CHECK_VALUE(send.is_cpu(), line_->carrier(), " carries tensors in CPU memory, not on ", send.device(), ".");
@@ -315,7 +315,7 @@ class MessageGroup final : public Group {
   }
 
   std::shared_ptr<MessageLine> line_;
-  mutable std::mutex order_;  // collectives have their numbers in the order in which the thread runs them
+  mutable std::mutex order_;  // collectives are numbered in the order in which the thread runs them
   mutable Worker worker_;
 };
 

@@ -20,7 +20,7 @@ MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
   return counts;
 }
 
-// The backend matches messages by their order alone: it does not look at the calls.
+// The backend matches messages by their order alone, whatever the calls.
 class CollectiveGroup final : public Group {
  public:
   explicit CollectiveGroup(Members members) : members_(std::move(members)) {
@@ -51,7 +51,7 @@ class CollectiveGroup final : public Group {
       auto work = members_.backend->_allgather_base(into, from, options);
       return recorded(std::move(call), wait_for_work(members_, std::move(work), {into, from}));
     }
-    // An all_to_all sends a part to each member, so our one part is laid out once per member.
+    // An all_to_all sends a part to each member, so our one part is repeated once per member.
     return all_to_all(std::move(call), from.repeat(members_.size()), MemberCounts(members_.size(), from.numel()), into,
                       in_bytes(counts, mine));
   }
@@ -75,7 +75,7 @@ class CollectiveGroup final : public Group {
   }
 
  private:
-  // Numbers it, unless it is done by another one that did.
+  // Numbers the collective, unless another one that did so runs it.
   void begin(Collective& call) const {
     if (call.entry) return;
     call.number = next_number_++;

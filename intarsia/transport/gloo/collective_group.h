@@ -1,5 +1,5 @@
 #pragma once
-// A group whose members use the backend's own collectives.
+// A group that uses its backend's collectives.
 
 #include <memory>
 
@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-// For NCCL and all others. The members are all ranks of the backend.
+// For NCCL and all other backends. The members are all ranks of the backend.
 std::unique_ptr<Group> make_collective_group(Members members);
 
 }  // namespace intarsia

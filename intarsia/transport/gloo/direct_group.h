@@ -1,5 +1,5 @@
 #pragma once
-// A group whose members exchange messages directly.
+// A group whose collectives are made of messages between its members.
 
 #include <memory>
 
@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-// For backends whose send and recv work side by side, as gloo's do: see Note [Direct exchange].
+// For backends whose sends and receives run concurrently, as gloo's do: see Note [Direct exchange].
 std::unique_ptr<Group> make_direct_group(std::shared_ptr<DirectLine> line);
 
 }  // namespace intarsia

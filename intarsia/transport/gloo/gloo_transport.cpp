@@ -23,7 +23,7 @@ GlooTransport::~GlooTransport() = default;
 Connection GlooTransport::connect(const LineRequest& line) const {
   auto members = connect_members(line);
   bool direct = !members.backend || (direct_ && members.gloo());
-  // Other backends carry part of their ranks only by messages, too.
+  // Other backends can also carry a part of their ranks, but only by messages.
   if (!direct && members.whole()) return {make_collective_group(std::move(members))};
   return {make_direct_group(std::make_shared<DirectLine>(std::move(members)))};
 }
@@ -43,7 +43,7 @@ c10::intrusive_ptr<c10d::Backend> GlooTransport::make_group(const LineRequest& l
   auto connect = [maker = maker(line.timeout), store = line.store, position = static_cast<int>(line.position),
                   size = static_cast<int>(line.size())] { return maker->make(store, position, size); };
   auto backend = connector.run(std::move(connect), line.failure_board(line.name).get());
-  auto secret = is_loopback(interface_) ? "" : job_secret();  // no stranger reaches loopback
+  auto secret = is_loopback(interface_) ? "" : job_secret();  // strangers cannot reach loopback
   if (!secret.empty()) check_members(*backend, secret, line.name, line.ranks, line.position, line.timeout);
   return backend;
 }

@@ -29,7 +29,7 @@ std::string Members::interrupted() const {
   return rank ? interrupted_text(*rank) : "";
 }
 
-// Gloo refuses to receive from whom it has lost.
+// Gloo refuses to receive from a rank that it has lost.
 std::vector<int64_t> Members::unconnected(int64_t member) const {
   std::vector<int64_t> lost;
   for (int64_t j = 0; j < size(); ++j) {
@@ -46,7 +46,7 @@ std::vector<int64_t> Members::unconnected(int64_t member) const {
   return lost;
 }
 
-// Gloo closes all connections of a group when a wait times out, so we wait for a message that nobody sends.
+// Gloo closes all connections of a group when a wait times out, so this waits for a message that is never sent.
 void Members::give_up() const {
   if (failures) failures->raise(ranks[position]);
   if (!gloo() || size() == 1) return;

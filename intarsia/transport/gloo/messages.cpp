@@ -88,7 +88,7 @@ Messages::~Messages() {
   }
 }
 
-// Above the tags that a user of the same backend is likely to take. A message of another size is another message.
+// Above the tags that a user of the same backend is likely to use. Another size gives another tag.
 int Messages::tag(const at::Tensor& t, int phase) const {
   return 1 << 30 | static_cast<int>(mix_hash(hash_, t.nbytes() * 2 + phase) >> 34);
 }
@@ -134,13 +134,13 @@ void Messages::gone(int64_t peer, const std::exception& error) {
   auto first = members().failures ? members().failures->first_gone(rank) : rank;
   if (first == me) first = rank;
   auto others = first == rank ? "" : c10::str("and then rank ", rank, ": ");
-  // Who served the store may have left because of another one, and cannot tell any more.
+  // The rank that served the store may have left because of another one, and can no longer say so.
   bool told = members().failures && members().failures->answers();
   auto lost = first == rank && !told ? members().unconnected(peer) : std::vector<int64_t>{first};
   line_->fail(call_, gone_text(lost, others + plain_text(error)));
 }
 
-// One whose time is over closes its connections before it can tell why.
+// A rank whose wait has timed out closes its connections before it can say why.
 std::string Messages::why_it_left(int64_t rank) const {
   auto& failures = members().failures;
   if (!failures) return "";
@@ -148,8 +148,7 @@ std::string Messages::why_it_left(int64_t rank) const {
   return ask_patiently(patience, [&] { return failures->why(rank); });
 }
 
-// Those who share a host with who left may still be about to write down what they do, unless a rank is known to be
-// gone.
+// Ranks on the host of the one that left may still be about to post what they do, unless a rank is known to be gone.
 void Messages::look_for_mismatch() {
   for (auto until = Clock::now() + kExplanationTime; Clock::now() < until; std::this_thread::sleep_for(kBetweenNotes)) {
     compare_boards();
@@ -157,7 +156,7 @@ void Messages::look_for_mismatch() {
   }
 }
 
-// A rank that was interrupted may have sent us all we need of it; others then wait for it, and we for them.
+// An interrupted rank may have sent us all we need from it; others then wait for it, and we for them.
 void Messages::check_failures() {
   auto interrupted = members().interrupted();
   if (!interrupted.empty()) line_->fail(call_, interrupted);
@@ -194,7 +193,7 @@ void Messages::wait_for(const Message& message, Clock::time_point deadline, Boar
   }
 }
 
-// After one time-out gloo fails all that is still open, at once, while what has come in is still there to be had.
+// After one time-out gloo fails everything that is still open, at once, although received messages can still be taken.
 std::vector<int64_t> Messages::missing() const {
   std::vector<int64_t> ranks;
   for (auto i = next_; i < works_.size(); ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// Messages between the members of a line that talk directly. See Note [Direct exchange].
+// Messages between the members of a line that exchange them directly. See Note [Direct exchange].
 
 #include <chrono>
 #include <cstdint>
@@ -24,21 +24,21 @@ namespace intarsia {
 
 struct RecordedLine;
 
-constexpr auto kTwoLevels = "shm+gloo";  // what carries a line in two levels
+constexpr auto kTwoLevels = "shm+gloo";  // the carrier of a line in two levels
 
 // What a group and its messages share: the messages may outlive the group.
 class DirectLine final : public LargerLine {
  public:
-  // `levels`: some of the members talk to each other through memory, see Note [Two levels].
+  // `levels`: some of the members communicate through memory, see Note [Two levels].
   explicit DirectLine(Members members, bool levels = false);
   const Members members;
   const bool gloo, levels;
-  const uint64_t hash;  // keeps lines that share a backend apart
+  const uint64_t hash;  // distinguishes lines that share a backend
   StickyError sticky_error;
 
-  void number(Collective& call);  // and keeps it
+  void number(Collective& call);  // and remembers it
   [[noreturn]] void fail(const Collective& call, const std::string& text);
-  void interrupt();  // ends all waits, here and of the peers
+  void interrupt();  // ends all waits, ours and those of the peers
   History history() const;
 
   std::string compare(const Collective& step, const std::vector<int64_t>& awaited) const override;
@@ -53,22 +53,22 @@ class DirectLine final : public LargerLine {
   const RecordedLine* flights_;
 };
 
-// The messages of one collective that are under way. They read and write the tensors' memory, so the tensors live at
-// least as long.
+// The pending messages of one collective. They read and write the tensors' memory, so the tensors live at least as
+// long.
 class Messages {
  public:
-  // The call has its number. `step` tells the messages of one call apart that lie in several of these.
+  // The call has its number. `step` distinguishes several of these objects for one call.
   Messages(std::shared_ptr<DirectLine> line, Collective call, uint64_t step = 0);
-  ~Messages();  // waits: the caller did not, but the peers count on it
+  ~Messages();  // waits: the caller did not, but the peers rely on it
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // `phase` tells the exchanges of one collective apart.
+  // `phase` distinguishes the exchanges of one collective.
   void receive(const at::Tensor& t, int64_t from, int phase = 0);
   void send(const at::Tensor& t, int64_t to, int phase = 0);
 
-  // Gloo's works can be waited for once; calling this again is harmless. Unless this is the `last` wait, the collective
-  // goes on.
+  // Waits for all messages; calling it again is harmless, although gloo's works can be waited for only once. Unless
+  // this is the `last` wait, the collective continues.
   void wait_all(bool last = true);
 
  private:
@@ -94,7 +94,7 @@ class Messages {
   Collective call_;
   uint64_t hash_;
   std::vector<Message> works_;
-  size_t next_ = 0;  // the first that was not waited for
+  size_t next_ = 0;  // the first without a wait
   bool ended_ = false;
 };
 

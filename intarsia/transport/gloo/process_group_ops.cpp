@@ -14,10 +14,10 @@
 namespace intarsia {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{100};  // between two looks at the program around us
+constexpr std::chrono::milliseconds kPause{100};  // between two checks for interrupts
 
-// Returns when the work has ended, well or not. Can be interrupted. Not by waits that time out: making their errors
-// runs Python, which would see the interrupt and drop it.
+// Returns when the work has ended, successfully or not. Can be interrupted. It does not use waits that time out:
+// creating their errors runs Python, which would see the interrupt and drop it.
 void wait_for_end(c10d::Work& work, const Members& members) {
   struct FutexEvent {
     std::mutex mutex;
@@ -52,14 +52,14 @@ c10d::ReduceOp::RedOpType backend_op(ReduceOp op) {
   TORCH_INTERNAL_ASSERT(false, "avg reaches the engine as a sum");
 }
 
-// A reduction that the backend knows and that does the same to the same memory.
+// A reduction of the backend that has the same effect on the same memory.
 struct NativeForm {
   at::Tensor buffer;
   c10d::ReduceOp::RedOpType op;
 };
 
-// Gloo knows float16 to float64, int8, uint8, int32 and int64, and takes a bool for a uint8: true + true would be a
-// bool of 2. Its min and max drop a NaN or keep it, as the order falls. NCCL has no bitwise ops.
+// Gloo supports float16 to float64, int8, uint8, int32 and int64, and takes a bool for a uint8: true + true would be a
+// bool of 2. Its min and max drop a NaN or keep it, depending on the order. NCCL has no bitwise ops.
 std::optional<NativeForm> native_form(const std::string& backend, const at::Tensor& t, ReduceOp op) {
   bool ordering = op == ReduceOp::min || op == ReduceOp::max;
   bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;

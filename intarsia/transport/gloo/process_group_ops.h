@@ -1,5 +1,5 @@
 #pragma once
-// The collectives that a c10d backend has, and waits for them.
+// The collectives of c10d backends, and waits for them.
 
 #include <cstdint>
 #include <optional>
@@ -18,13 +18,13 @@ class Work;
 
 namespace intarsia {
 
-// The backend's own all_reduce, in place, if it has one that gives the numbers of reduce() for this dtype and op.
+// The backend's all_reduce, in place, if it has one that gives the numbers of reduce() for this dtype and op.
 std::optional<Wait> backend_all_reduce(const Members& members, const at::Tensor& buffer, ReduceOp op);
 
-// The backend's own broadcast, in place.
+// The backend's broadcast, in place.
 Wait backend_broadcast(const Members& members, const at::Tensor& buffer, int64_t source);
 
-// Waits for what the backend does; keeps the buffers until it is done.
+// A wait for the backend's work; keeps the buffers until it is done.
 Wait wait_for_work(const Members& members, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> buffers);
 
 }  // namespace intarsia

@@ -1,5 +1,5 @@
 #pragma once
-// A line over MPI, as one of its members sees it.
+// One member's end of a line over MPI.
 
 #include <chrono>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace intarsia {
 
-// Why a member takes no part any more, for the others.
+// Why a member has left the line, for the others.
 enum class MpiFarewell : uint64_t { none, failed, interrupted };
 
 // Used under the lock of the progress engine.
@@ -26,25 +26,25 @@ struct MpiEndpoint {
   const std::vector<int64_t> ranks;  // of the world, in the order of the line
   const int64_t position;            // our own
   const std::chrono::milliseconds timeout;
-  const std::shared_ptr<FailureBoard> failures;  // null where there is no store
+  const std::shared_ptr<FailureBoard> failures;  // null if there is no store
   const std::shared_ptr<CollectiveBoard> board;  // the same
   std::unique_ptr<MpiLine> line;
 
   uint64_t next_number = 0;
   History history;
-  bool failed = false;                          // it fails at once from then on
-  std::string why;                              // it failed
-  std::optional<UnexpectedMessage> unexpected;  // which nobody has explained yet
-  Collective confused;                          // the collective that came upon it
+  bool failed = false;                          // fails at once from then on
+  std::string why;                              // the text of its error
+  std::optional<UnexpectedMessage> unexpected;  // not explained yet
+  Collective confused;                          // the collective that met it
   std::vector<MpiFarewell> farewells;           // per member
 
   int64_t rank() const { return ranks[position]; }
   bool stuck() const { return failed || unexpected; }
   void check() const;
 
-  // Numbers the collective and sends its heads; its bytes follow as there is room for them under way.
+  // Numbers the collective and sends its heads; its bytes follow when there is room for them in transit.
   void start(MpiPort& port, MpiTask& task);
-  // Returns whether anything moved. Throws UnexpectedMessage, MpiFault and what a reduction throws.
+  // Returns whether anything moved. Throws UnexpectedMessage, MpiFault and the errors of a reduction.
   bool move(MpiPort& port, MpiTask& task);
   void forget(MpiTask& task);
   void read_farewells();
@@ -60,7 +60,7 @@ struct MpiEndpoint {
 
   std::deque<MpiPiece*> to_post_, to_send_on_;                       // in the order of the collectives
   int under_way_ = 0;                                                // pieces
-  std::vector<std::pair<uint64_t, std::unique_ptr<char[]>>> rooms_;  // kept for the next time
+  std::vector<std::pair<uint64_t, std::unique_ptr<char[]>>> rooms_;  // kept for reuse
 };
 
 }  // namespace intarsia

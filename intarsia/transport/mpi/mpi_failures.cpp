@@ -1,4 +1,4 @@
-// What a wait over MPI does when nothing comes: it finds out why, and gives up its line.
+// What a wait over MPI does when nothing arrives: it finds out why, and gives up its line.
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTimeToExplain{2000};  // for a rank to write down what it does
+constexpr milliseconds kTimeToExplain{2000};  // for a rank to post what it does
 constexpr size_t kComparedLast = 64;          // collectives
 
 std::vector<int64_t> ranks_of(const MpiEndpoint& side, std::vector<int64_t> members) {
@@ -52,14 +52,14 @@ void MpiProgressEngine::look_around(MpiTask& task, Watch& watch, Lock& lock) {
   if (Clock::now() < watch.begin + side.timeout || missing.empty()) return;
   auto text = late_text(ranks_of(side, missing), side.timeout) + task.call.advice();
   {
-    Unlocked unlocked(lock);  // the store may take its time
+    Unlocked unlocked(lock);  // the store may be slow
     if (side.failures) side.failures->tell_why(side.rank(), text);
   }
   check_side(side);
   fail(side, text);
 }
 
-// Those who failed may have done so because of us.
+// Ranks that failed may have done so because of us.
 void MpiProgressEngine::look_for_gone(MpiEndpoint& side, const std::vector<int64_t>& missing, Lock& lock) {
   for (auto j : missing) {
     if (side.farewells[j] != MpiFarewell::failed) continue;
@@ -70,7 +70,7 @@ void MpiProgressEngine::look_for_gone(MpiEndpoint& side, const std::vector<int64
     }
     compare_boards(side, call, {}, lock);
     auto rank = side.ranks[j];
-    lock.unlock();  // the store may take its time
+    lock.unlock();  // the store may be slow
     auto why = side.failures ? side.failures->why(rank) : "";
     auto first = side.failures && why.empty() ? side.failures->first_gone(rank) : rank;
     lock.lock();
@@ -82,18 +82,18 @@ void MpiProgressEngine::look_for_gone(MpiEndpoint& side, const std::vector<int64
   }
 }
 
-// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
+// What the others wait in may explain why nothing moves. `patience`: for those that have not posted it yet.
 void MpiProgressEngine::compare_boards(MpiEndpoint& side, Collective call, milliseconds patience, Lock& lock) {
   if (!side.board) return;
   auto history = side.history.tail(kComparedLast);
-  lock.unlock();  // the store may take its time
+  lock.unlock();  // the store may be slow
   auto text = ask_patiently(patience, [&] { return side.board->compare(history, call); });
   lock.lock();
   check_side(side);
   if (!text.empty()) fail(side, text);
 }
 
-// The head says what the other did, its note also why.
+// The head says what the other rank did; its note also says why.
 void MpiProgressEngine::explain(MpiEndpoint& side, Lock& lock) {
   auto message = *side.unexpected;
   auto call = side.confused;

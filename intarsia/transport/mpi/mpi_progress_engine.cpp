@@ -17,7 +17,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// MPI does not wake anyone up. So a wait looks often at first, then lets others run between two looks, and after some
+// MPI wakes no thread up. So a wait polls often at first, then lets others run between two polls, and after some
 // milliseconds sleeps for a small part of the time that it has waited.
 constexpr int kLooks = 100;
 constexpr milliseconds kYielding{2};
@@ -28,7 +28,7 @@ thread_local std::shared_ptr<MpiTask> spare_task_;
 
 }  // namespace
 
-// A collective that someone may wait for.
+// A collective on which a thread may wait.
 struct MpiProgressEngine::Pending {
   std::shared_ptr<MpiProgressEngine> progress;
   std::shared_ptr<MpiTask> task;
@@ -90,7 +90,7 @@ void MpiProgressEngine::join(MpiEndpoint& side) {
   }
 }
 
-// What nobody waits for may still have to reach others.
+// Bytes that no thread waits for may still have to reach others.
 void MpiProgressEngine::leave(MpiEndpoint& side) {
   if (getpid() != pid_) return;
   if (side.board) side.board->leave();
@@ -180,7 +180,7 @@ bool MpiProgressEngine::move_all() {
   return moved;
 }
 
-// A failure of a line is for those who wait on it, who may be others.
+// Threads that wait on a line report its failure, and they may be others.
 bool MpiProgressEngine::move(MpiTask& task) {
   auto& side = *task.side;
   try {
@@ -235,7 +235,7 @@ void MpiProgressEngine::rest(int turn, Clock::time_point since, Lock& lock) {
   }
 }
 
-// Others wait for bytes of ours, or for us to take theirs.
+// Whether others wait for bytes of ours, or for us to take theirs.
 bool MpiProgressEngine::needs_server() const {
   for (auto& task : under_way_) {
     if (task->side->stuck()) continue;

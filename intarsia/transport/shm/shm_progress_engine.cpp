@@ -19,25 +19,25 @@
 namespace intarsia {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and the program around us
+constexpr std::chrono::milliseconds kLook{50};  // between two looks at the other processes and at interrupts
 
-// Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each
-// other's way.
+// Most threads that start a collective wait for it at once, and move its bytes themselves: two threads would only be in
+// each other's way.
 constexpr std::chrono::microseconds kGrace{200};
 
-constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to write down what it does
+constexpr std::chrono::milliseconds kExplanation{2000};  // for a rank to post what it does
 constexpr size_t kCompared = 64;                         // collectives
 
-// How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in
-// between, for whom it waits may have to run on this core.
+// How often a wait polls before it sleeps, some 20 us: less than a wake-up takes. It soon lets others run in between,
+// since the rank that it waits for may have to run on this core.
 constexpr int kSpins = 60, kYields = 40;
 
-// With more members than cores those who spin take the place of those they wait for.
+// With more members than cores, a spinning thread would take the core of the one it waits for.
 void spin(int turn, bool crowded) { crowded || turn > kSpins ? void(sched_yield()) : pause_core(); }
 
 }  // namespace
 
-// A collective that someone may wait for.
+// A collective on which a thread may wait.
 struct ShmProgressEngine::Pending {
   std::shared_ptr<ShmProgressEngine> progress;
   std::shared_ptr<Task> task;
@@ -102,7 +102,7 @@ Wait ShmProgressEngine::begin(const std::shared_ptr<ShmProgressEngine>& progress
   } catch (const WrongMessage&) {
     // The wait reports it.
   }
-  auto over = std::exchange(progress->over_, {});  // goes behind the lock
+  auto over = std::exchange(progress->over_, {});  // destroyed after the lock is released
   if (task->finished()) return lock.unlock(), Wait();
   if (progress->needs_server()) progress->wake_server();
   lock.unlock();
@@ -126,7 +126,7 @@ bool ShmProgressEngine::move_all() {
     may_pull = may_pull && task->received();
     if (!may_push && !may_pull) break;
   }
-  // One that moves nothing, of empty tensors, has finished also behind one that has not.
+  // A collective that moves nothing (empty tensors) finishes even after one that has not finished.
   std::erase_if(under_way_, [&](Task* task) {
     if (!task->finished()) return false;
     end_entry(task->call);
@@ -186,7 +186,7 @@ void ShmProgressEngine::sleep(Lock& lock) {
   if (!lock.owns_lock()) lock.lock();
 }
 
-// Bytes of a rank that is gone may still lie in its rings, so only those count that we wait for.
+// Bytes of a rank that is gone may still be in its rings, so only ranks that we wait for are checked.
 void ShmProgressEngine::look_around(Lock& lock, Clock::time_point deadline) {
   {
     Unlocked unlocked(lock);
@@ -203,14 +203,14 @@ void ShmProgressEngine::look_around(Lock& lock, Clock::time_point deadline) {
   if (Clock::now() < deadline || missing.empty()) return;
   auto late = awaited();
   auto call = under_way_.front()->call;
-  lock.unlock();  // the store may take its time
+  lock.unlock();  // the store may be slow
   if (line_.larger) late = line_.larger->behind(late, call);
   auto seen = line_.larger ? line_.larger->last_seen(late) : line_.board ? line_.board->last_seen(late) : "";
   lock.lock();
   fail(late_text(late, line_.timeout, seen) + call.advice());
 }
 
-// Ranks for whom we wait: those who wait for someone on another host themselves are not to blame.
+// The ranks that we wait for, without those that themselves wait for a rank on another host.
 std::vector<int64_t> ShmProgressEngine::awaited() const {
   std::vector<int64_t> ranks;
   for (auto j : under_way_.front()->missing()) {
@@ -220,13 +220,13 @@ std::vector<int64_t> ShmProgressEngine::awaited() const {
   return each_once(std::move(ranks));
 }
 
-// What the others wait in may say why nothing moves. `patience`: for those who have not yet written it down.
+// What the others wait in may explain why nothing moves. `patience`: for those that have not posted it yet.
 void ShmProgressEngine::compare_boards(Lock& lock, std::chrono::milliseconds patience) {
   if (under_way_.empty() || (!line_.board && !line_.larger)) return;
   auto call = under_way_.front()->call;
   auto history = history_.tail(kCompared);
   auto whom = awaited();
-  lock.unlock();  // the store may take its time
+  lock.unlock();  // the store may be slow
   auto compare = [&] { return line_.larger ? line_.larger->compare(call, whom) : line_.board->compare(history, call); };
   auto text = ask_patiently(patience, compare);
   lock.lock();
@@ -234,7 +234,7 @@ void ShmProgressEngine::compare_boards(Lock& lock, std::chrono::milliseconds pat
   if (!text.empty()) fail(text);
 }
 
-// The header says what the other did, its entry on the board also why.
+// The header says what the other rank did; its entry on the board also says why.
 void ShmProgressEngine::explain(Lock& lock, const WrongMessage& wrong) {
   compare_boards(lock, kExplanation);
   auto call = under_way_.front()->call;
@@ -255,7 +255,7 @@ void ShmProgressEngine::look_for_gone(Lock& lock, const std::vector<int64_t>& mi
     if (state == MemberRecord::failed && why[0]) fail(std::string(why, strnlen(why, sizeof why)));
     auto me = line_.ranks[line_.position], rank = line_.ranks[j];
     auto advice = under_way_.front()->call.advice();
-    lock.unlock();  // the store may take its time
+    lock.unlock();  // the store may be slow
     auto first = line_.failures ? line_.failures->first_gone(rank) : rank;
     lock.lock();
     error_.check();
@@ -297,7 +297,7 @@ void ShmProgressEngine::fail(const std::string& text) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
-// Others wait for bytes of ours that are not in the rings yet, or for room in rings that we do not read.
+// Whether others wait for bytes of ours that are not in the rings yet, or for room in rings that we do not read.
 bool ShmProgressEngine::needs_server() const {
   uint64_t unread = 0;
   for (auto* task : under_way_) {
@@ -328,7 +328,7 @@ void ShmProgressEngine::serve() {
     try {
       sleep(lock);
     } catch (const WrongMessage&) {
-      for_server_.wait(lock);  // who waits for it reports it
+      for_server_.wait(lock);  // the thread that waits for it reports it
     } catch (const std::exception& error) {
       give_up_after(error);
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Carries out the collectives of one line in shared memory, one behind the other.
+// Runs the collectives of one line in shared memory, in order.
 
 #include <chrono>
 #include <condition_variable>
@@ -23,23 +23,23 @@ namespace intarsia {
 
 struct RecordedLine;
 
-// A line whose members share memory, seen from one of them.
+// A line whose members share memory, as one of them sees it.
 struct ShmLine {
   std::vector<int64_t> ranks;  // of the world, in the order of the line
   int64_t position;            // our own
   std::shared_ptr<Segment> segment;
   std::vector<Process> processes;
   std::chrono::milliseconds timeout;
-  std::shared_ptr<FailureBoard> failures;              // null where there is no store
+  std::shared_ptr<FailureBoard> failures;              // null if there is no store
   std::shared_ptr<CollectiveBoard> board;              // the same
-  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, with a board for both; null: none
+  std::shared_ptr<const LargerLine> larger = nullptr;  // of which this is a part, and a board for both; null: none
 };
 
 // Note [Who moves bytes]
-// A thread that waits for a collective moves the bytes of all collectives of its line that are under way. If nobody
-// waits, and others need bytes of ours that found no room in the rings, or have more for us than the rings hold, a
-// thread of our own does it. So what is under way goes on by itself, and a collective that is waited for at once needs
-// no other thread.
+// A thread that waits for a collective moves the bytes of all collectives in progress on its line. If no thread waits,
+// and others need bytes of ours that found no room in the rings, or have more for us than the rings hold, our own
+// thread does it. So asynchronous collectives make progress, and a collective with an immediate wait needs no other
+// thread.
 class ShmProgressEngine {
  public:
   explicit ShmProgressEngine(ShmLine line);
@@ -47,17 +47,17 @@ class ShmProgressEngine {
   ShmProgressEngine(const ShmProgressEngine&) = delete;
   ShmProgressEngine& operator=(const ShmProgressEngine&) = delete;
 
-  // For a line that is a part of a larger one. What happened there is the error of all members here.
+  // For a line that is a part of a larger one: makes an error there the error of all members here.
   void give_up_because(const std::string& why, MemberRecord::State state);
-  // The rank of another host for which we wait before we go on here; -1: none.
+  // Sets the rank of another host for which we wait before we continue here; -1: none.
   void tell_awaited(int64_t rank) { me().awaits = rank; }
 
-  // Leaves the line: what is under way ends, and nothing more can begin. To be called before the rings go.
+  // Leaves the line: collectives in progress end, and no more can start. Call it before the rings are freed.
   void close();
 
-  // Runs it to its end.
+  // Runs the task to its end.
   void finish(Task& task);
-  // Begins it; the wait is empty if nothing is left to be done. A wait that is dropped does not stop it.
+  // Starts it; the wait is empty if nothing is left to be done. Dropping a wait does not stop it.
   static Wait begin(const std::shared_ptr<ShmProgressEngine>& progress, std::shared_ptr<Task> task);
 
  private:
@@ -77,7 +77,7 @@ class ShmProgressEngine {
   std::vector<int64_t> awaited() const;
   void look_for_gone(Lock& lock, const std::vector<int64_t>& missing);
   [[noreturn]] void fail(const std::string& text);
-  // `told`: what the others are to say, if we have failed; empty: what they see themselves.
+  // `told`: the text that the others report, if we have failed; empty: what they see themselves.
   void give_up(const std::string& text, MemberRecord::State state, const std::string& told = {});
   void give_up_after(const std::exception& error);
   bool needs_server() const;
@@ -90,12 +90,12 @@ class ShmProgressEngine {
   std::mutex mutex_;  // guards what follows, and the rings
   std::condition_variable for_server_;
   std::deque<Task*> under_way_;
-  std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call the program around us
+  std::vector<std::shared_ptr<Task>> over_;  // to be freed without the lock: freeing may call into the program
   uint64_t next_number_ = 0;
   History history_;
   const RecordedLine* flights_;
   int waiting_ = 0;       // threads that move bytes themselves
-  bool dropped_ = false;  // nobody waits for some of what is under way
+  bool dropped_ = false;  // no thread waits for some of what is in progress
   bool stopping_ = false;
   StickyError error_;
   std::unique_ptr<std::thread> server_;

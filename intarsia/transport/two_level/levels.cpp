@@ -9,7 +9,7 @@
 
 namespace intarsia {
 
-// Messages that are under way are not waited for once the line is known to have failed.
+// Pending messages are not waited for once the line is known to have failed.
 template <class Begin>
 void Levels::finish(Begin begin) const {
   try {
