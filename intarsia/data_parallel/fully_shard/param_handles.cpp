@@ -28,7 +28,7 @@ Registry& registry() {
   return *all;
 }
 
-// The memory that tells whose a tensor is: that of the first hosted rank.
+// The memory that identifies the parameter of a tensor: that of the first hosted rank.
 const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   if (is_dtensor(tensor)) {
     auto& shards = body_of(tensor).last_known_shards();
@@ -55,7 +55,7 @@ Handle handle_of(const at::Tensor& tensor) {
     }
   }
   if (!found.owner) return {is_dtensor(tensor) ? HandleKind::none : HandleKind::computed, nullptr, 0};
-  // What has a gradient of its own is a distributed tensor like any other, and so is a part.
+  // A tensor with its own gradient is a distributed tensor like any other, and so is a part.
   if (found.kind == HandleKind::whole) return found;
   return !tensor.requires_grad() && found.owner->is_handle_of_shards(found.index, tensor) ? found : Handle{};
 }

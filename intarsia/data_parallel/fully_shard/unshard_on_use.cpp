@@ -34,7 +34,7 @@ using Stack = torch::jit::Stack;
 
 struct UsingCall {
   std::vector<Owner> owners;       // each once
-  std::vector<at::Tensor> others;  // distributed tensors that are none of ours
+  std::vector<at::Tensor> others;  // distributed tensors that are not ours
   bool has_leaf = false, has_whole = false, has_computed = false;
   bool meets_plain = false;      // other tensors that are not distributed
   bool writes = false;           // to a parameter
@@ -85,7 +85,7 @@ ParamUse use_of(const ParamOpTraits& op, const UsingCall& call, const ParamOwner
       std::any_of(call.others.begin(), call.others.end(), [&](auto& other) { return owner.lies_on(mesh_of(other)); });
   use.meets_whole = call.has_whole || call.has_computed || owner.is_shown();
   use.keeps_shards =
-      op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward it is a leaf that is cast
+      op.keeps_shards || (op.casts && !call.has_leaf);  // state_dict["w"].cpu(); in forward the leaf itself is cast
   return use;
 }
 
@@ -114,13 +114,14 @@ void change_last(Stack& stack, size_t count, const Change& change) {
   for (auto i = stack.size() - count; i < stack.size(); ++i) change_tensors(stack[i], change);
 }
 
-// The parameters of a call that needs the whole of some owners. What it puts in their place lives as long as it does.
+// The parameters of a call that needs the whole of some owners. The tensors that replace them live as long as this
+// object.
 class Gathered {
  public:
   ~Gathered() {
     for (auto& owner : held_) owner->hold(false);
   }
-  // Where an op uses the leaves of several owners, the gathering of one must not free another.
+  // If an op uses the leaves of several owners, gathering one must not free another.
   void gather(std::vector<Owner> owners) {
     owners_ = std::move(owners);
     for (auto& owner : owners_) {
@@ -144,7 +145,7 @@ class Gathered {
     return made.tensor;
   }
 
-  // An op that returns what it was given, such as contiguous, returns the leaf.
+  // An op that returns its argument, such as contiguous, returns the leaf.
   at::Tensor leaf_for(const at::Tensor& result) const {
     for (auto& [stand_in, leaf] : stand_ins_) {
       if (result.is_same(stand_in) && result.scalar_type() == leaf.scalar_type()) return leaf;
@@ -158,8 +159,8 @@ class Gathered {
   std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;  // and the leaf
 };
 
-// Before shards are used: handles of the whole become handles of the shards, and views of it values, since its memory
-// may go.
+// Before shards are used: handles of the whole become handles of the shards, and views of it become values, since its
+// memory may be freed.
 void leave_whole(const UsingCall& call, const c10::OperatorHandle& op, Stack& stack, const Gathered& gathered) {
   bool is_shown = std::any_of(call.owners.begin(), call.owners.end(), [](auto& owner) { return owner->is_shown(); });
   if (!call.has_whole && !is_shown) return;
@@ -197,7 +198,7 @@ void distribute_computed(const UsingCall& call, const c10::OperatorHandle& op, S
   });
 }
 
-// --- what comes of it
+// --- results
 
 // Has the owners gather before the node runs.
 class GatherFirst final : public torch::autograd::FunctionPreHook {
@@ -214,14 +215,14 @@ class GatherFirst final : public torch::autograd::FunctionPreHook {
   std::vector<std::weak_ptr<ParamOwner>> owners_;
 };
 
-// A view of a distributed whole shares its memory, so what reads the view needs the whole, too.
+// A view of a distributed whole shares its memory, so what reads the view needs the whole as well.
 void mark_view(const at::Tensor& view) {
   auto marked = with_first_use_key(view);
   if (handle_of(marked).kind != HandleKind::whole) return;
   view.unsafeGetTensorImpl()->shallow_copy_from(marked.getIntrusivePtr());
 }
 
-// Autograd hands the key on to another handle; without autograd, in inference mode, a new one is made.
+// Autograd passes the key on to another handle; without autograd, in inference mode, this makes a new one.
 at::Tensor still_marked(const at::Tensor& handle) {
   bool is_unmarked = is_dtensor(handle) && !handle.key_set().has(kFirstUseKey);
   return is_unmarked ? with_first_use_key(handle) : handle;
@@ -253,7 +254,7 @@ void hook_results(const c10::OperatorHandle& op, Stack& stack, const std::vector
   }
 }
 
-// Whether the results are values of parameters alone, which an optimizer may go on with.
+// Whether the results are values of parameters alone, with which an optimizer may continue.
 bool computes(const ParamOpTraits& op, const UsingCall& call, const std::vector<Owner>& whole) {
   if (op.writes || call.meets_plain || !call.others.empty() || is_in_backward()) return false;
   if (call.has_leaf && at::GradMode::is_enabled()) return false;
@@ -261,10 +262,10 @@ bool computes(const ParamOpTraits& op, const UsingCall& call, const std::vector<
   return call.has_computed || (!whole.empty() && whole.size() == call.owners.size());
 }
 
-// Brings the parameters of a call into the form that it needs. The scope, if one is opened, is for the call.
+// Converts the parameters of a call to the form that it needs. The scope, if one is opened, is for the call.
 void prepare(const c10::OperatorHandle& op, Stack& stack, const UsingCall& call, Gathered& gathered,
              std::optional<PlainTensorScope>& plain) {
-  c10::impl::ExcludeDispatchKeyGuard ours(kFactoryKeys);  // what is made here is plain
+  c10::impl::ExcludeDispatchKeyGuard ours(kFactoryKeys);  // tensors created here are plain
   std::vector<Owner> whole;
   for (auto& owner : call.owners) {
     if (row_of(use_of(param_traits_of(op), call, *owner)).sees == ParamValue::whole) whole.push_back(owner);
@@ -318,7 +319,7 @@ void register_first_use() {
 
 }  // namespace
 
-// In a rehearsal activations are one per rank, and so is what meets them: see Note [Tensors without data].
+// In a rehearsal activations are per-rank, and so are tensors that meet them: see Note [Tensors without data].
 static at::Tensor per_rank_with_key(const at::Tensor& value) {
   auto one = per_rank({value});
   auto* given = one.unsafeGetTensorImpl();
