@@ -24,7 +24,7 @@ py::object make(const char* name, Args&&... args) {
 
 py::object norm_class() { return py::module_::import("torch.distributed.tensor._ops._math_ops").attr("_NormPartial"); }
 
-// Of infinite orders the largest or the smallest counts.
+// An infinite order is the largest or the smallest value.
 Partial norm_from(double order) {
   if (std::isinf(order)) return Partial(order > 0 ? ReduceOp::max : ReduceOp::min);
   return Partial(norm_op(order));
@@ -49,8 +49,8 @@ py::object masked_to(const MaskedSum& sum) {
   return make("_MaskPartial", py::arg("offset_shape") = table, py::arg("offset_dim") = sum.dim);
 }
 
-// Kinds that derive from Partial reduce in ways of their own, which their reduce_op does not tell. Masked lookups are
-// sums here in which what a rank does not hold is zero: who gives local tensors has used the mask (_kinds.py).
+// Kinds that derive from Partial reduce in their own ways, which their reduce_op does not show. Masked lookups are sums
+// here, in which what a rank does not hold is zero: code that gives local tensors has applied the mask (_kinds.py).
 Partial partial_from(py::handle object) {
   static auto plain = class_named("Partial").release(), masked = class_named("_MaskPartial").release();
   auto kind = py::type::of(object);
