@@ -1,4 +1,4 @@
-"""Models whose parameters are distributed from birth."""
+"""Models whose parameters are created distributed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Puts Intarsia in the place of torch.distributed.tensor, for programs that do not know of it."""
+"""Replaces torch.distributed.tensor by Intarsia, for unmodified programs."""
 
 import functools
 import importlib
@@ -25,7 +25,7 @@ _STYLES = (
     "SequenceParallel",
 )
 
-# What is replaced: where PyTorch has it, and where we have it.
+# The replaced names: PyTorch's place and ours.
 _REPLACED = {
     f"{_TENSOR}._api": {
         "DTensor": "intarsia._tensor",
@@ -100,7 +100,7 @@ _FRONT = (
     f"{_TENSOR}.parallel.loss",
 )
 
-# Modules whose functions go on with PyTorch's names: programs are shown a copy.
+# Modules whose functions keep PyTorch's names: programs get a copy.
 _COPIED = (
     f"{_TENSOR}._api",
     "torch.distributed._composable.replicate_with_fsdp",

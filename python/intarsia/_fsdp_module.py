@@ -1,4 +1,4 @@
-"""What a module gets by fully_shard: PyTorch's methods, which steer the groups of the core."""
+"""The class that fully_shard gives a module: PyTorch's methods, which control the groups of the core."""
 
 from collections.abc import Callable
 from typing import Any
@@ -185,7 +185,7 @@ class FSDPModule(WrappedModule):
         """Gatherings go on by themselves once they have begun."""
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self.reshard()  # what is cast or moved is the shards
+        self.reshard()  # the shards are cast or moved
         with set_data_scope():
             return super()._apply(*args, **kwargs)  # type: ignore[misc]
 

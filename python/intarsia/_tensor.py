@@ -1,7 +1,7 @@
 """DTensor: the class that distributed tensors are instances of, and how they are made.
 
 A distributed tensor is a ``torch.Tensor`` with another body, so its class is ``torch.Tensor`` or ``Parameter``. The
-attributes of DTensor therefore live on ``torch.Tensor``; see _methods.py.
+attributes of DTensor are therefore on ``torch.Tensor``; see _methods.py.
 """
 
 import functools
@@ -253,7 +253,7 @@ def distribute_tensor(
     _check_one_kind_of_partial(placements, "distribute_tensor")
     _check_dims(placements, tensor.ndim, "distribute_tensor")
     if _is_dtensor(tensor):
-        if _core.moves_parameters():  # it was born on the mesh, and a plan lays it out now
+        if _core.moves_parameters():  # it was created on the mesh, and a plan redistributes it now
             _core.distribute_parameter(tensor, core_mesh(mesh), placements, src_data_rank)
         else:
             _check_lies_so(tensor, mesh, placements)

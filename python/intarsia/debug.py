@@ -1,4 +1,4 @@
-"""Seeing what moves and who holds what."""
+"""Tools that show what is sent and which rank holds what."""
 
 import importlib.util
 import sys
@@ -40,7 +40,7 @@ _COUNTED_AS = {
 }
 
 
-# Of fully_shard, which sends whole groups.
+# The cause of fully_shard's collectives, which send whole groups.
 _COUNTED_AS_GROUPS = {
     "all_gather": torch.ops.c10d._allgather_base_,
     "all_reduce": torch.ops.c10d.allreduce_,

@@ -1,4 +1,4 @@
-"""What torch.distributed.tensor.experimental offers, and scopes that say how ops go about their work."""
+"""The functions of torch.distributed.tensor.experimental, and scopes that control how ops run."""
 
 import contextlib
 import functools
@@ -212,7 +212,7 @@ def register_sharding(op: Any) -> Callable:
             _core.add_rule(name, variant, _rows_of(function, overload))
             if theirs is None:
                 _guide.leave(f"{name}.{variant}".rstrip("."))
-        if theirs is not None:  # who follows PyTorch's rules has to find this one there
+        if theirs is not None:  # code that follows PyTorch's rules must find this one there
             theirs(op)(function)
         return function
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: styles say how one module is cut, and a plan says which module gets which style."""
+"""Tensor parallelism: styles say how one module is sharded, and a plan says which module gets which style."""
 
 import contextlib
 import warnings
@@ -44,7 +44,7 @@ def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "in
 def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
     """The tensor in the layout, moved only if it has another layout."""
     if layout is None or tensor.placements == (_counted_from_front(layout, tensor.ndim),):
-        return tensor  # a gradient with a pending sum goes on as it is, to where the tensor was moved
+        return tensor  # a gradient with a pending sum is passed on unchanged
     return _core.redistribute(tensor, (layout,), True)
 
 
@@ -59,7 +59,7 @@ class _LeafStyle(ParallelStyle):
     """
 
     _cuts: dict[type, dict[str, Placement]]  # by module and parameter; those not named are replicated
-    desired_input_layouts: tuple[Placement, ...]  # what the module needs to get
+    desired_input_layouts: tuple[Placement, ...]  # the layouts that the module needs
 
     def __init__(self, input_layout: Placement, output_layout: Placement, use_local_output: bool) -> None:
         self.input_layouts = (input_layout,)
