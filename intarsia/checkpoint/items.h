@@ -63,7 +63,7 @@ class Item {
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
   Item(NamedState state)
-      : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
+      : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are requested
   Item(StateMaker maker) : content_(std::move(maker)) {}
   Item(torch::optim::LRScheduler& scheduler);  // its number of steps; the rates themselves are the optimizer's
   Item(GradScaler& scaler);

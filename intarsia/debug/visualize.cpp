@@ -99,7 +99,7 @@ Picture picture_of(const at::Tensor& tensor, const Layout& layout, int64_t group
 
 std::string padded(const std::string& text, size_t width) { return text + std::string(width - text.size(), ' '); }
 
-// ┌────┬────┐ and its like, for columns of the given widths.
+// ┌────┬────┐ and the like, for columns of the given widths.
 std::string rule_line(const std::vector<size_t>& widths, const char* left, const char* middle, const char* right) {
   std::string line = left;
   for (size_t i = 0; i < widths.size(); ++i) {

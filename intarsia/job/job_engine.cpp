@@ -33,7 +33,7 @@ bool all_equal(const MemberCounts& counts) { return std::equal(counts.begin() + 
 struct JobEngine::Entry {
   std::mutex making;
   std::shared_ptr<const Group> group;
-  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may travel inside it
+  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may run inside it
   c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that no faster transport can carry
   std::string uid;                             // of the group that the line replaces; empty: none
 };

@@ -62,7 +62,7 @@ class WatchingHooks final : public Interface {
   TakeData take_ = nullptr;
 };
 
-// Installed when first asked for.
+// Installed on first use.
 WatchingHooks& hooks() {
   static auto* instance = [] {
     auto* ours = new WatchingHooks(at::impl::GetVariableHooks());

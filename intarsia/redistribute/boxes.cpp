@@ -31,8 +31,7 @@ std::optional<Box> overlap(const Box& a, const Box& b) {
 Box part_of_box(const Box& box, int64_t parts, int64_t index) {
   auto part = box;
   if (parts == 1) return part;
-  if (box.shape
-          .empty()) {  // a scalar has nothing to cut: the first part is all of it, and the others are boxes of nothing
+  if (box.shape.empty()) {  // a scalar cannot be split: the first part is all of it, and the others are empty boxes
     if (index) part = {{0}, {0}};
     return part;
   }

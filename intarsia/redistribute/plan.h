@@ -17,7 +17,7 @@ enum class StepKind { narrow, all_gather, all_to_all, all_reduce, reduce_scatter
 // After every step the tensor has a legal layout, one step closer to the goal.
 struct Step {
   StepKind kind;
-  std::vector<int64_t> axes;  // the mesh axes whose placements change, and along which bytes travel
+  std::vector<int64_t> axes;  // the mesh axes whose placements change, and along which bytes are sent
   const Layout* from;
   const Layout* to;
 };

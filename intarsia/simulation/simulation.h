@@ -19,8 +19,7 @@ const Engine& simulation_of(int64_t n);
 enum class Arrival {
   at_once,    // when it starts
   late,       // when it is waited for
-  at_random,  // at some collective in between or when it is waited for, in an order drawn anew, yet the same on every
-              // run
+  at_random,  // at some collective in between or at the wait, in a random order that is the same on every run
 };
 
 // While it lives, the current world has `n` simulated ranks:

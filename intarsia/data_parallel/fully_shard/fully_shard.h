@@ -16,7 +16,7 @@
 //
 // A parameter may already be distributed: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh
 // that also has these axes; it is sharded once more between uses, and has its original layout while it is whole. See
-// Note [Cut twice], and for gradients that are pending along these axes Note [Terms of an average].
+// Note [Sharded twice], and for gradients that are pending along these axes Note [Terms of an average].
 
 #include <cstdint>
 #include <memory>

@@ -14,7 +14,7 @@
 namespace intarsia {
 
 // How the shards of a parameter group are distributed: sharded along `shard`, copied along `replicate` if there is one.
-// A parameter that is already distributed (tensor parallelism) keeps that sharding inside: see Note [Cut twice].
+// A parameter that is already distributed (tensor parallelism) keeps that sharding inside: see Note [Sharded twice].
 struct ShardingAxes {
   DeviceMesh mesh;
   int64_t shard_axis;
@@ -36,7 +36,7 @@ bool lies_on(const at::Tensor& parameter, const DeviceMesh& mesh);
 // Whether the ranks along the axes already have different parts of it.
 bool is_cut_along(const at::Tensor& parameter, const ShardingAxes& axes);
 
-// Note [Cut twice]
+// Note [Sharded twice]
 // A parameter of a tensor-parallel module is distributed over "tp", or over a mesh that also has the axis "dp"; its
 // whole, here, is that layout: each rank's own shard is sharded once more over the ranks along "dp". The result is on a
 // mesh of all axes, which is the parameter's own if that has them. If both shard one dim, "tp" splits it first. On a

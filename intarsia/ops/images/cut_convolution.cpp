@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// Note [A convolution of a cut image]
+// Note [A convolution of a sharded image]
 // Along each sharded dim a rank computes the outputs that it will hold, and nothing else. For them it fetches the rows
 // under their windows; what extends beyond the image is padding. The plain op then runs without padding along that dim.
 // A transposed convolution fetches the rows that write into its outputs, and crops what it wrote beyond them. Backward

@@ -33,7 +33,7 @@ at::Tensor convolution_of(const at::Tensor& input, const at::Tensor& weight, con
 using Amounts = std::vector<std::array<int64_t, 3>>;
 at::Tensor padded(at::Tensor tensor, const Amounts& amounts);
 
-// A convolution of an image that is sharded along its own dims, and its gradients: see Note [A convolution of a cut
+// A convolution of an image that is sharded along its own dims, and its gradients: see Note [A convolution of a sharded
 // image].
 void convolve_cut_image(JointCall& run);
 void differentiate_cut_image(JointCall& run);

@@ -15,7 +15,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Note [How columns are cut]
+// Note [How columns are sharded]
 // Unfolding turns an image [N, C, H, W] into columns [N, C * K, L]: K = kh * kw positions of the kernel, and L = oh *
 // ow windows, row by row. Sharding H shards L, where a rank computes the rows of windows that its share touches.
 // Sharding W gives every rank a part of each row of windows: SS(2, oh). One dim cannot be sharded both ways, so one of
@@ -128,7 +128,7 @@ struct Unfolding {
   const Axis& channel_axis;
   RowPlan channel_plan;
   std::vector<Interval> channel_shares,
-      window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
+      window_shares;  // of the columns, per member; of the windows only where H is sharded, or nothing
   Sides sides;
 
   // All columns of the channels and rows of windows that a share touches, instead of the share; and the reverse.
