@@ -19,7 +19,7 @@ at::Tensor plain_numbers(const at::Tensor& tensor) {
 
 at::Tensor numbered(at::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape)).view(shape); }
 
-// A plain index selects distributed rows, or a distributed one selects plain rows.
+// Selects rows by a plain index, which is replicated if the rows are distributed.
 at::Tensor picked(const at::Tensor& rows, const at::Tensor& index) {
   return rows.index_select(0, is_dtensor(rows) ? replicated_like(index, rows) : index);
 }

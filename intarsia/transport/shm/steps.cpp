@@ -111,7 +111,8 @@ uint64_t ReduceStep::next_piece() {
   return onward ? whole_lines(onward->position(), onward->room(bytes), left) : bytes;
 }
 
-// Not in the target memory: that is past the caches, or, in place, holds our own values, which are needed after those
+// Whether the sum is computed in a separate buffer: the target is written past the caches, or, in place, holds our own
+// values, which are needed after those of two others.
 // of two others.
 bool ReduceStep::added_up_apart() const {
   return header.bytes >= kPastCachesBytes || (to == mine && from[0] && from[1]);
