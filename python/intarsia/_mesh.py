@@ -164,9 +164,9 @@ def _fake_group_of(world: "_core.World") -> bool:
 
 @contextlib.contextmanager
 def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
-    """Plays ``n`` ranks in this process while the scope is open.
+    """Hosts ``n`` simulated ranks in this process while the scope is open.
 
-    ``to_local`` yields a tensor that stands for the shards of all ranks; ``shards_of`` takes them apart. If there is no
+    ``to_local`` returns a tensor that stands for the shards of all ranks; ``shards_of`` lists them. If there is no
     process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
     a real job; with ``process_group=False`` the program makes its own.
     """

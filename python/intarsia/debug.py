@@ -131,9 +131,9 @@ def describe(value: "torch.Tensor | torch.nn.Module") -> str:
 
 
 class CommDebugMode(_TorchCommDebugMode):  # type: ignore[misc, valid-type]
-    """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls itself.
+    """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls directly.
 
-    Beside PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
+    In addition to PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
     with bytes, times and the op that caused each.
     """
 
