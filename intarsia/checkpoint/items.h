@@ -112,6 +112,7 @@ struct Wanted {
 // The request depends on the index, since states of optimizers are created from what the checkpoint has.
 Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename& rename);
 
+// The full name of something inside an item: scope.name, or the name alone if the scope is empty.
 std::string joined_name(const std::string& scope, const std::string& name);
 
 }  // namespace intarsia::checkpoint

@@ -17,6 +17,7 @@ namespace intarsia {
 using ShardsList = std::vector<Shards>;  // [tensor][slot]
 using CountsList = std::vector<Counts>;  // [tensor][slot][member], in elements of that tensor
 
+// The collectives of Axis, for each tensor of the list.
 ShardsList all_reduce(const Axis& axis, const ShardsList& tensors, ReduceOp op, Wait* wait = nullptr);
 
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts,

@@ -78,6 +78,7 @@ class DeviceMesh {
   const Body* body_ = nullptr;
 };
 
+// mesh.text().
 std::string str(const DeviceMesh& mesh);
 
 // A mesh of `shape` over all ranks of the current world, in order.

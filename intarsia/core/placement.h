@@ -58,6 +58,7 @@ ReduceOp parse_reduce_op(std::string_view text);
 Placement parse_placement(std::string_view text);
 Placements parse_placements(std::string_view text);
 
+// The same in every process.
 size_t hash_value(const Placement& placement);
 
 // Note [Kinds of placements]

@@ -24,6 +24,7 @@ class LeafWatcher {
   virtual void after_gradient(size_t index) = 0;
 };
 
+// Attaches the watcher to the leaf, which it knows by `index`.
 void watch_leaf(const at::Tensor& leaf, std::shared_ptr<LeafWatcher> watcher, size_t index);
 
 // Removes the watcher, and restores the program's hooks.

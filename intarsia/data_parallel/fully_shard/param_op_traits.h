@@ -14,6 +14,7 @@ struct ParamOpTraits {
   bool casts;             // to, _to_copy
 };
 
+// The traits of an op, kept after the first call.
 const ParamOpTraits& param_traits_of(const c10::OperatorHandle& op);
 
 }  // namespace intarsia

@@ -78,6 +78,7 @@ bool lie_alike(const ListPart& part, const std::vector<size_t>& lengths, bool ma
   return true;
 }
 
+// The tensor lists among the arguments on the stack.
 Lists lists_of(const Stack& stack);
 
 // The shard of a rank; for a number on another mesh, the rank's copy. Plain tensors stay as they are; per-rank tensors
