@@ -16,7 +16,7 @@ extern char** environ;
 namespace intarsia::cli {
 namespace {
 
-// What exec needs, laid out before the fork: after it, a process with threads may not allocate.
+// What exec needs, prepared before the fork: after it, a process with threads may not allocate.
 struct Image {
   std::vector<std::string> words;
   std::vector<char*> argv, envp;
@@ -33,11 +33,11 @@ struct Image {
   }
 };
 
-// In the child. Only calls that are safe after a fork.
+// Runs in the child. Only calls that are safe after a fork.
 [[noreturn]] void become(const Image& image, pid_t launcher, int in, int out, int err) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(125);  // it died before we asked to be told
+  if (getppid() != launcher) _exit(125);  // it died before prctl took effect
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -72,7 +72,7 @@ int open_log(const std::string& dir, int64_t rank, bool restarted) {
   throw std::runtime_error("[run] cannot write " + path + ": " + std::strerror(errno) + ". Check --log-dir.");
 }
 
-// Rank 0 reads our input. A terminal stays with us: a rank in the background may not read it.
+// Rank 0 reads our input. We keep a terminal: a rank in the background may not read it.
 int input_for(int64_t rank) {
   if (rank == 0 && !isatty(STDIN_FILENO)) return -1;
   return open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -91,7 +91,7 @@ Child start_child(int64_t rank, const std::vector<std::string>& program, const V
   child.pid = fork();
   if (child.pid < 0) throw std::runtime_error(std::string("[run] cannot fork: ") + std::strerror(errno) + ".");
   if (child.pid == 0) become(image, launcher, in, out.write, err.write);
-  setpgid(child.pid, child.pid);  // both sides do it, so that neither runs ahead of it
+  setpgid(child.pid, child.pid);  // both sides do it, so that neither runs too early
   child.running = true;
   if (in >= 0) close(in);
   close(out.write);

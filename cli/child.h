@@ -16,16 +16,16 @@ struct Child {
   int64_t rank;
   pid_t pid = -1;
   bool running = false;
-  int status = 0;  // as waitpid tells it, once it has ended
+  int status = 0;  // from waitpid, once it has ended
   int log = -1;
   std::unique_ptr<LineForwarder> out, err;
 };
 
 using Variables = std::map<std::string, std::string>;
 
-// Starts `program` with our environment and `variables`. If the launcher dies, however it dies, the rank is killed.
-// A program that cannot be started ends with status 127 (not found) or 126, and says why on its stderr. `restarted`:
-// its log goes on.
+// Starts `program` with our environment and `variables`. If the launcher dies, however it dies, the rank is killed. A
+// program that cannot be started ends with status 127 (not found) or 126, and says why on its stderr. `restarted`:
+// appends to its log.
 Child start_child(int64_t rank, const std::vector<std::string>& program, const Variables& variables, bool prefix,
                   const std::string& log_dir, bool restarted);
 

@@ -9,8 +9,9 @@
 
 namespace intarsia::cli {
 
-// The lines of one rank keep their order: it joins a line behind its last one, or adds one right there, so that it can
-// still join those behind it. Those of different ranks may change places, as they may anyway within such a short time.
+// The lines of one rank keep their order: a line joins one after the rank's last line, or is added after it, so that
+// later lines can still join those behind it. Lines of different ranks may change places, as they may anyway within
+// such a short time.
 void Folding::add(int64_t rank, std::string line, Clock::time_point now) {
   auto has = [rank](const Line& one) { return std::find(one.ranks.begin(), one.ranks.end(), rank) != one.ranks.end(); };
   auto next = std::find_if(held_.rbegin(), held_.rend(), has).base();

@@ -1,5 +1,5 @@
 #pragma once
-// Lines that several ranks write to stderr at about the same time are shown once: [0-3] Warning: ...
+// Folds lines that several ranks write to stderr at about the same time into one: [0-3] Warning: ...
 
 #include <chrono>
 #include <cstdint>
@@ -15,12 +15,12 @@ class Folding {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kHeld{200};
 
-  // A line with its newline. It is held for a moment, for other ranks may be about to write the same.
+  // Adds a line with its newline. It is held for a moment, since other ranks may be about to write the same.
   void add(int64_t rank, std::string line, Clock::time_point now = Clock::now());
 
-  // What has been held long enough, in order, each line marked with its ranks. `all`: the rest as well.
+  // The lines that have been held long enough, in order, each marked with its ranks. `all`: the rest as well.
   std::string take(Clock::time_point now, bool all = false);
-  std::optional<Clock::time_point> due() const;  // when there will be some
+  std::optional<Clock::time_point> due() const;  // when the next lines are due
 
  private:
   struct Line {

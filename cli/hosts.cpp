@@ -28,10 +28,10 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPause{300};      // between two looks at the other hosts
-constexpr milliseconds kPatience{3000};  // for our own failure to be told
+constexpr milliseconds kPatience{3000};  // for reporting our own failure
 constexpr auto kFailed = "failed";
 
-// The first line of a file that only we may read. Host 0 makes it.
+// The first line of a file that only this user may read. Host 0 creates it.
 std::string secret_in(const std::string& path, bool make) {
   if (make) {
     int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -73,7 +73,7 @@ std::string late_hosts(c10d::Store& store, int64_t hosts) {
 }  // namespace
 
 struct Hosts::Wire {
-  c10::intrusive_ptr<c10d::Store> served, store;  // that of the job, and in it the keys of the launchers
+  c10::intrusive_ptr<c10d::Store> served, store;  // the job's, and in it the keys of the launchers
   int64_t host = 0, hosts = 1;
   milliseconds timeout{};
   std::mutex mutex;
@@ -88,7 +88,7 @@ struct Hosts::Wire {
     changed.notify_all();
   }
 
-  // One look around; false when there is nothing more to look for.
+  // Looks at the other hosts once; false if there is nothing more to look for.
   bool look() {
     std::optional<Failure> ours;
     bool last = leaving;
@@ -120,7 +120,7 @@ struct Hosts::Wire {
     return false;
   }
 
-  // Host 0 serves the store: it is the last to go, and says so when all have said that they are ready.
+  // Host 0 serves the store: it ends last, and says so when all have said that they are ready.
   std::vector<int64_t> beats;
   Clock::time_point beaten = Clock::now();
   void leave_or_wait() {
@@ -146,7 +146,7 @@ struct Hosts::Wire {
       }
     } catch (const std::exception&) {
       if (leaving)
-        done();  // it has ended well, with all others
+        done();  // it has ended normally, with all others
       else
         set_found({"the launcher of host 0 no longer answers", 1, true});
     }
@@ -192,7 +192,7 @@ Hosts::Hosts(const RunOptions& options)
 void Hosts::restart(int64_t number) {
   if (hosts_ == 1) return;
   auto served = wire_->served;
-  wire_ = std::make_shared<Wire>();  // the thread of the old one has ended, or will when it has read of the failure
+  wire_ = std::make_shared<Wire>();  // the thread of the old one has ended, or will when it has read the failure
   wire_->served = served;
   meet(number);
 }

@@ -15,28 +15,28 @@ namespace intarsia::cli {
 struct Failure {
   std::string text;    // rank 3 on host 1 was killed by signal 9 (SIGKILL)
   int code;            // of the run
-  bool final = false;  // a restart does not help: somebody stopped the run, or a launcher is gone
+  bool final = false;  // a restart does not help: the run was stopped, or a launcher is gone
 };
 
 class Hosts {
  public:
-  // Serves the store, or waits for the host that does. On several hosts it returns when all launchers are there, and it
-  // is an error if they were not given the same numbers.
+  // Serves the store, or waits for the host that does. On several hosts it returns when all launchers have arrived;
+  // different numbers on them are an error.
   explicit Hosts(const RunOptions& options);
 
-  // What the ranks of this host are told.
+  // Settings for the ranks of this host.
   std::string store_address() const { return address_; }
   uint16_t store_port() const { return port_; }
   std::string interface() const { return interface_; }
   std::string secret() const { return secret_; }
 
-  // What failed on another host, or that one's launcher does not answer. Does not block.
+  // A failure on another host, or a launcher that does not answer. Does not block.
   std::optional<Failure> failure_elsewhere() const;
-  void tell(const Failure& failure);  // the others, unless they told of one before
-  // All launchers meet once more, for the restart with this number, and know of no failure.
+  void tell(const Failure& failure);  // tells the others, unless one of them reported a failure before
+  // All launchers meet again, for the restart with this number, and forget failures.
   void restart(int64_t number);
-  // Our ranks have ended. If well, returns when those of the other hosts have ended. The failure of another host, if
-  // that was the first.
+  // Call this when our ranks have ended. If they ended normally, returns when those of the other hosts have ended.
+  // Returns the failure of another host, if that was the first.
   std::optional<Failure> leave(bool well);
 
  private:
@@ -46,7 +46,7 @@ class Hosts {
   uint16_t port_ = 0;
   int64_t hosts_, host_, ranks_, max_restarts_;
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<Wire> wire_;  // shared with a thread, which may hang in a dead connection: nobody joins it
+  std::shared_ptr<Wire> wire_;  // shared with a thread, which may hang in a dead connection and is never joined
 };
 
 }  // namespace intarsia::cli

@@ -37,7 +37,7 @@ void print_help(FILE* to) {
   std::fprintf(to, "\n`intarsia <command> --help` says more.\n");
 }
 
-// For -DIntarsia_DIR=$(intarsia --cmake-dir): where an installed command finds the CMake package that came with it.
+// For -DIntarsia_DIR=$(intarsia --cmake-dir): where an installed command finds the CMake package installed with it.
 int print_cmake_dir() {
   auto prefix = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
   for (auto* lib : {"lib", "lib64"}) {
@@ -67,7 +67,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  intarsia::WorldScope alone(intarsia::world_of_one());  // a command is no rank of a job, also where a rank starts it
+  intarsia::WorldScope alone(intarsia::world_of_one());  // a command is not a rank of a job, even if a rank starts it
   try {
     return dispatch(argc, argv);
   } catch (const std::exception& error) {

@@ -19,7 +19,7 @@ struct RunOptions {
   uint16_t port = 0;         // 0: a free one
   double timeout = 0;        // seconds for every wait of the ranks; 0: their default
   double grace = 10;         // seconds between SIGTERM and SIGKILL
-  int64_t max_restarts = 0;  // how often the ranks are started again when one has failed
+  int64_t max_restarts = 0;  // how often the ranks are restarted when one has failed
   std::string engine;        // of the ranks; empty: their default
   std::string log_dir;       // empty: none
   bool help = false;

@@ -13,7 +13,7 @@
 namespace intarsia::cli {
 namespace {
 
-constexpr size_t kLongestLine = 1 << 20;  // a longer one is passed on in pieces
+constexpr size_t kLongestLine = 1 << 20;  // a longer one is forwarded in pieces
 
 void each_line(const std::string& lines, const std::function<void(std::string)>& use) {
   for (size_t begin = 0; begin < lines.size();) {
@@ -31,11 +31,11 @@ void write_all(int fd, const std::string& text) {
     auto n = write(fd, text.data() + done, text.size() - done);
     if (n > 0) {
       done += n;
-    } else if (errno == EAGAIN) {  // our own output may be a pipe that somebody else made non-blocking
+    } else if (errno == EAGAIN) {  // our output may be a pipe that another program made non-blocking
       pollfd ready{fd, POLLOUT, 0};
       poll(&ready, 1, -1);
     } else if (errno != EINTR) {
-      return;  // nobody reads us any more
+      return;  // no process reads our output any more
     }
   }
 }

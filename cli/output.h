@@ -1,5 +1,5 @@
 #pragma once
-// Forwards the output of a rank by whole lines, so that lines of ranks never mix.
+// Forwards the output of a rank in whole lines, so that lines of ranks never mix.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@ class LineForwarder {
  public:
   using Show = std::function<void(const std::string& lines)>;  // whole lines
 
-  // Reads from `from`, gives what it reads to `show`, and writes it to `log` unless that is -1.
+  // Reads from `from`, passes whole lines to `show`, and writes all it reads to `log` unless that is -1.
   LineForwarder(int from, Show show, int log);
   ~LineForwarder();
   LineForwarder(const LineForwarder&) = delete;
@@ -21,9 +21,9 @@ class LineForwarder {
 
   int fd() const { return from_; }  // -1 after the end of the stream
 
-  // Reads what is available without blocking. At the end of the stream an unfinished line is finished.
+  // Reads what is available without blocking. At the end of the stream, completes an unfinished line.
   void forward();
-  // Ends the stream here, whoever still holds its other side.
+  // Ends the stream here, whatever process still holds its other side.
   void finish();
 
  private:
@@ -33,7 +33,7 @@ class LineForwarder {
   std::string pending_;
 };
 
-// Ways to show the lines of a rank: as they are; marked with the rank; on stderr, folded with those of other ranks.
+// How to show the lines of a rank: unchanged; marked with the rank; on stderr, folded with those of other ranks.
 LineForwarder::Show as_they_are(int to);
 LineForwarder::Show marked(int to, int64_t rank);
 LineForwarder::Show folded(int64_t rank);

@@ -23,10 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the other ranks may take to end by themselves when one has failed: their errors say what they were doing.
+// How long the other ranks may take to end on their own when one has failed: their errors say what they were doing.
 constexpr std::chrono::milliseconds kLastWords{1000};
 
-// Blocks the signals we live by in all threads and makes them readable.
+// Blocks the signals that we handle in all threads and makes them readable.
 int open_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -35,7 +35,7 @@ int open_signals() {
   return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// While we wait for other hosts the signals are blocked, not yet read.
+// While we wait for other hosts the signals are blocked, and not yet read.
 void throw_if_signalled() {
   sigset_t pending;
   if (sigpending(&pending) != 0) return;
@@ -46,7 +46,7 @@ void throw_if_signalled() {
 const Interrupts kSignals{throw_if_signalled, [] {}, [](const std::exception_ptr&) { return false; }};
 
 Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t local_rank, int64_t restarts) {
-  // In the name of the job two hosts agree, and two runs on one host differ.
+  // Two hosts use the same name for the job, and two runs on one host different ones.
   auto job = "intarsia-" + (options.hosts > 1 ? options.meet : std::to_string(getpid()));
   Variables variables = {
       {"RANK", std::to_string(options.host * options.ranks + local_rank)},
@@ -58,7 +58,7 @@ Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t lo
       {"MASTER_PORT", std::to_string(hosts.store_port())},
       {"INTARSIA_INTERFACE", hosts.interface()},
       {"INTARSIA_SECRET", hosts.secret()},
-      // We serve the store, as torchrun does: no rank has to win a port or to stay until the others are done.
+      // We serve the store, as torchrun does: no rank has to get a port or to stay until the others have ended.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_RUN_ID", job},
       {"INTARSIA_RUN_ID", job},  // so that errors name us
@@ -71,8 +71,8 @@ Variables variables_of(const RunOptions& options, const Hosts& hosts, int64_t lo
   return variables;
 }
 
-// Of several ranks that ended at about the same time the one that was killed is the cause. SIGABRT is how a C++ program
-// ends that did not catch the error of a collective, so it is more likely a consequence.
+// Of several ranks that ended at about the same time, the one that was killed is the cause. A C++ program that did not
+// catch the error of a collective ends with SIGABRT, so that is more likely a consequence.
 int blame(int status) { return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT ? 2 : status != 0; }
 
 class Run {
@@ -84,7 +84,7 @@ class Run {
     if (signals_ >= 0) close(signals_);
   }
 
-  // Runs the program, and again when it fails and may be restarted. The status of the last time.
+  // Runs the program, and again if it fails and may be restarted. Returns the last status.
   int stand_by() {
     while (true) {
       start_and_wait();
@@ -141,7 +141,7 @@ class Run {
     }
   }
 
-  // Those that do not listen when told to stop are killed.
+  // Kills ranks that do not stop when asked.
   void give_grace() {
     if (!kill_at_) kill_at_ = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(options_.grace * 1e6));
   }
@@ -150,7 +150,7 @@ class Run {
     if (stop_at_ && Clock::now() >= *stop_at_) {
       stop_at_.reset();
       send_to_all(SIGTERM);
-      send_to_all(SIGCONT);  // a stopped rank hears the first only if it is continued
+      send_to_all(SIGCONT);  // a stopped rank only gets SIGTERM when it is continued
       give_grace();
     }
     if (kill_at_ && Clock::now() >= *kill_at_) {
@@ -192,7 +192,7 @@ class Run {
         continue;
       }
       send_to_all(info.ssi_signo);
-      if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGUSR1) continue;  // not always meant to end a program
+      if (info.ssi_signo == SIGHUP || info.ssi_signo == SIGUSR1) continue;  // these do not always end a program
       is_stopped_ = true;
       if (!culprit_) told_to_stop_ = info.ssi_signo;
       hosts_.tell({"host " + std::to_string(options_.host) + " was stopped by " + signal_text(told_to_stop_),
@@ -205,7 +205,7 @@ class Run {
     bool failed = false;
     siginfo_t ended{};
     while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid) {
-      kill(-ended.si_pid, SIGKILL);  // what the rank has left behind; until we reap it the number is its own
+      kill(-ended.si_pid, SIGKILL);  // processes that the rank has left; until we reap it the number stays its own
       int status = 0;
       waitpid(ended.si_pid, &status, 0);
       auto child = std::find_if(children_.begin(), children_.end(), [&](auto& c) { return c.pid == ended.si_pid; });
@@ -251,11 +251,11 @@ class Run {
   Hosts hosts_;
   std::vector<Child> children_;
   int64_t restarts_ = 0;                      // so far
-  bool is_stopped_ = false;                   // somebody ended the run, here or on another host: no restart follows
+  bool is_stopped_ = false;                   // the run was stopped, here or on another host: no restart follows
   int told_to_stop_ = 0;                      // the signal that we got before any rank failed
   std::optional<size_t> culprit_;             // the child that failed first
   bool failed_ = false;                       // a rank has failed, so the others must stop
-  std::optional<Clock::time_point> stop_at_;  // when they are told
+  std::optional<Clock::time_point> stop_at_;  // when they are asked to
   std::optional<Clock::time_point> kill_at_;  // and when they are killed
 };
 

@@ -35,9 +35,9 @@ using List = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-constexpr milliseconds kFarewell{5000};  // for what is under way when a group is destroyed
+constexpr milliseconds kFarewell{5000};  // for pending collectives when a group is destroyed
 
-// Causes are told by pointer, and may be told long after.
+// Causes are recorded by pointer, and may be read much later.
 const char* kept(const std::string& text) {
   static auto* mutex = new std::mutex;
   static auto* texts = new std::set<std::string>;
@@ -71,7 +71,7 @@ const List& only(const char* where, const std::vector<List>& lists) {
   return lists[0];
 }
 
-// Values are written as gloo writes them: below autograd, without a new version of the tensor.
+// Writes values as gloo does: below autograd, without incrementing the version counter.
 struct Plainly {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
@@ -218,7 +218,7 @@ class IntarsiaBackend final : public c10d::Backend {
                  [&] { return line_->all_to_all(send, receive); });
   }
 
-  // All that began before it ends before it does.
+  // Completes after all collectives that started before it.
   WorkPtr barrier(const c10d::BarrierOptions& given) override {
     return begin(OpType::BARRIER, "barrier", given, {}, {}, [&]() -> Wait {
       return [before = under_way_->open(), wait = line_->barrier()] {
@@ -278,7 +278,7 @@ class IntarsiaBackend final : public c10d::Backend {
     return begin(type, name, given, tensors, tensors, [&] { return line_->all_reduce(tensors, op, given.asyncOp); });
   }
 
-  // Errors of the engine are told with the call that met them; those of the arguments tell it themselves.
+  // Adds the call to errors of the engine; those about arguments name it already.
   template <class Call>
   static void in_words(const TensorLine& line, const std::string& where, Call call) {
     Plainly plainly;
@@ -291,7 +291,7 @@ class IntarsiaBackend final : public c10d::Backend {
     }
   }
 
-  // Begins a collective, and ends it if it is not to be asynchronous.
+  // Starts a collective, and completes it unless it is asynchronous.
   template <class Given, class Start>
   WorkPtr begin(OpType type, const char* name, const Given& given, const List& inputs, const List& results,
                 Start start) {
@@ -329,7 +329,7 @@ class IntarsiaBackend final : public c10d::Backend {
   BackendOptions options_;
   std::atomic<milliseconds> timeout_;
   std::shared_ptr<const TensorLine> line_;
-  BackendPtr gloo_;  // for what engines do not have
+  BackendPtr gloo_;  // for what engines lack
   std::shared_ptr<PendingCollectives> under_way_;
   std::atomic<uint64_t> number_{0};
   std::atomic<bool> closed_{false};
@@ -368,7 +368,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   auto carried = std::make_shared<TensorLine>(std::move(engine), std::move(line));
   {
     CauseScope cause("init_process_group", false);
-    if (auto wait = carried->barrier()) wait();  // lines are made when they are first used: that is now, on all ranks
+    if (auto wait = carried->barrier()) wait();  // makes the lines now, on all ranks, instead of at first use
   }
   if (job_engine.reduces_in_place(carried->ranks())) carried->reduce_in_place();
   return c10::make_intrusive<IntarsiaBackend>(rank, size, std::move(options), std::move(carried), std::move(gloo));

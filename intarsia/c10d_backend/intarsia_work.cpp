@@ -64,7 +64,7 @@ bool CollectiveWork::wait(milliseconds timeout) {
   return true;
 }
 
-// The engine's own waits know one time only.
+// The engine's waits have one time-out only.
 void CollectiveWork::wait_within(milliseconds time) {
   hand_over();
   if (what_->wait_until(Clock::now() + time)) return;

@@ -1,5 +1,5 @@
 #pragma once
-// The c10d::Work of our backend: a collective or a message that is under way.
+// The c10d::Work of our backend: a collective or a message in progress.
 
 #include <atomic>
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace intarsia {
 
-// A collective. Nothing is lost if it is dropped: our thread ends what it stands for.
+// A collective. If it is dropped, the backend's thread completes it.
 class CollectiveWork final : public c10d::Work {
  public:
   struct About {
@@ -52,7 +52,7 @@ class CollectiveWork final : public c10d::Work {
 // A message over gloo to or from one rank; waits can be interrupted, and errors name both sides.
 class MessageWork final : public c10d::Work {
  public:
-  // `to` is what is received; none for a message that is sent.
+  // `to` is the tensor to receive into; none for a message that is sent.
   MessageWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> message, std::string where,
               std::chrono::milliseconds timeout, std::optional<Target> to);
 
@@ -68,7 +68,7 @@ class MessageWork final : public c10d::Work {
   std::string where_;
   std::chrono::milliseconds timeout_;
   std::optional<Target> to_;
-  std::mutex waiting_;  // gloo's works can be waited for once
+  std::mutex waiting_;  // gloo's works can be waited for only once
 };
 
 }  // namespace intarsia

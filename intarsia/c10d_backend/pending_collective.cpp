@@ -14,13 +14,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAsking{100};  // between two looks at the program around us
+constexpr milliseconds kAsking{100};  // between two checks for interrupts
 
 void finish_quietly(PendingCollective& one) {
   try {
     one.finish();
   } catch (const std::exception&) {
-    // It is told to those who wait for it.
+    // The threads that wait for it get the error.
   }
 }
 
@@ -158,7 +158,7 @@ void PendingCollectives::close(bool patient) {
     std::lock_guard lock(mutex_);
     worker = std::move(worker_);
   }
-  // Who ends a worker waits for it; the worker itself cannot.
+  // A thread that ends a worker waits for it; the worker cannot wait for itself.
   if (worker && (!patient || worker->runs_here())) std::thread([left = std::move(worker)] {}).detach();
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Collectives of our c10d backend that are under way, and the threads that complete them.
+// Collectives of our c10d backend that are in progress, and the threads that complete them.
 
 #include <chrono>
 #include <condition_variable>
@@ -16,21 +16,21 @@
 
 namespace intarsia {
 
-// One collective that has begun. Its bytes move by themselves; what is left is to wait for them and to put them where
-// they belong. Whoever needs its end does that; the others wait for that thread.
+// One collective that has started. Its bytes move on their own; what remains is to wait for them and to unpack them.
+// The thread that needs the result does that; other threads wait for it.
 class PendingCollective {
  public:
-  // `rest` is empty if it has ended.
+  // `rest` is empty if it has completed.
   PendingCollective(Wait rest, std::vector<at::Tensor> results);
   PendingCollective(const PendingCollective&) = delete;
   PendingCollective& operator=(const PendingCollective&) = delete;
 
-  void finish();  // throws what went wrong, and interruptions of this thread
-  bool wait_until(std::chrono::steady_clock::time_point deadline);  // for another thread to end it; false: it has not
+  void finish();  // throws its error, and interruptions of this thread
+  bool wait_until(std::chrono::steady_clock::time_point deadline);  // for another thread to end it; false: not yet
   bool over() const;
   std::exception_ptr error() const;
   const std::vector<at::Tensor>& results() const { return results_; }
-  c10::intrusive_ptr<c10::ivalue::Future> future();  // completed by the thread that ends it
+  c10::intrusive_ptr<c10::ivalue::Future> future();  // completed by the thread that completes the collective
 
  private:
   enum class State { begun, taken, over };
@@ -44,21 +44,22 @@ class PendingCollective {
   Wait rest_;
   std::vector<at::Tensor> results_;
   std::exception_ptr error_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // null until asked for
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // null until requested
 };
 
-// What a backend has under way. Works share it with the backend and may outlive that.
+// The collectives of a backend that are in progress. Works share this object with the backend and may outlive the
+// backend.
 class PendingCollectives {
  public:
   PendingCollectives();
   ~PendingCollectives();
   void add(const std::shared_ptr<PendingCollective>& one);
-  // Has our thread end it: nobody waits for it, or someone only looks whether it is over.
+  // The backend's thread completes it: no thread waits for it, or one only polls.
   void take(const std::shared_ptr<PendingCollective>& one);
-  std::vector<std::shared_ptr<PendingCollective>> open() const;  // in the order in which they began
-  // Ends all that is open, as far as that goes in this time.
+  std::vector<std::shared_ptr<PendingCollective>> open() const;  // in the order in which they started
+  // Completes all open ones, as far as possible in this time.
   bool end_all(std::chrono::milliseconds time);
-  // Nothing is taken from now on. If `patient`, returns when our thread has ended.
+  // Accepts no more from now on. If `patient`, returns when the backend's thread has ended.
   void close(bool patient);
 
  private:

@@ -18,7 +18,7 @@ void divide_if_avg(const at::Tensor& sum, ReduceOp op, int64_t n) {
   if (op == ReduceOp::avg) sum.div_(n);
 }
 
-// Also asks ATen about dtypes that it can store but not compute with, so that the answer comes before anything moves.
+// Also checks dtypes that ATen can store but not compute with, so that the error comes before anything is sent.
 void check_can_be_reduced(const char* where, const at::Tensor& t, ReduceOp op) {
   check_reducible(where, t.scalar_type(), op);
   if (t.element_size() > 1 || at::isIntegralType(t.scalar_type(), true)) return;
@@ -98,7 +98,7 @@ Wait TensorLine::reduce_one(const at::Tensor& tensor, ReduceOp op, bool later) c
   });
 }
 
-// One part, the root's, is all there is.
+// Only one part, the root's.
 Wait TensorLine::reduce(const at::Tensor& tensor, ReduceOp op, int64_t root) const {
   check("reduce", {tensor});
   check_can_be_reduced("reduce", tensor, op);
@@ -117,7 +117,7 @@ Wait TensorLine::all_gather(const at::Tensor& mine, const at::Tensor& all) const
   check_even("all_gather_into_tensor", all, mine);
   Target to(all);
   auto from = flat_values(mine);
-  // It may be its own part of the whole, and any other part only as a copy.
+  // It may be its own part of the whole; any other overlap needs a copy.
   bool in_place = from.data_ptr() == to.flat().narrow(0, position() * from.numel(), from.numel()).data_ptr();
   if (!in_place && from.is_alias_of(to.flat())) from = from.clone();
   return then(engine_->all_gather(line_, {from}, {to.flat()}, {MemberCounts(size(), mine.numel())}),
@@ -192,7 +192,7 @@ Wait TensorLine::reduce_scatter(const List& all, const at::Tensor& mine, ReduceO
 Wait TensorLine::reduce_parts_of(const at::Tensor& all, const MemberCounts& counts, const at::Tensor& mine,
                                  ReduceOp op) const {
   check_can_be_reduced("reduce_scatter", mine, op);
-  bool shared = mine.is_alias_of(all);  // a part of the whole may be the place for the result
+  bool shared = mine.is_alias_of(all);  // the result may be a part of the input
   Target to(mine);
   auto send = shared ? flat_copy(all) : all;
   return then(engine_->reduce_scatter(line_, {send}, {counts}, {to.flat()}, as_carried(op)), [to, op, n = size()] {
@@ -206,7 +206,7 @@ Wait TensorLine::exchange(const at::Tensor& send, const MemberCounts& send_count
   return engine_->all_to_all(line_, {send}, {send_counts}, {receive}, {receive_counts});
 }
 
-// Of a tensor whose rows are given to or come from the members.
+// The counts for a tensor whose rows are sent to or come from the members.
 MemberCounts TensorLine::rows(const char* where, const at::Tensor& tensor, const std::vector<int64_t>& splits) const {
   auto length = tensor.dim() ? tensor.size(0) : 1, row = length ? tensor.numel() / length : 0;
   if (splits.empty()) {

@@ -1,5 +1,5 @@
 #pragma once
-// Collectives on tensors of any form along one line, made of those that an engine has for flat memory.
+// Collectives on tensors of any form along one line, composed of those that an engine has for flat memory.
 
 #include <memory>
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace intarsia {
 
-// Every function begins a collective of all members and checks its arguments before anything moves. Tensors are in CPU
-// memory; they need not be contiguous, lists need not be even, and avg is an op as the others are. `where` is the
-// function that errors name.
+// Every function starts a collective of all members and checks its arguments before anything is sent. Tensors are in
+// CPU memory; they need not be contiguous, lists need not be even, and avg is an ordinary op. `where` is the function
+// that errors name.
 class TensorLine {
  public:
   using List = std::vector<at::Tensor>;
   TensorLine(std::unique_ptr<const Engine> engine, Line line);
-  void reduce_in_place() { in_place_ = true; }  // the engine can
+  void reduce_in_place() { in_place_ = true; }  // the engine can do so
 
   const Engine& engine() const { return *engine_; }
   const Line& line() const { return line_; }
@@ -28,7 +28,7 @@ class TensorLine {
   int64_t position() const { return line_.position[0]; }
 
   Wait broadcast(const at::Tensor& tensor, int64_t root) const;
-  Wait all_reduce(const List& tensors, ReduceOp op, bool later) const;  // in place; as one if they are of one dtype
+  Wait all_reduce(const List& tensors, ReduceOp op, bool later) const;  // in place; as one if they have one dtype
   Wait reduce(const at::Tensor& tensor, ReduceOp op,
               int64_t root) const;  // in place at the root, nothing changes elsewhere
   Wait all_gather(const at::Tensor& mine, const at::Tensor& all) const;
@@ -37,7 +37,7 @@ class TensorLine {
   Wait scatter(const at::Tensor& mine, const List& all, int64_t root) const;  // the same
   Wait reduce_scatter(const at::Tensor& all, const at::Tensor& mine, ReduceOp op) const;
   Wait reduce_scatter(const List& all, const at::Tensor& mine, ReduceOp op) const;
-  // Splits count rows; empty: even.
+  // Splits are counts of rows; empty: even.
   Wait all_to_all(const at::Tensor& send, std::vector<int64_t> send_splits, const at::Tensor& receive,
                   std::vector<int64_t> receive_splits) const;
   Wait all_to_all(const List& send, const List& receive) const;

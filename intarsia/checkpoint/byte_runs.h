@@ -13,7 +13,7 @@ class ByteRuns {
   ByteRuns(const Box& piece, const Box& part, int64_t element) : piece_(piece), part_(part), length_(element) {
     auto dim = static_cast<int64_t>(part.shape.size());
     while (dim > 0 && part.shape[dim - 1] == piece.shape[dim - 1]) length_ *= part.shape[--dim];
-    if (dim > 0) length_ *= part.shape[--dim];  // of the first dim that is cut, a run is what is wanted of it
+    if (dim > 0) length_ *= part.shape[--dim];  // of the first sharded dim, a run is the wanted part
     outer_ = dim;
     count_ = 1;
     for (int64_t d = 0; d < outer_; ++d) count_ *= part.shape[d];

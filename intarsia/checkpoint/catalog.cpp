@@ -17,14 +17,14 @@ struct Found {
 
 bool is_being_written(const std::string& name) { return name.find(kSavingMark) != std::string::npos; }
 
-// A moment passes between making a folder and locking it, and between unlocking it and giving it its name.
+// A moment passes between creating a folder and locking it, and between unlocking it and renaming it.
 bool is_fresh(const std::string& path) {
   std::error_code error;
   auto changed = std::filesystem::last_write_time(path, error);
   return error || std::filesystem::file_time_type::clock::now() - changed < std::chrono::minutes(1);
 }
 
-// A file that goes while we look belongs to somebody who is at work.
+// If the file disappears while this looks, its owner is at work.
 bool is_in_use(const std::string& path, const std::string& lock) {
   if (!path_exists(lock)) return is_fresh(path);
   try {
@@ -84,7 +84,7 @@ std::vector<std::string> retire(const std::string& folder, int64_t count) {
     auto gone = found[i].path + kSavingMark + new_id();
     std::error_code error;
     std::filesystem::rename(found[i].path, gone, error);
-    if (error == std::errc::no_such_file_or_directory) continue;  // somebody else keeps order here, too
+    if (error == std::errc::no_such_file_or_directory) continue;  // another process removes folders as well
     TORCH_CHECK(!error, "could not remove ", found[i].path, ": ", error.message());
     retired.push_back(gone);
   }
@@ -106,7 +106,7 @@ void remove_abandoned(const std::string& folder) {
   std::vector<std::string> names;
   try {
     names = names_in(folder);
-  } catch (const c10::Error&) {  // a folder that may be written to, but not listed
+  } catch (const c10::Error&) {  // a folder that can be written to, but not listed
   }
   for (auto& name : names) {
     if (!is_being_written(name)) continue;
@@ -129,7 +129,7 @@ OpenFile begin_folder(const std::string& path, const std::string& id) {
   make_folders(folder_of(path));
   auto folder = path + kSavingMark + id;
   make_folders(folder);
-  // It gets its name when it is locked: one that is there and not locked was left by somebody who is gone.
+  // It is renamed to this once it is locked: an unlocked file was left by a process that has ended.
   auto name = folder + "/" + kLockName;
   auto lock = OpenFile::writing(name + ".new");
   lock.try_lock();
@@ -163,7 +163,7 @@ void complete_folder(const std::string& folder, const std::string& path) {
 
 void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index) {
   auto text = index_text(index);
-  parse_index(text);  // whatever is wrong with it is told now, and not when it is needed
+  parse_index(text);  // an error in it shows now, not when it is needed
   write_text(folder + "/" + kIndexName, text);
   complete_folder(folder, path);
 }

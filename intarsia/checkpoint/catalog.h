@@ -9,21 +9,22 @@
 
 namespace intarsia::checkpoint {
 
-// The complete checkpoints in `folder`, the oldest first: their index can be read, and their files are there and as
-// long as it says.
+// The complete checkpoints in `folder`, the oldest first: their index can be read, and their files exist and have the
+// lengths in it.
 std::vector<std::string> complete(const std::string& folder);
 
-// The newest of them; an error if there is none. On several ranks, ask on each: the answer is the same as long as no
-// save runs.
+// The newest of them; an error if there is none. On several ranks, call it on each: the answer is the same as long as
+// no save runs.
 std::string latest(const std::string& folder);
 bool has_latest(const std::string& folder);
 
 // Removes the oldest ones until `count` are left. Folders that are not checkpoints are left alone.
 void keep(const std::string& folder, int64_t count);
-// The first half of it: those that go get names under which they are no checkpoints any more. Returns these.
+// The first half of it: gives the checkpoints to be removed names under which they are no longer checkpoints, and
+// returns these.
 std::vector<std::string> retire(const std::string& folder, int64_t count);
 
-// In the name of a checkpoint that is being written, and the file in it that the writer holds locked meanwhile.
+// Part of the name of a checkpoint that is being written, and the file in it that the writer keeps locked.
 constexpr const char* kSavingMark = ".saving-";
 constexpr const char* kLockName = "lock";
 
@@ -36,25 +37,25 @@ int64_t next_sequence(const std::string& folder);
 // Raises an error if a file is missing or its length differs from the index.
 void check_files(const std::string& path, const CheckpointIndex& index);
 
-// A new name for what is being written.
+// A new, unique name for a checkpoint that is being written.
 std::string new_id();
 
-// `path` without slashes at its end; an error of `where` if it is no name for a checkpoint.
+// `path` without trailing slashes; an error of `where` if it is not a valid name for a checkpoint.
 std::string checked_place(const std::string& path, const char* where);
 
-// An error of `where` if there is something at `path` that is no checkpoint: a save must not remove a folder of
-// them.
+// Raises an error of `where` if there is something at `path` that is not a checkpoint: a save must not remove a folder
+// of checkpoints.
 void check_replaceable(const std::string& path, const char* where);
 
-// Makes the folder in which `path` is written, and holds its lock.
+// Creates the folder in which `path` is written, and holds its lock.
 OpenFile begin_folder(const std::string& path, const std::string& id);
 
-// See Note [There or not]. The first puts a folder whose files are on the disk into its place, the second writes the
-// index before. What stood there before, if anything, has the name `folder` then, and is to be removed.
+// See Note [There or not]. The first moves a folder whose files are on the disk to its path; the second writes the
+// index first. If something was at `path`, it has the name `folder` afterwards, and is to be removed.
 void complete_folder(const std::string& folder, const std::string& path);
 void complete_checkpoint(const std::string& folder, const std::string& path, const CheckpointIndex& index);
 
-// Removes what is no checkpoint any more. What cannot be removed now goes with the next save.
+// Removes what is no longer a checkpoint. What cannot be removed now, the next save removes.
 void try_to_remove(const std::string& path);
 
 }  // namespace intarsia::checkpoint

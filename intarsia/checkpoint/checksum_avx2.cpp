@@ -1,6 +1,6 @@
-// Compiled for AVX2 where there is such a thing (see CMakeLists.txt). It includes nothing but xxHash, whose functions
-// are all local here: an inline function of another header, compiled for AVX2, might be the one that the linker keeps
-// for everybody.
+// Compiled with AVX2 where the compiler has it (see CMakeLists.txt). It includes nothing but xxHash, whose functions
+// are all local here: the linker might keep an inline function of another header, compiled with AVX2, for the whole
+// program.
 #include "intarsia/checkpoint/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

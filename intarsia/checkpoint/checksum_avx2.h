@@ -5,7 +5,7 @@
 
 namespace intarsia::checkpoint {
 
-// The same as that of checksum.h.
+// The same result as checksum_of in checksum.h.
 uint64_t checksum_avx2(const void* data, int64_t bytes);
 
 }  // namespace intarsia::checkpoint

@@ -21,9 +21,9 @@
 namespace intarsia::checkpoint {
 namespace {
 
-constexpr int64_t kMostExportedAtOnce = 16 << 20;  // elements' bytes on their way from a checkpoint
+constexpr int64_t kMostExportedAtOnce = 16 << 20;  // bytes of elements in memory at a time
 
-// One file to be, and what stands where in it.
+// A file to be written, and the tensors in it.
 struct PlannedFile {
   std::string name;
   std::vector<StoredTensor> tensors;
@@ -59,7 +59,7 @@ void make_files(const std::string& folder, const std::vector<PlannedFile>& files
     auto file = OpenFile::writing(folder + "/" + planned.name);
     file.write(planned.header.data(), planned.header.size(), 0);
     if (planned.bytes > static_cast<int64_t>(planned.header.size()))
-      file.write("", 1, planned.bytes - 1);  // as long as it will be
+      file.write("", 1, planned.bytes - 1);  // gives the file its final length
     for (auto& tensor : planned.tensors) map[tensor.name] = planned.name, total += tensor.bytes;
   }
   if (files.size() == 1) return;
@@ -109,7 +109,7 @@ bool is_exported_name(const std::string& name) {
   return name == kHuggingFaceFile || name == kHuggingFaceIndex || (numbered && length == static_cast<int>(name.size()));
 }
 
-// A folder of Hugging Face often has more than weights, and a new one takes the place of the old one.
+// A folder of Hugging Face often has more files than weights, and a new folder replaces the old one.
 void check_export_place(const std::string& path, bool replace) {
   if (!path_exists(path) || replace) return;
   TORCH_CHECK_VALUE(std::filesystem::is_directory(path), "[checkpoint::export_full] ", path,
@@ -120,7 +120,7 @@ void check_export_place(const std::string& path, bool replace) {
   }
 }
 
-// Calls `write(folder)` for a new folder, which then takes the place of `path`. One process, or the first rank.
+// Calls `write(folder)` for a new folder, which then replaces `path`. Called by one process, or by the first rank.
 template <class Write>
 void put_new_folder(const std::string& path, Write write) {
   auto id = new_id();
@@ -134,10 +134,10 @@ void put_new_folder(const std::string& path, Write write) {
     try_to_remove(folder);
     throw;
   }
-  try_to_remove(folder);  // what stood in its place
+  try_to_remove(folder);  // what it replaced
 }
 
-// Fills a file with what a checkpoint has, slab by slab.
+// Fills a file with tensors of a checkpoint, slab by slab.
 void copy_tensors(PieceReader& reader, const std::string& folder, const PlannedFile& planned,
                   const std::map<std::string, IndexedTensor>& forms, Progress& progress) {
   auto file = OpenFile::changing(folder + "/" + planned.name);
@@ -153,7 +153,7 @@ void copy_tensors(PieceReader& reader, const std::string& folder, const PlannedF
   file.sync();
 }
 
-// Where the states of optimizers are: optimizer.state. for one that was saved as "optimizer".
+// The prefixes of optimizer states: optimizer.state. for one that was saved as "optimizer".
 std::vector<std::string> optimizers_in(const CheckpointIndex& index) {
   static const std::string kEnd = "groups.size";
   std::vector<std::string> scopes;
@@ -164,7 +164,7 @@ std::vector<std::string> optimizers_in(const CheckpointIndex& index) {
   return scopes;
 }
 
-// From the name of a tensor in the files to be to the one in the checkpoint.
+// Maps the name of a tensor in the new files to its name in the checkpoint.
 std::map<std::string, std::string> names_to_export(const CheckpointIndex& index, const std::string& item,
                                                    const Rename& rename, Exported& exported) {
   std::map<std::string, std::string> names;
@@ -236,11 +236,11 @@ void export_full(const std::string& place, const Items& items, const ExportOptio
     together([&] {
       if (leads) complete_folder(folder, path);
     });
-  } catch (...) {  // on all ranks, so nobody writes any more
+  } catch (...) {  // on all ranks, so no rank writes any more
     if (leads) try_to_remove(folder);
     throw;
   }
-  if (leads) try_to_remove(folder);  // what stood in its place
+  if (leads) try_to_remove(folder);  // what it replaced
 }
 
 Exported export_checkpoint(const std::string& from, const std::string& place, const std::string& item,

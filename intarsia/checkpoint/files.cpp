@@ -90,7 +90,7 @@ void OpenFile::write(const void* from, int64_t bytes, int64_t offset) const {
 
 void OpenFile::begin_sync([[maybe_unused]] int64_t bytes, [[maybe_unused]] int64_t offset) const {
 #ifdef SYNC_FILE_RANGE_WRITE
-  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);  // what fails here fails again in sync()
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);  // an error here appears again in sync()
 #endif
 }
 
@@ -150,7 +150,7 @@ void drop_from_cache([[maybe_unused]] const std::string& path) {
 #ifdef POSIX_FADV_DONTNEED
   int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return;                              // no such file
-  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);  // a wish
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);  // a hint
   ::close(descriptor);
 #endif
 }
@@ -159,7 +159,7 @@ void remove_all(const std::string& path) {
   with_errors("remove", path, [&] {
     try {
       fs::remove_all(path);
-    } catch (const fs::filesystem_error& error) {  // somebody else removes it, too
+    } catch (const fs::filesystem_error& error) {  // another process removes it as well
       if (error.code() != std::errc::no_such_file_or_directory) throw;
       fs::remove_all(path);
     }
@@ -178,7 +178,7 @@ bool put_in_place(const std::string& from, const std::string& to) {
     if (errno != EEXIST) fail_with(errno, "rename to", to);
     if (renamed(RENAME_EXCHANGE)) return true;
     if (errno != ENOENT || !path_exists(from)) fail_with(errno, "replace", to);
-    // Somebody took it away between the two calls: once more.
+    // Another process removed it between the two calls: try again.
   }
   fail_with(EBUSY, "replace", to);
 }

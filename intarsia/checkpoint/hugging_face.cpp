@@ -13,7 +13,7 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Which file has which tensor, as the index says.
+// Which file has which tensor, according to the index.
 std::map<std::string, std::string> weight_map(const std::string& path) {
   auto document = json::parse(read_text(path, int64_t{1} << 30), nullptr, false);
   auto map = document.is_object() ? document.find("weight_map") : document.end();

@@ -59,7 +59,7 @@ uint64_t checksum_in(const std::string& text) {
   return value;
 }
 
-// JSON has no infinity and no NaN, and does not tell 1 from 1.0.
+// JSON has no infinity and no NaN, and does not distinguish 1 from 1.0.
 json to_json(const Value& value) {
   if (auto* number = std::get_if<double>(&value)) {
     if (std::isfinite(*number)) return {{"number", *number}};
@@ -102,7 +102,7 @@ StoredPiece piece_in(const json& entry) {
   return piece;
 }
 
-// Pieces lie in their files and make up their tensor.
+// Checks that pieces are within their files and make up their tensor.
 void check_pieces(const CheckpointIndex& index, const IndexedTensor& tensor) {
   std::vector<Box> boxes;
   for (auto& piece : tensor.pieces) {
@@ -198,7 +198,7 @@ CheckpointIndex parse_part(const std::string& text) {
 }
 
 std::string index_text(const CheckpointIndex& index) {
-  auto rest = part_text(index).substr(1) + "\n";  // without its brace, which stands in the first line
+  auto rest = part_text(index).substr(1) + "\n";  // without its brace, which is in the first line
   return kFirstLine + checksum_text(checksum_of(rest.data(), rest.size())) + "\",\n" + rest;
 }
 

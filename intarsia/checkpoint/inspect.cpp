@@ -22,7 +22,8 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-// A letter per file and a cell for each of up to 32 equal parts of the tensor: who wrote it, or * where several did.
+// A letter per file and a cell for each of up to 32 equal parts of the tensor: the file that has it, or * if several
+// do.
 std::string picture(const IndexedTensor& tensor) {
   constexpr int64_t kCells = 32;
   auto whole = whole_box(tensor.shape);
@@ -52,7 +53,7 @@ Opened open_any(const std::string& path) {
   return opened;
 }
 
-// Writes the tensors of `source`, each cut into `files` parts, and notes in `index` where they are.
+// Writes the tensors of `source`, each split over `files` files, and records in `index` where they are.
 void write_in_files(const CheckpointIndex& source, const std::string& folder, int64_t files, const std::string& target,
                     Progress& reading, CheckpointIndex& index) {
   auto forms = source.tensors;
@@ -167,7 +168,7 @@ void convert(const std::string& from, const std::string& place, int64_t files, b
     try_to_remove(target);
     throw;
   }
-  try_to_remove(target);  // what stood in its place
+  try_to_remove(target);  // what it replaced
 }
 
 }  // namespace intarsia::checkpoint

@@ -51,7 +51,7 @@ void check_distinct(const char* where, const Container& names) {
   }
 }
 
-// Told here, before ranks write or exchange anything: of a plain tensor it may be so on one rank only.
+// Checked here, before ranks write or exchange anything: a plain tensor may be wrong on one rank only.
 void check_storable(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided, "[checkpoint::save] \"", name, "\" is of the layout ",
                    tensor.layout(), ", and files hold strided tensors. Save to_dense() of it, or its parts.");

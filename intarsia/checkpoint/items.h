@@ -35,12 +35,12 @@ struct NamedState {
 };
 
 struct Wanted;
-// The name that something has in the checkpoint.
+// Maps a name to the name in the checkpoint.
 using Rename = std::function<std::string(const std::string& name)>;
 struct Contents;
-// State to load into that is made as the checkpoint has it, such as that of an optimizer that is not of torch::optim:
-// `want` adds what it asks for, and all that the checkpoint has under its name has to be asked for. `contents` is what
-// is saved of it; without, it is only for loading.
+// An item whose state is created while it is loaded, from what the checkpoint has, such as that of an optimizer which
+// is not of torch::optim: `want` adds what it requests, and must request everything that the checkpoint has under its
+// name. `contents` is what is saved of it; without it, the item can only be loaded.
 struct StateMaker {
   std::function<void(const std::string& scope, const CheckpointIndex& index, const Rename& rename, Wanted& wanted)>
       want;
@@ -51,7 +51,7 @@ struct StateMaker {
 using WriteArchive = std::function<void(torch::serialize::OutputArchive&)>;
 using ReadArchive = std::function<void(torch::serialize::InputArchive&)>;
 
-// One thing to save, or to load into. All but numbers and texts are held by reference.
+// One item to save, or to load into. All but numbers and texts are held by reference.
 class Item {
  public:
   Item(torch::nn::Module& module) : content_(&module) {}
@@ -63,7 +63,7 @@ class Item {
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
   Item(NamedState state)
-      : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are asked for
+      : content_(std::move(state)) {}  // tensors by name, such as a state dict: all names are requested
   Item(StateMaker maker) : content_(std::move(maker)) {}
   Item(torch::optim::LRScheduler& scheduler);  // its number of steps; the rates themselves are the optimizer's
   Item(GradScaler& scaler);
@@ -88,30 +88,31 @@ class Item {
   Content content_;
 };
 
-// Names and things. What is inside a thing gets the name and a dot before its own: model.fc1.weight. An empty name puts
-// nothing before.
+// Items by name. What is inside an item gets the item's name and a dot as a prefix: model.fc1.weight. An empty name
+// adds no prefix.
 using Items = std::vector<std::pair<std::string, Item>>;
 
-// What the items hold, by full name.
+// The contents of the items, by full name.
 struct Contents {
   Tensors tensors;
   ValueMap values;
 };
 Contents contents_of(const Items& items);
 
-// Tensors to read into, the values that must be there, and what to do when all has been read.
+// Tensors to read into, the values that must be there, and functions to call when all has been read.
 struct Wanted {
   Tensors tensors;
   std::vector<std::string> values;
-  std::vector<std::string> scopes;            // every tensor of the checkpoint whose name begins so is asked for,
+  std::vector<std::string> scopes;            // every tensor of the checkpoint with one of these prefixes is requested,
   std::vector<std::string> value_scopes;      // and every value,
   std::set<std::string> used_values;          // of which these were (names in the checkpoint)
   std::vector<std::function<void()>> finish;  // after all tensors have arrived
 };
 
-// States of optimizers are made as the checkpoint has them, so the answer depends on its index.
+// The request depends on the index, since states of optimizers are created from what the checkpoint has.
 Wanted wanted_by(const Items& items, const CheckpointIndex& index, const Rename& rename);
 
+// The full name of something inside an item: scope.name, or the name alone if the scope is empty.
 std::string joined_name(const std::string& scope, const std::string& name);
 
 }  // namespace intarsia::checkpoint

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostNamed = 20;
 
-// How many letters have to change to make one name of another, up to a limit.
+// The edit distance between two names, up to a limit.
 int64_t distance(const std::string& a, const std::string& b) {
   std::vector<int64_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -35,7 +35,7 @@ int64_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-// The name in the checkpoint that is most like a missing one, if any is.
+// The name in the checkpoint that is closest to a missing one, if any is close.
 std::string near_miss(const std::string& name, const std::set<std::string>& candidates) {
   const std::string* best = nullptr;
   auto least = static_cast<int64_t>(name.size() / 3 + 1);
@@ -61,7 +61,7 @@ std::string listed(const char* title, const std::vector<std::string>& lines) {
   return text;
 }
 
-// What is wanted and there, by the names in the checkpoint.
+// The requested tensors that the checkpoint has, by their names there.
 struct Match {
   std::vector<std::pair<const IndexedTensor*, std::pair<std::string, at::Tensor>>> tensors;
   std::vector<std::string> missing, unexpected, mismatched, missing_lines;
@@ -140,13 +140,13 @@ void add_destinations(const IndexedTensor& stored, const std::string& name, cons
   }
 }
 
-// Everything that is read: by each rank for itself, or by the ranks of a mesh for each other.
+// Everything that is read: by each rank alone, or by the ranks of a mesh jointly.
 struct ReadingPlan {
   std::vector<Destination> alone;
   std::vector<std::pair<DeviceMesh, std::vector<SharedTarget>>> joint;
-  std::vector<std::pair<at::Tensor, at::Tensor>> settled_copies;  // what is pending is read into a settled one
+  std::vector<std::pair<at::Tensor, at::Tensor>> settled_copies;  // a pending tensor is read into a settled one
 
-  int64_t bytes = 0;  // that the hosted ranks get
+  int64_t bytes = 0;  // that the hosted ranks receive
 
   void add_joint(const SharedTarget& target) {
     auto& mesh = mesh_of(target.tensor);
@@ -154,7 +154,7 @@ struct ReadingPlan {
     if (found == joint.end()) found = joint.insert(joint.end(), {mesh, {}});
     found->second.push_back(target);
   }
-  // Per mesh, what its ranks have to agree on.
+  // Per mesh, the text on which its ranks have to agree.
   std::vector<std::string> joint_texts() const {
     std::vector<std::string> texts;
     for (auto& [mesh, targets] : joint) {
@@ -186,7 +186,7 @@ ReadingPlan plan_reading(const Match& match) {
   return plan;
 }
 
-// Ranks that read together what others of their mesh do not would wait for them for ever.
+// A rank that read jointly what others of its mesh do not would wait for them forever.
 void check_joint(const World& world, const ReadingPlan& plan) {
   std::string words;
   auto texts = plan.joint_texts();
@@ -205,7 +205,7 @@ void read_all(const std::string& folder, const CheckpointIndex& index, const Mat
               const std::string& path, const LoadOptions& options, bool speaks) {
   Progress progress("loading " + path, plan.bytes, options.progress, speaks && !options.quiet);
   PieceReader reader(folder, index);
-  std::string error;  // of what is read jointly, which goes on
+  std::string error;  // of joint reading, which continues
   for (auto& [mesh, targets] : plan.joint) read_jointly(mesh, targets, reader, progress, error);
   TORCH_CHECK(error.empty(), error);
   for (auto& d : plan.alone) {

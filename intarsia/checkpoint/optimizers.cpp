@@ -17,7 +17,7 @@ using namespace torch::optim;
 
 constexpr int64_t kLongestList = 1'000'000;
 
-// The fields of a state or of options, each by its name. `v` has an overload for every type of field.
+// Visits the fields of a state or of options, each by its name. `v` has an overload for every type of field.
 template <class V>
 void visit_fields(SGDParamState& s, V&& v) {
   v("momentum_buffer", s.momentum_buffer());
@@ -105,8 +105,8 @@ void for_kind_of(const Optimizer& optimizer, const char* where, Body body) {
                               ". Give its tensors and numbers as separate items.");
 }
 
-// Options that the same optimizers have in Python only. Some say how a step is computed, and do not matter here; those
-// with a value say what is computed, and ours computes just that.
+// Options that the same optimizers have in Python only. Some decide how a step is computed, and do not matter here;
+// those with a value decide what is computed, and ours computes only that.
 struct PythonOption {
   const char* name;
   std::optional<bool> ours;
@@ -118,7 +118,7 @@ std::vector<PythonOption> python_options(const std::string& kind) {
           {"initial_lr", {}}};
 }
 
-// Notes every field in a Contents.
+// Adds every field to a Contents.
 struct NoteFields {
   Contents& contents;
   std::string scope;
@@ -145,13 +145,13 @@ struct NoteFields {
   }
 };
 
-// Fills every field from a checkpoint: numbers at once, tensors are made and wanted.
+// Fills every field from a checkpoint: numbers at once; tensors are created and requested.
 struct FillFields {
   const CheckpointIndex& index;
   const Rename& rename;
   Wanted& wanted;
   std::string scope;
-  at::Tensor parameter;  // how new tensors lie; undefined for options
+  at::Tensor parameter;  // gives the layout of new tensors; undefined for options
 
   const Value* find(const std::string& name) const {
     auto found = index.values.find(rename(scope + name));
@@ -186,7 +186,7 @@ struct FillFields {
     } else if (std::floating_point<N> && whole) {
       if constexpr (std::floating_point<N>) target = static_cast<N>(*whole);
     } else {
-      wanted.values.push_back(scope + name);  // told as missing
+      wanted.values.push_back(scope + name);  // reported as missing
     }
   }
   template <class T>
@@ -206,7 +206,7 @@ struct FillFields {
     TORCH_CHECK(0 <= size && size <= kLongestList, "[checkpoint::load] ", scope, name, " cannot have ", size,
                 " tensors");
     for (int64_t i = 0; i < size; ++i)
-      (*this)(c10::str(name, ".", i).c_str(), list.emplace_back());  // one that was undefined stays so
+      (*this)(c10::str(name, ".", i).c_str(), list.emplace_back());  // an undefined one stays undefined
   }
 };
 

@@ -11,11 +11,12 @@ namespace intarsia::checkpoint {
 using ParameterNames = std::unordered_map<const void*, std::string>;  // by TensorImpl
 
 // optimizer.state.model.fc1.weight.exp_avg, optimizer.state.model.fc1.weight.step, optimizer.groups.0.lr. A parameter
-// of no module among the items is named by its place: optimizer.state.0.3.exp_avg.
+// that is in no module among the items is named by its position: optimizer.state.0.3.exp_avg.
 Contents optimizer_contents(torch::optim::Optimizer& optimizer, const std::string& scope, const ParameterNames& names);
 
-// Adds what the checkpoint has of this optimizer. New states are made for it, and take their places when all has been
-// read: they lie as their parameters do, and what has another shape than its parameter is replicated.
+// Requests what the checkpoint has of this optimizer. Creates new states for it, which replace the old ones when all
+// has been read: they have the layouts of their parameters, or are replicated if their shape differs from the
+// parameter's.
 void want_optimizer(torch::optim::Optimizer& optimizer, const std::string& scope, const ParameterNames& names,
                     const CheckpointIndex& index, const Rename& rename, Wanted& wanted);
 

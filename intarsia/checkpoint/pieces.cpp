@@ -10,15 +10,14 @@
 namespace intarsia::checkpoint {
 namespace {
 
-// Of a tensor that stands for one value per rank, that of rank 0 counts, as with any plain one.
+// For a per-rank tensor, rank 0's value is saved, as for any plain one.
 at::Tensor plain_value(const at::Tensor& tensor) { return is_per_rank(tensor) ? value_at(tensor, 0) : tensor; }
 
 void add_shards(const std::string& name, const at::Tensor& tensor, std::vector<OwnedPart>& parts) {
   auto& layout = layout_of(tensor);
   auto& slots = layout.mesh().slots();
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (slots[slot].group != 0)
-      continue;  // groups of a mesh have different tensors: as with plain ones, the first is saved
+    if (slots[slot].group != 0) continue;  // groups of a mesh have different tensors: the first is saved
     auto part = std::find_if(parts.begin(), parts.end(), [&](auto& part) { return part.rank == slots[slot].rank; });
     TORCH_CHECK_VALUE(part != parts.end(), "[checkpoint::save] \"", name, "\" is on ", layout.mesh().text(),
                       " of another world. Save it in the world in which it was made.");

@@ -18,19 +18,19 @@ struct OwnedPiece {
   at::Tensor values;
 };
 
-// What one hosted rank writes.
+// The pieces that one hosted rank writes.
 struct OwnedPart {
   int64_t rank;
   std::vector<OwnedPiece> pieces;
 };
 
-// Settles what is pending and assigns the writing: ranks that hold the same data share it. Plain tensors are those of
-// rank 0, and tensors on a mesh that was cut out of another one are those of its first group.
-// One part per hosted rank, in their order. `forms` gets all tensors, without pieces.
+// Settles what is pending and decides which rank writes which box: ranks that hold the same data share the work. For a
+// plain tensor, rank 0's is written, and for a tensor on a sliced mesh, that of its first group. One part per hosted
+// rank, in their order. `forms` gets all tensors, without pieces.
 std::vector<OwnedPart> owned_parts(const World& world, const Tensors& tensors,
                                    std::map<std::string, IndexedTensor>& forms);
 
-// The name of a piece in its file: that of the tensor if it is whole, else with its box.
+// The name of a piece in its file: the tensor's name if it is whole, else with its box.
 std::string piece_name(const std::string& tensor, const Box& box, c10::ArrayRef<int64_t> shape);
 
 }  // namespace intarsia::checkpoint

@@ -21,7 +21,7 @@ Presence Presence::of_another(const std::string& folder, int64_t rank) {
 
 bool Presence::is_gone() const {
   if (!file_.try_lock()) return false;
-  file_.unlock();  // others look, too
+  file_.unlock();  // others look as well
   return true;
 }
 

@@ -3,9 +3,9 @@
 // save.
 //
 // Note [Who lives]
-// Each rank holds a lock on its own file while it takes part. The kernel releases it when the process ends, however it
-// ends; so ranks that wait for it notice at once instead of waiting for a time-out. On a file system without locks,
-// only the time-out remains.
+// Each rank holds a lock on its own file while it takes part. The kernel releases the lock when the process ends,
+// however it ends, so ranks that wait for it notice at once instead of waiting for a time-out. On a file system without
+// locks, only the time-out remains.
 
 #include <optional>
 #include <string>
@@ -17,14 +17,14 @@ namespace intarsia::checkpoint {
 // The file of one rank in the folder of a save.
 class Presence {
  public:
-  static Presence of_mine(const std::string& folder, int64_t rank);     // makes it, and holds its lock
-  static Presence of_another(const std::string& folder, int64_t rank);  // which is there
+  static Presence of_mine(const std::string& folder, int64_t rank);     // creates it, and holds its lock
+  static Presence of_another(const std::string& folder, int64_t rank);  // an existing one
 
-  // Of another rank: whether its process has ended, or has left the save.
+  // For another rank: whether its process has ended, or has left the save.
   bool is_gone() const;
 
-  // A text for the ranks that watch this one, and that text once it exists. It is readable even after the folder was
-  // renamed.
+  // Writes a text for the ranks that watch this one, and reads that text once it is complete. It stays readable after
+  // the folder was renamed.
   void tell(const std::string& text) const;
   std::optional<std::string> told() const;
 

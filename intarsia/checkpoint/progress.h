@@ -9,10 +9,11 @@
 
 namespace intarsia::checkpoint {
 
-// Called now and then, on the thread that reads or writes, with the bytes of this process.
+// Called repeatedly on the thread that reads or writes, with the bytes of this process.
 using ProgressFn = std::function<void(int64_t done, int64_t total)>;
 
-// Says on stderr what takes longer than two seconds, about once a second on a terminal and every ten seconds elsewhere.
+// Reports operations longer than two seconds on stderr, about once a second on a terminal and every ten seconds
+// elsewhere.
 class Progress {
  public:
   Progress(std::string what, int64_t total, ProgressFn told, bool speaks);

@@ -12,8 +12,8 @@
 namespace intarsia::checkpoint {
 namespace {
 
-constexpr int64_t kMostStaged = 16 << 20;  // bytes on their way into memory that cannot be read into
-constexpr int64_t kWorthARead = 4096;      // bytes that are read by themselves, if nothing has to be checked
+constexpr int64_t kMostStaged = 16 << 20;  // bytes staged for memory that cannot be read into directly
+constexpr int64_t kWorthARead = 4096;      // runs of this many bytes are read one by one, if nothing has to be checked
 
 }  // namespace
 
@@ -32,8 +32,8 @@ struct PieceReader::Source {
                 " does not fit: the file is damaged");
   }
 
-  // Whole blocks are read to where they are wanted, and counted there while they are in the caches. Of others a part is
-  // copied.
+  // Whole blocks are read directly into the target, and their checksums are computed while they are in the caches. Of
+  // others, a part is copied.
   void read_checked(char* to, int64_t begin, int64_t length) {
     for (auto end = begin + length; begin < end;) {
       auto number = begin / kChecksumBlock, block_begin = number * kChecksumBlock,
@@ -65,7 +65,7 @@ struct PieceReader::Source {
     return end - begin;
   }
 
-  // Nothing to check: only what is wanted is read, but for gaps that cost less than another read.
+  // Nothing to check: reads only what is wanted, and gaps that cost less than another read.
   void read_unchecked(char* to, const ByteRuns& runs) {
     for (int64_t run = 0; run < runs.count();) {
       if (runs.length() >= kWorthARead) {

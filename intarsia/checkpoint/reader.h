@@ -16,10 +16,10 @@ class PieceReader {
   PieceReader(std::string folder, const CheckpointIndex& index) : folder_(std::move(folder)), index_(index) {}
 
   // Copies the box `wanted` of a stored tensor into `target`, which has its shape: any strides, any dtype that values
-  // convert to. Every block that is read is compared with its checksum. Holds no more than 40 MB beside the target.
+  // convert to. Checks the checksum of every block that it reads. Holds at most 40 MB in addition to the target.
   void read(const IndexedTensor& tensor, const Box& wanted, const at::Tensor& target, Progress& progress);
 
-  // Reads a whole piece and checks it; of a file without checksums, that it is there.
+  // Reads a whole piece and checks it; for a file without checksums, only checks that it is there.
   void check(const IndexedTensor& tensor, const StoredPiece& piece, Progress& progress);
 
  private:

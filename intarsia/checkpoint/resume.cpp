@@ -11,7 +11,7 @@ std::optional<std::string> newest_for_all(const std::string& folder) {
   auto& world = current_world("checkpoint::resume");
   std::string mine;
   do_together(world, "checkpoint::resume", [&] {
-    wait_for_saves();  // of this process: it may be the newest
+    wait_for_saves();  // of this process: one of them may be the newest
     auto found = complete(folder);
     if (!found.empty()) mine = found.back();
   });

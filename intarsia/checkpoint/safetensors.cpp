@@ -41,7 +41,7 @@ constexpr DtypeName kDtypeNames[] = {
     {ScalarType::Float8_e5m2, "F8_E5M2"},
 };
 
-// A whole number that is not negative and fits.
+// An integer that is not negative and fits.
 int64_t number_in(const json& value) {
   TORCH_CHECK(value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) &&
                   value.get<int64_t>() >= 0,
@@ -68,7 +68,7 @@ StoredTensor tensor_in(const std::string& name, const json& entry, int64_t data_
   return tensor;
 }
 
-// As the format asks: every byte belongs to exactly one tensor.
+// The format requires that every byte belongs to exactly one tensor.
 void check_no_gaps(const std::vector<StoredTensor>& tensors, int64_t begin, int64_t end) {
   for (auto& tensor : tensors) {
     TORCH_CHECK(tensor.offset == begin, "the tensor \"", tensor.name, "\" begins at byte ", tensor.offset,
@@ -178,7 +178,7 @@ std::string header_for(std::vector<StoredTensor>& tensors, const std::map<std::s
   } catch (const json::exception&) {
     TORCH_CHECK_VALUE(false, "a name is not UTF-8");
   }
-  // Tensors begin at a multiple of 8; those of a large file with a page, which is faster to read.
+  // Tensors begin at a multiple of 8; those of a large file at a page boundary, which is faster to read.
   int64_t alignment = offset >= kPaged ? kPage : kLengthBytes, length = kLengthBytes + text.size();
   text.resize((length + alignment - 1) / alignment * alignment - kLengthBytes, ' ');
   TORCH_CHECK(static_cast<int64_t>(text.size()) <= kMostHeader, "a header of ", text.size(),

@@ -1,5 +1,5 @@
 #pragma once
-// The safetensors file format: eight bytes with the length of a header, the header in JSON, then the tensors one behind
+// The safetensors file format: eight bytes with the length of a header, the header in JSON, then the tensors one after
 // the other, each row-major and little-endian.
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace intarsia::checkpoint {
 
-constexpr const char* kMetadataName = "__metadata__";  // in a header; no tensor can be called so
+constexpr const char* kMetadataName = "__metadata__";  // in a header; no tensor can have this name
 
 // The byte range of a tensor in a file.
 struct StoredTensor {
@@ -26,17 +26,16 @@ struct StoredTensor {
   int64_t bytes;
 };
 
-// F32, BF16, I64, ...; a dtype that the format has no name for is an error.
+// F32, BF16, I64, ...; a dtype without a name in the format is an error.
 std::string dtype_name(c10::ScalarType dtype);
 c10::ScalarType dtype_named(const std::string& name);
 
-// The number of elements, or of bytes of elements of `dtype`; an extent below zero and a number that does not fit are
-// errors.
+// The number of elements, or of bytes of elements of `dtype`. A negative extent and a number that overflows are errors.
 int64_t checked_count(c10::ArrayRef<int64_t> shape);
 int64_t checked_bytes(c10::ArrayRef<int64_t> shape, c10::ScalarType dtype);
 
-// The tensors of a file, in the order of their offsets. Everything is checked against the size of the file, and nothing
-// is allocated that is larger than that.
+// The tensors of a file, in the order of their offsets. Everything is checked against the size of the file, and no
+// allocation is larger than that.
 struct StoredHeader {
   int64_t length;  // of everything before the first tensor
   uint64_t checksum;
@@ -44,7 +43,7 @@ struct StoredHeader {
   std::map<std::string, std::string> metadata;
 };
 StoredHeader read_header(const OpenFile& file);
-// The same of bytes: all bytes before the first tensor, of a file of `file_size` bytes.
+// The same for a string: all bytes before the first tensor, of a file of `file_size` bytes.
 StoredHeader parse_header(std::string_view bytes, int64_t file_size);
 
 // The bytes before the first tensor, for tensors in this order. Sets their offsets.

@@ -14,7 +14,7 @@ namespace intarsia::checkpoint {
 
 struct PendingSave::State {
   std::thread thread;
-  std::mutex mutex;  // of the thread's end and of the error
+  std::mutex mutex;  // guards the thread's end and the error
   std::atomic<bool> done{false};
   std::exception_ptr error;
 
@@ -28,7 +28,7 @@ struct PendingSave::State {
     if (!error) return;
     try {
       std::rethrow_exception(error);
-    } catch (const std::exception& unheard) {  // nobody is left who could be told otherwise
+    } catch (const std::exception& unheard) {  // no one is left to report it to otherwise
       std::fprintf(stderr, "%s\n", text_of_error(unheard).c_str());
     }
   }
@@ -36,7 +36,7 @@ struct PendingSave::State {
 
 namespace {
 
-// The save of this thread that is under way, or was the last. Its end is waited for when the thread ends.
+// The save of this thread that is in progress, or was the last. The thread waits for it when it ends.
 std::shared_ptr<PendingSave::State>& under_way() {
   static thread_local std::shared_ptr<PendingSave::State> state;
   return state;

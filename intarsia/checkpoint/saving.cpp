@@ -18,7 +18,7 @@
 namespace intarsia::checkpoint {
 namespace {
 
-// What ranks tell each other begins with one of these.
+// The texts that ranks exchange begin with one of these.
 constexpr char kWritten = 'W', kFailed = 'E';
 constexpr std::chrono::milliseconds kLookAgain(5);
 
@@ -30,7 +30,7 @@ bool same_value(const Value& a, const Value& b) {
   return a == b || (x && y && std::isnan(*x) && std::isnan(*y));
 }
 
-// What ranks that save different things differ in.
+// Raises an error that shows how the contents that two ranks save differ.
 void check_alike(const CheckpointIndex& first, const CheckpointIndex& other, size_t rank) {
   auto differ = [&](const std::string& name, const std::string& here, const std::string& there) {
     TORCH_CHECK_VALUE(false, "rank 0 and rank ", rank, " save different things: \"", name, "\" is ", here,
@@ -87,7 +87,7 @@ CheckpointIndex merged(const std::vector<std::string>& parts) {
   return index;
 }
 
-// The outcome of a save: what went wrong, or the folders that are to be removed now.
+// The outcome of a save: the error, or the folders that are to be removed now.
 std::string outcome_text(const std::vector<std::string>& retired) {
   std::string text(1, kWritten);
   for (auto& path : retired) text += path + '\0';
@@ -102,13 +102,14 @@ std::vector<std::string> retired_in(const std::string& outcome) {
   return retired;
 }
 
-// A checkpoint that goes: every rank removes the files that a rank of its number wrote, and the first one the rest.
+// Removes an old checkpoint: every rank removes the files that the rank of the same number wrote, and the first rank
+// the others.
 void remove_share(const std::string& folder, const World& world) {
   constexpr const char* kBegin = "rank-";
   std::vector<std::string> names;
   try {
     names = names_in(folder);
-  } catch (const c10::Error&) {  // gone already
+  } catch (const c10::Error&) {  // removed already
   }
   for (auto& name : names) {
     bool data = name.compare(0, std::strlen(kBegin), kBegin) == 0;
@@ -150,9 +151,9 @@ Saving::Saving(const World& world, const std::string& path, const Items& items, 
   }
 }
 
-// All ranks name one place, and write where the first one says.
+// All ranks name one path, and write to the folder that the first one chooses.
 void Saving::agree() {
-  if (id_.empty()) id_ = new_id();  // nobody reads it but that of rank 0
+  if (id_.empty()) id_ = new_id();  // only rank 0's is used
   auto all = gather_texts(world_, std::vector<std::string>(world_.hosted().size(), id_ + path_));
   auto length = id_.size();
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -170,7 +171,7 @@ void Saving::copy_to_memory() {
   for (auto& part : parts_) total += bytes_of(part) + 8 * part.pieces.size();
   auto& buffer = copies();
   if (!buffer.defined() || buffer.numel() < total) {
-    buffer = at::Tensor();  // the old one goes before the new one comes
+    buffer = at::Tensor();  // the old one is freed before the new one is allocated
     buffer = at::empty({total}, at::kByte);
   }
   int64_t offset = 0;
@@ -189,8 +190,8 @@ void Saving::copy_to_memory() {
   }
 }
 
-// What this save replaces stays on the disk until it is complete, but the system may keep the new files in the memory
-// of the old ones: to get memory that is new to it can take longer than to write.
+// The checkpoint that this save replaces stays on the disk until the new one is complete, but the system may cache the
+// new files in the memory of the old ones: allocating new memory can take longer than writing.
 void Saving::make_room() const {
   for (auto& part : parts_) drop_from_cache(path_ + "/" + file_name(part.rank, world_.size()));
   if (!leads() || options_.keep == 0) return;
@@ -199,12 +200,12 @@ void Saving::make_room() const {
     for (size_t i = 0; i + options_.keep <= old.size(); ++i) {
       for (auto& name : names_in(old[i])) drop_from_cache(old[i] + "/" + name);
     }
-  } catch (const c10::Error&) {  // they cost time, and nothing else
+  } catch (const c10::Error&) {  // this only costs time
   }
 }
 
 void Saving::write() {
-  // Only now: all ranks have left the saves before this one, and whether those failed stood in what is removed here.
+  // Not earlier: all ranks have left the saves before this one, and this removes the record of whether those failed.
   if (leads()) remove_abandoned(folder_of(path_));
   make_room();
   int64_t total = 0;
@@ -217,7 +218,7 @@ void Saving::write() {
       told_.push_back(kWritten + part_text(index));
     } catch (const std::exception& error) {
       told_.push_back(kFailed + text_of_error(error));
-      remove_data();  // on a full disk, room for saying so
+      remove_data();  // so that a full disk has room for the error text
     }
   }
 }
@@ -231,7 +232,7 @@ void Saving::remove_data() {
   }
 }
 
-// The outcome.
+// Returns the outcome.
 std::string Saving::commit(const std::vector<std::string>& parts) {
   try {
     auto index = merged(parts);
@@ -245,7 +246,7 @@ std::string Saving::commit(const std::vector<std::string>& parts) {
     return kFailed + text_of_error(error);
   }
   std::vector<std::string> retired;
-  if (path_exists(folder_)) retired.push_back(folder_);  // what stood in its place
+  if (path_exists(folder_)) retired.push_back(folder_);  // what it replaced
   try {
     if (options_.keep > 0) {
       for (auto& old : retire(folder_of(path_), options_.keep)) retired.push_back(old);
@@ -274,7 +275,7 @@ void Saving::take_part() {
   do_together(world_, "checkpoint::save", [&] { mine_.emplace(Presence::of_mine(folder_, rank)); });
 }
 
-// The folder keeps its name until this rank, too, has written its part.
+// The folder keeps its name until this rank has written its part as well.
 void Saving::look_for_others() {
   if (!mine_) return;
   auto rank = world_.hosted()[0];
@@ -284,7 +285,7 @@ void Saving::look_for_others() {
 }
 
 void Saving::finish_alone() {
-  if (static_cast<int64_t>(told_.size()) == world_.size()) return finish_together();  // nobody to wait for
+  if (static_cast<int64_t>(told_.size()) == world_.size()) return finish_together();  // no other rank to wait for
   auto name = folder_ + "/" + part_name(world_.hosted()[0]);
   write_text(name + ".new", told_[0]);
   put_in_place(name + ".new", name);
@@ -308,12 +309,11 @@ std::vector<std::string> Saving::wait_for_parts() const {
   return parts;
 }
 
-// What a rank has written, or what became of it.
+// The text of a rank's part, or of its error.
 std::string Saving::part_of(int64_t rank, std::chrono::steady_clock::time_point end) const {
   auto name = folder_ + "/" + part_name(rank);
   while (true) {
-    bool gone =
-        rank > 0 && others_[rank - 1].is_gone();  // asked before: a rank that writes its part and goes has written it
+    bool gone = rank > 0 && others_[rank - 1].is_gone();  // checked first: a rank may write its part and end
     try {
       if (path_exists(name)) return read_text(name, INT64_MAX);
     } catch (const std::exception& error) {
@@ -329,7 +329,7 @@ std::string Saving::part_of(int64_t rank, std::chrono::steady_clock::time_point 
 std::string Saving::wait_for_leader() const {
   auto end = std::chrono::steady_clock::now() + options_.timeout;
   while (true) {
-    bool gone = others_[0].is_gone();  // asked before, as above
+    bool gone = others_[0].is_gone();  // checked first, as above
     if (auto outcome = others_[0].told()) return *outcome;
     if (gone && is_in_place()) return std::string(1, kWritten);
     if (gone) return kFailed + std::string("rank 0: was gone before it was complete");
@@ -339,7 +339,7 @@ std::string Saving::wait_for_leader() const {
   }
 }
 
-// Whether rank 0 had put it into its place before it ended.
+// Whether rank 0 had moved the checkpoint to its path before it ended.
 bool Saving::is_in_place() const {
   try {
     return read_index(path_).id == id_;

@@ -12,19 +12,18 @@
 
 namespace intarsia::checkpoint {
 
-// One save, from the beginning to the end. Of its steps, `look_for_others`, `write` and `finish_alone` do not
-// communicate.
+// One save, from beginning to end. Its steps `look_for_others`, `write` and `finish_alone` do not communicate.
 class Saving {
  public:
   // All ranks agree on the folder to write to.
   Saving(const World& world, const std::string& path, const Items& items, SaveOptions options);
 
-  void take_part();        // before finish_alone: each rank shows that it lives, where the others can see it
-  void copy_to_memory();   // so that what is saved may change
+  void take_part();        // before finish_alone: each rank shows that it is alive, where the others can see it
+  void copy_to_memory();   // so that the tensors may change
   void look_for_others();  // after take_part and before write
-  void write();            // what the hosted ranks own; errors are kept, and raised by the next step
+  void write();            // what the hosted ranks own; the next step raises errors
 
-  // Rank 0 makes one checkpoint of all that was written. An error of any rank is an error on all of them.
+  // Rank 0 makes one checkpoint of everything that was written. An error of any rank is raised on all of them.
   void finish_together();
   // The same on another thread, where ranks signal each other through files.
   void finish_alone();
@@ -41,15 +40,15 @@ class Saving {
   void remove_data();
 
   const World& world_;
-  std::string path_, id_, folder_;  // the last is where it is written
+  std::string path_, id_, folder_;  // the last is the folder that is written
   SaveOptions options_;
   std::map<std::string, IndexedTensor> forms_;
   ValueMap values_;
   std::vector<OwnedPart> parts_;
-  std::vector<std::string> told_;  // per hosted rank: what it wrote, or what went wrong
+  std::vector<std::string> told_;  // per hosted rank: what it wrote, or its error
   std::optional<OpenFile> lock_;
   std::optional<Presence> mine_;
-  std::vector<Presence> others_;  // that this rank waits for: of rank 0 all, of any other rank 0
+  std::vector<Presence> others_;  // the ranks that this one waits for: all on rank 0, rank 0 on any other
 };
 
 }  // namespace intarsia::checkpoint

@@ -17,11 +17,11 @@ namespace intarsia::checkpoint {
 namespace {
 
 constexpr int64_t kSlabBytes = 4 << 20;      // that a rank reads in a round,
-constexpr int64_t kReceivedBytes = 8 << 20;  // and that it gets: a round ends when a rank has as much
+constexpr int64_t kReceivedBytes = 8 << 20;  // and that it receives: a round ends when a rank has this much
 
 int64_t element_bytes(const IndexedTensor& tensor) { return c10::elementSize(tensor.dtype); }
 
-// What a rank that reads alone reads of a piece: whole blocks, and all of them where runs are close.
+// The bytes that a rank reading alone reads of a piece: whole blocks, and all of them if runs are close.
 int64_t bytes_alone(const StoredPiece& piece, const Box& part, int64_t element) {
   ByteRuns runs(piece.box, part, element);
   auto first = runs.begin(0) / kChecksumBlock, last = block_count(runs.begin(runs.count() - 1) + runs.length());
@@ -29,7 +29,7 @@ int64_t bytes_alone(const StoredPiece& piece, const Box& part, int64_t element) 
   return std::min(all, runs.count() * (runs.length() + kChecksumBlock));
 }
 
-// The boxes that the member of each position of a mesh wants.
+// The boxes that the member at each position of a mesh wants.
 std::vector<std::vector<HeldBox>> boxes_by_position(const Layout& layout, c10::ArrayRef<int64_t> shape) {
   std::vector<std::vector<HeldBox>> result;
   for (int64_t position = 0; position < layout.mesh().size(); ++position)
@@ -44,7 +44,7 @@ struct SharedSlab {
 };
 using SharedRound = std::vector<std::vector<SharedSlab>>;  // [position]
 
-// Something that a slab has for a member.
+// A part of a slab that a member wants.
 struct SharedPiece {
   const SharedSlab* slab;
   Box part;
@@ -76,7 +76,7 @@ class JointRead {
   }
 
  private:
-  // Slabs go to the first member until it has enough, then to the next; see Note [Whole blocks].
+  // The first member reads slabs until it has enough, then the next; see Note [Whole blocks].
   void plan() {
     int64_t position = 0, read = 0;
     std::vector<int64_t> received(axis_.size(), 0);
@@ -101,7 +101,7 @@ class JointRead {
     }
   }
 
-  // In the order in which both sides name them.
+  // In the order in which both sides list them.
   std::vector<SharedPiece> pieces(const SharedRound& round, int64_t sender, int64_t receiver) const {
     std::vector<SharedPiece> result;
     for (auto& slab : round[sender]) {

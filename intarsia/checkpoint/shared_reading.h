@@ -2,10 +2,10 @@
 // Shares reads between ranks that need parts of the same blocks of a file: one rank reads a block and sends the parts.
 //
 // Note [Whole blocks]
-// What is read is checked, and a checksum is of a whole block of 1 MiB. A tensor that was saved in rows and is wanted
-// in columns has something for every rank in every block: each rank would read all of them, n times what it keeps. So
-// they share: each block is read, and checked, by one rank, which sends the others what they want of it. A rank reads
-// little more than its share: slabs of 8 MiB begin and end within blocks.
+// Data is checked when it is read, and a checksum covers a whole block of 1 MiB. If a tensor was saved by rows and is
+// wanted by columns, every block has something for every rank: each rank would read all of them, n times what it keeps.
+// So they share: one rank reads and checks each block, and sends the others what they want of it. A rank reads little
+// more than its share: slabs of 8 MiB begin and end within blocks.
 
 #include <string>
 #include <vector>
@@ -22,14 +22,14 @@ struct SharedTarget {
   at::Tensor tensor;
 };
 
-// Whether the ranks of a mesh would read more than one and a half times what they want. The same answer on every rank.
+// Whether the ranks of a mesh would read more than one and a half times what they want. The same on every rank.
 bool is_read_jointly(const IndexedTensor& stored, const Layout& layout);
 
-// A tensor that is read jointly, in words that every rank of its mesh has to say.
+// A text for a tensor that is read jointly, which must be the same on every rank of its mesh.
 std::string joint_text(const SharedTarget& target);
 
-// Reads all of them, which lie on `mesh`; all ranks of it call it together, with the same list. What goes wrong is kept
-// in `error`, the first only, and the exchange continues, so that no rank is left waiting.
+// Reads all of them, which are on `mesh`; all ranks of it call it together, with the same list. The first error goes to
+// `error`, and the exchange continues, so that no rank is left waiting.
 void read_jointly(const DeviceMesh& mesh, const std::vector<SharedTarget>& targets, PieceReader& reader,
                   Progress& progress, std::string& error);
 

@@ -19,12 +19,12 @@ namespace {
 
 using torch::optim::LRScheduler;
 
-// The count of a scheduler is its descendants' business: protected.
+// The step count of a scheduler is protected.
 struct ScheduleAccess : LRScheduler {
   static unsigned& steps_of(LRScheduler& scheduler) { return scheduler.*(&ScheduleAccess::step_count_); }
 };
 
-// The numbers that a checkpoint has under a name. What is missing is told with all else that is.
+// The numbers of a checkpoint under a name. Missing ones are reported with all others.
 struct StoredNumbers {
   const std::string& scope;
   const CheckpointIndex& index;
@@ -64,7 +64,8 @@ at::Tensor row_of_this_rank(const at::Tensor& rows, const std::string& name) {
   return rows[world.hosted()[0]];
 }
 
-// Asks for all rows of a tensor: as the checkpoint has them, or (if it lacks them) as `like`, to be told as missing.
+// Requests all rows of a tensor: as the checkpoint has them, or (if it lacks them) as `like`, to be reported as
+// missing.
 at::Tensor wanted_rows(const std::string& name, const at::Tensor& like, const CheckpointIndex& index,
                        const Rename& rename, Wanted& wanted) {
   auto found = index.tensors.find(rename(name));
@@ -73,7 +74,7 @@ at::Tensor wanted_rows(const std::string& name, const at::Tensor& like, const Ch
   return found == index.tensors.end() ? at::Tensor() : rows;
 }
 
-// What is in an archive, by name.
+// The tensors in an archive, by name.
 Tensors tensors_in_archive(const WriteArchive& write) {
   torch::serialize::OutputArchive out;
   write(out);
@@ -160,7 +161,7 @@ StateMaker generator_state(const at::Generator& generator) {
       if (!rows.defined()) return;
       auto target = generator;
       std::lock_guard lock(target.mutex());
-      target.set_state(row_of_this_rank(rows, name).clone());  // LibTorch reads it from the beginning of its memory
+      target.set_state(row_of_this_rank(rows, name).clone());  // LibTorch reads from the beginning of the storage
     });
   };
   return state;

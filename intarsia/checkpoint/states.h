@@ -2,15 +2,15 @@
 // Schedules, scalers, generators and samplers as items of a checkpoint.
 //
 // Note [A state per rank]
-// Every rank has its own generators and samplers, which may be in different states: a sampler of a rank's part of the
-// data is. A checkpoint has the states of all ranks, one row each. Where all rows are equal, any number of ranks goes
-// on from them. Else as many ranks as there are rows do, each from its own.
+// Every rank has its own generators and samplers, which may be in different states, as a sampler of a rank's part of
+// the data is. A checkpoint has the states of all ranks, one row each. If all rows are equal, any number of ranks can
+// continue from them; if not, only as many ranks as there are rows, each from its own.
 
 #include "intarsia/checkpoint/items.h"
 
 namespace intarsia::checkpoint {
 
-// schedule.step_count; of a LambdaLR also schedule.base_lrs.0 and so on.
+// schedule.step_count; for a LambdaLR also schedule.base_lrs.0 and so on.
 StateMaker schedule_state(torch::optim::LRScheduler& scheduler);
 
 // scaler.scale and scaler.growth_tracker.

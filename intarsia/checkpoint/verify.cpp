@@ -9,7 +9,7 @@
 namespace intarsia::checkpoint {
 namespace {
 
-// Collects what goes wrong in steps, so that one problem does not hide the next.
+// Collects the problems of several steps, so that one does not hide the next.
 class Problems {
  public:
   explicit Problems(std::vector<std::string>& lines) : lines_(lines) {}
@@ -38,7 +38,7 @@ void read_pieces(const std::string& path, const std::string& folder, const Check
   }
 }
 
-// Every file by itself, then the index against all of them, then all bytes: a disk may be unable to read some.
+// Every file separately, then the index against all of them, then all bytes: a disk may be unable to read some.
 void verify_hugging_face(const std::string& path, Verified& verified) {
   Problems problems(verified.problems);
   HuggingFaceFiles files;

@@ -11,24 +11,24 @@
 namespace intarsia::checkpoint {
 namespace {
 
-// Values as they stand in a file: dense, on the CPU, with nothing only noted.
+// Values as they are stored: dense, on the CPU, with lazy conjugates and negatives computed.
 at::Tensor as_stored(const at::Tensor& values) { return values.cpu().resolve_conj().resolve_neg().contiguous(); }
 
 constexpr int64_t kSyncedAtOnce = 16 << 20;
 
 // Note [Blocks of a file]
-// The system keeps a file in pages as large as the writes that it came in. Pages of more than 256 kB are the ones that
-// a virtual machine gives back to its host while they are free: to write in such takes three times as long there. So a
-// file is written in blocks of 256 kB, from its beginning to its end: from where the values are, and what is less than
-// a block is gathered before.
+// The system caches a file in pages as large as the writes. A virtual machine gives pages of more than 256 kB back to
+// its host while they are free, and writing to such pages takes three times as long there. So a file is written in
+// blocks of 256 kB, from its beginning to its end: directly from the tensors' memory, and smaller pieces are gathered
+// into a block first.
 constexpr int64_t kBlock = 256 << 10;
 
 class PartFile {
  public:
   explicit PartFile(OpenFile file) : file_(std::move(file)) {}
-  // How many bytes are missing to the end of a block.
+  // The number of bytes up to the end of a block.
   int64_t room() const { return kBlock - end_ % kBlock; }
-  void write(const char* data, int64_t bytes) {  // at most as many
+  void write(const char* data, int64_t bytes) {  // at most room() bytes
     if (bytes == kBlock) {
       put(data, bytes);
     } else {
@@ -49,7 +49,7 @@ class PartFile {
     file_.write(data, bytes, written_);
     written_ += bytes;
     if (written_ - synced_ < kSyncedAtOnce) return;
-    file_.begin_sync(written_ - synced_, synced_);  // the disk begins with what is there while the rest is copied
+    file_.begin_sync(written_ - synced_, synced_);  // the disk starts writing while the rest is copied
     synced_ = written_;
   }
 
@@ -62,7 +62,7 @@ void write_all(PartFile& file, const char* data, int64_t bytes) {
   for (int64_t some; bytes > 0; data += some, bytes -= some) file.write(data, some = std::min(bytes, file.room()));
 }
 
-// Blocks are counted and written while they are in the cache.
+// Computes the checksums of blocks and writes them while they are in the cache.
 std::vector<uint64_t> write_counted(PartFile& file, const char* data, int64_t bytes, Progress& progress) {
   std::vector<uint64_t> checksums;
   for (int64_t done = 0, counted = 0; done < bytes;) {
@@ -78,7 +78,7 @@ std::vector<uint64_t> write_counted(PartFile& file, const char* data, int64_t by
   return checksums;
 }
 
-// Where a piece is in a file is found by the index; names only have to differ. Two do not where a tensor is called as a
+// The index says where a piece is in a file; names only have to differ. Two are equal if a tensor's name looks like a
 // box of another.
 void make_distinct(std::vector<StoredTensor>& tensors) {
   std::set<std::string> seen;
@@ -98,7 +98,7 @@ int64_t bytes_of(const OwnedPart& part) {
 
 CheckpointIndex write_part(const std::string& folder, const std::string& name, const OwnedPart& part,
                            const std::map<std::string, IndexedTensor>& forms, Progress& progress) {
-  // Large elements first: so every tensor begins at a multiple of its element.
+  // Large elements first, so that every tensor begins at a multiple of its element size.
   std::vector<const OwnedPiece*> order;
   for (auto& piece : part.pieces) order.push_back(&piece);
   std::stable_sort(order.begin(), order.end(),

@@ -8,8 +8,8 @@
 
 namespace intarsia::checkpoint {
 
-// Writes the file `name` in `folder` and returns when it is on the disk: one file, and of every tensor the pieces in
-// it. A rank that owns nothing writes none.
+// Writes the file `name` in `folder`, syncs it to the disk, and returns its part of the index: one file, and the pieces
+// of every tensor in it. A rank that owns nothing writes no file.
 CheckpointIndex write_part(const std::string& folder, const std::string& name, const OwnedPart& part,
                            const std::map<std::string, IndexedTensor>& forms, Progress& progress);
 

@@ -12,9 +12,9 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kShortText = 248;  // bytes that travel with the lengths
+constexpr int64_t kShortText = 248;  // bytes that are sent with the lengths
 
-// The texts of all members, one behind the other.
+// The texts of all members, one after the other.
 std::string gather_bytes(const Axis& axis, const std::string& mine, const std::vector<int64_t>& lengths) {
   auto own = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   auto all = at::empty({std::accumulate(lengths.begin(), lengths.end(), int64_t{0})}, at::kByte);
@@ -43,8 +43,8 @@ std::vector<int64_t> exchange_numbers(const Axis& axis, int64_t mine) {
   return numbers;
 }
 
-// The first message of a member has the length of its text and, if that is short, the text. Long ones follow in a
-// second message.
+// The first message of a member has the length of its text and, if it is short, the text. Long ones follow in a second
+// message.
 std::vector<std::string> exchange_texts(const Axis& axis, const std::string& mine) {
   TORCH_INTERNAL_ASSERT(axis.slot_count() == 1);
   AgreementScope scope;

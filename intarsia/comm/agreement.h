@@ -1,7 +1,7 @@
 #pragma once
-// Ranks exchange numbers and texts that are no part of a tensor: to compare what they are about to do, or to tell what
-// went wrong. Traced as agreements. For real processes, which host one slot of a mesh; all members of a line call these
-// together.
+// Agreements: ranks exchange numbers and texts that are no part of a tensor, to compare what they are about to do, or
+// to report what went wrong. Traced as agreements. For real processes, which host one slot of a mesh; all members of a
+// line call these together.
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace intarsia {
 
-// What each member of our line gives, in the order of the line. All give as many numbers.
+// The numbers that each member of our line passes, in the order of the line. All pass equally many.
 std::vector<std::vector<int64_t>> exchange_numbers(const Axis& axis, const std::vector<int64_t>& mine);
 std::vector<int64_t> exchange_numbers(const Axis& axis, int64_t mine);
 

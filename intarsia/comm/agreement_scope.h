@@ -1,5 +1,5 @@
 #pragma once
-// Marks collectives that only let ranks agree, and move nothing of a tensor.
+// Marks collectives that only let ranks agree, and send no part of a tensor.
 
 namespace intarsia {
 

@@ -1,15 +1,16 @@
 #pragma once
-// What the program around us wants done while a collective waits for other ranks: Python lets its other threads run.
+// A guard that the program installs around waits for other ranks: Python lets its other threads run meanwhile.
 
 #include <memory>
 
 namespace intarsia {
 
-// Makes a guard that is held until the collective has finished. Set once, before the first collective.
+// Installs the function that makes the guard, which is held until the collective has finished. Call it once, before the
+// first collective.
 using AroundWaits = std::shared_ptr<void> (*)();
 void set_around_waits(AroundWaits make_guard);
 
-// The guard; null where nothing was set.
+// Makes the guard; null if no function is installed.
 std::shared_ptr<void> around_waits();
 
 }  // namespace intarsia

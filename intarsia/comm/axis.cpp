@@ -21,7 +21,7 @@ int64_t bytes_of(const Shards& tensors) {
   return most;
 }
 
-// The most bytes that any slot exchanges with others: all its counts but its own.
+// The most bytes that any slot exchanges with others: all its counts except its own.
 int64_t bytes_with_others(const Line& line, const Counts& counts, int64_t element_size) {
   int64_t most = 0;
   for (size_t slot = 0; slot < counts.size(); ++slot) {
@@ -31,13 +31,13 @@ int64_t bytes_with_others(const Line& line, const Counts& counts, int64_t elemen
   return most * element_size;
 }
 
-// An axis of one rank: nothing travels and nothing is traced.
+// For an axis of one rank: nothing is sent or traced.
 void copy_to_self(const Shards& from, const Shards& to) {
   at::NoGradGuard no_grad;
   for (size_t slot = 0; slot < from.size(); ++slot) to[slot].copy_(from[slot]);
 }
 
-// An average travels as a sum, which is divided at the end.
+// An average is sent as a sum, which is divided at the end.
 ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
 Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
   if (op != ReduceOp::avg) return wait;

@@ -1,6 +1,6 @@
 #pragma once
-// An Axis is one dimension of a mesh (or several read as one): all lines of ranks along it at once.
-// All bytes between ranks pass here and are traced here.
+// An Axis is one dimension of a mesh (or several that act as one): all lines of ranks along it at once. All bytes
+// between ranks go through it, and it traces them.
 
 #include <cstdint>
 #include <string>
@@ -15,19 +15,19 @@ class Axis {
  public:
   static const Axis& of(const DeviceMesh& mesh, int64_t axis);
   static const Axis& of(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
-  static const Axis& whole(const DeviceMesh& mesh);  // all axes read as one
+  static const Axis& whole(const DeviceMesh& mesh);  // all axes as one
 
   int64_t size() const { return line_.size; }
   const std::string& name() const { return line_.name; }
   const Line& line() const { return line_; }
   size_t slot_count() const { return line_.position.size(); }
-  int64_t position(size_t slot) const { return line_.position[slot]; }  // the slot's place on its line
+  int64_t position(size_t slot) const { return line_.position[slot]; }  // the slot's position on its line
 
-  // Collectives, as Engine describes them. With `wait`, which points to an empty one, the caller finishes what is under
-  // way and leaves the tensors alone until then; it stays empty if nothing is. Without, all has finished on return.
-  // packed.h has the same for lists of tensors.
+  // Collectives, as Engine describes them. With `wait`, which points to an empty one, the caller finishes the
+  // collective and does not touch the tensors until then; it stays empty if there is nothing to wait for. Without, the
+  // collective has finished on return. packed.h has the same for lists of tensors.
 
-  // The elementwise reduction of the tensors of a line, on all of them. The tensors given are left as they were.
+  // The elementwise reduction of the tensors of a line, on all of them. The given tensors are unchanged.
   Shards all_reduce(const Shards& tensors, ReduceOp op, Wait* wait = nullptr) const;
 
   void all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait = nullptr) const;
@@ -41,8 +41,8 @@ class Axis {
   // In place: every tensor becomes that of the member at `source`.
   void broadcast(const Shards& tensors, int64_t source, Wait* wait = nullptr) const;
 
-  // The highest of the numbers that the members of our line give: a word among ranks, traced as an agreement. For real
-  // processes, which host one slot.
+  // The highest of the numbers that the members of our line pass, traced as an agreement. For real processes, which
+  // host one slot.
   int64_t all_reduce_max(int64_t number) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// On the way of every op, so where the thread keeps them is not looked up.
+// Every op reads them: initial-exec saves the look-up of the thread's block.
 __attribute__((tls_model("initial-exec"))) thread_local size_t last_mesh_ = 0;
 __attribute__((tls_model("initial-exec"))) thread_local CallLog* last_log_ = nullptr;
 __attribute__((tls_model("initial-exec"))) thread_local uint64_t origin_ = 0;
@@ -28,7 +28,7 @@ auto& logs_of_this_thread() {
 }
 
 constexpr size_t kForms =
-    1 << 16;  // of which tensors are counted, so that a program whose shapes never repeat does not fill memory
+    1 << 16;  // limits how many are counted, so that a program whose shapes never repeat does not fill memory
 
 CallCheck read_check() {
   auto* text = std::getenv("INTARSIA_CHECK");

@@ -1,5 +1,5 @@
 #pragma once
-// What this thread has called on each mesh, and by which of these calls a tensor was made.
+// The calls that this thread has made on each mesh, and the origin of a tensor: the call that made it.
 
 #include <atomic>
 #include <cstdint>
@@ -15,29 +15,29 @@
 namespace intarsia {
 
 // Note [Origins]
-// A fingerprint says what a collective does, not with which tensor. If one rank leaves out a full_tensor and goes on
-// with the next one of the same form, all ranks run equal collectives, and would add up different tensors. So a tensor
-// knows its origin: a hash of the call that made it or last wrote to it, and of the origins of the tensors that went
-// into that call. The origin of the tensor that a collective moves is part of the fingerprint. What makes it the same
-// on all ranks of a program that is right:
-// - A tensor that is made of plain ones has in it how many of its form this thread has made on its mesh, unless
-//   distribute_tensor makes it of what this rank has, which a rank may do alone. A rank that alone makes some of
-//   another form, or fails to, does not matter.
-// - Numbers are part of it. One that differs between ranks must not meet a distributed tensor, which is one tensor for
-// all of them.
-// - Ops that keep values (detach, clone, copy_, a redistribution) hand the origin on. Whether autograd clones a
-// gradient, or adds in place,
-//   depends on who else holds it.
-// - What a rank computes alone leaves no trace in other tensors.
-// INTARSIA_CHECK=calls compares more: with each collective, all that this thread has called on its mesh so far.
+// A fingerprint says what a collective does, not with which tensor. If one rank skips a full_tensor and continues with
+// the next one of the same form, all ranks run equal collectives, and would combine different tensors. So a tensor has
+// an origin: a hash of the call that made it or last wrote to it, and of the origins of that call's inputs. The origin
+// of the tensor that a collective moves is part of the fingerprint. In a correct program it is the same on all ranks,
+// because
+// - the origin of a tensor made of plain ones includes how many of its form this thread has made on its mesh, unless
+// distribute_tensor makes it of this rank's data, which a rank may do alone. If one rank alone makes some of another
+// form, or fails to, that does not matter;
+// - numbers are part of it. A number that differs between ranks must not meet a distributed tensor, which is one tensor
+// for all of them;
+// - ops that keep values (detach, clone, copy_, a redistribution) pass the origin on. Whether autograd clones a
+// gradient, or adds in place, depends on what else holds it;
+// - what a rank computes alone does not affect other tensors.
+// INTARSIA_CHECK=calls compares more: with each collective, all calls that this thread has made on its mesh so far.
 struct Origin {
   uint64_t hash = 0;
   uint64_t call = 0;  // its number on the mesh, from 1; 0: unknown
 
-  // The origin of several tensors together.
+  // Combines the origins of several tensors.
   void add(const Origin& other);
 };
 
+// What ranks compare with each collective, besides its fingerprint.
 enum class CallCheck { none, tensors, calls };
 
 // INTARSIA_CHECK, read once: "calls", "0" for none, else tensors.
@@ -48,9 +48,9 @@ class CallLog {
  public:
   static constexpr uint64_t kKept = 64;
 
-  // `what` it is, as a hash, and a layout that helps to recognize it.
+  // `what`: a hash of the call; the layout helps to recognize it.
   Origin add(const char* op, const Layout* layout, uint64_t what, const Origin& operands);
-  // The same for a tensor that is made of plain ones.
+  // The same for a tensor made of plain ones.
   Origin add_new(const char* op, const Layout* layout, uint64_t what);
 
   uint64_t hash() const { return hash_.load(std::memory_order_relaxed); }  // of all calls so far
@@ -74,14 +74,14 @@ class CallLog {
   std::unordered_map<uint64_t, uint64_t> new_ones_;  // how many, by form
 };
 
-// The log of this thread on a mesh; by the mesh's hash for who only reads it: null if nothing was called there.
+// The log of this thread on a mesh. By the mesh's hash for readers: null if nothing was called there.
 CallLog& calls_on(const DeviceMesh& mesh);
 std::shared_ptr<const CallLog> calls_on(size_t mesh);
 
-// A part of what a call is: the placements and the global shape of its result.
+// A part of the hash of a call: the placements and the global shape of its result.
 uint64_t hash_of_form(const Layout& layout, c10::ArrayRef<int64_t> sizes);
 
-// Names the origin of the tensors that the collectives of this scope move.
+// Sets the origin of the tensors that the collectives of this scope move.
 class OriginScope {
  public:
   explicit OriginScope(const Origin& origin);
@@ -94,7 +94,7 @@ class OriginScope {
   uint64_t outer_;
 };
 
-// The first call in which two logs differ, as a sentence; empty if they do not, as far back as both reach.
+// The first call in which two logs differ, as a sentence; empty if they do not differ, as far back as both reach.
 std::string first_difference(const std::vector<CallLog::Line>& ours, int64_t rank,
                              const std::vector<CallLog::Line>& theirs, int64_t other);
 

@@ -7,8 +7,7 @@
 
 namespace intarsia {
 
-// The collectives of this scope, all of one kind along one axis, are one event, which has the bytes of all. For one
-// thread.
+// The collectives of this scope, all of one kind along one axis, are one event with the bytes of all. For one thread.
 class CoalescedEventScope {
  public:
   CoalescedEventScope();

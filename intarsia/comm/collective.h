@@ -1,5 +1,5 @@
 #pragma once
-// What a rank asks of its line: one collective, which has to be the same on all ranks of the line.
+// Describes one collective of a rank on its line, which must be the same on all ranks of the line.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@ namespace intarsia {
 
 // Note [A message knows what it is]
 // Every collective has a number on its line and a fingerprint of what it is: kind, op, dtype, counts, cause, and the
-// global shape, the layouts and the origin of what is moved. Both travel with its messages (in the tag of gloo's, in a
+// global shape, the layouts and the origin of the tensor. Both are sent with its messages (in the tag of gloo's, in a
 // header in shared memory), and a rank takes only the message that it expects. So ranks that run different collectives
 // never compute with each other's bytes: they wait. Ranks that wait compare what they wait in (see CollectiveBoard).
 struct Collective {
@@ -28,9 +28,9 @@ struct Collective {
   c10::ScalarType type = c10::ScalarType::Undefined;
   int64_t count = 0;                   // elements that this rank brings
   int64_t all = 0;                     // elements that this rank ends up with
-  bool even = true;                    // the same of both on all members
+  bool even = true;                    // both are the same on all members
   int64_t source = -1;                 // of a broadcast: a rank
-  uint64_t counts = 0;                 // of all members, hashed, where all know them
+  uint64_t counts = 0;                 // of all members, hashed, if all know them
   const char* cause = "";              // as CauseScope
   c10::SmallVector<int64_t, 4> shape;  // as ShapeScope
   uint64_t move = 0;                   // as MoveScope, hashed; 0: none
@@ -38,22 +38,22 @@ struct Collective {
   std::string axis;
   uint64_t number = 0;            // on its line, from 0; given by the group
   uint64_t entry = 0;             // see Note [Flight recorder]; 0: not recorded
-  std::optional<uint64_t> whole;  // of a step inside a host: the number of the collective on the larger line
+  std::optional<uint64_t> whole;  // for a step inside a host: the number of the collective on the larger line
   c10::SmallVector<int64_t, 2> sends, receives;  // of an all_to_all: elements per member
   uint64_t origin = 0;                           // of what is moved, see Note [Origins]
   std::shared_ptr<const CallLog> log;            // of the calls on its mesh; null: none
-  uint64_t calls = 0, calls_hash = 0;  // how many these were, and which; the hash only where they are compared
+  uint64_t calls = 0, calls_hash = 0;  // how many calls, and their hash, which is only set where they are compared
 
-  // A step of this one, inside a host. See Note [Two levels].
+  // A step of this collective, inside a host. See Note [Two levels].
   Collective step(uint64_t which) const;
 
   static const char* name(Kind kind);
   uint64_t fingerprint() const;
   std::string text() const;    // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
-  std::string advice() const;  // " All ranks must call item()." Empty where nobody knows for what it is.
+  std::string advice() const;  // " All ranks must call item()." Empty if the cause is unknown.
 };
 
-// Says between which layouts the collectives of this scope move a tensor: those of some axes of a mesh.
+// Records between which layouts the collectives of this scope move a tensor: the placements on some axes of a mesh.
 class MoveScope {
  public:
   MoveScope(const Placements& from, const Placements& to, const std::vector<int64_t>& axes);
@@ -69,7 +69,7 @@ class MoveScope {
   const MoveScope* outer_;
 };
 
-// Names the global shape of the tensor that the collectives of this scope move.
+// Records the global shape of the tensor that the collectives of this scope move.
 class ShapeScope {
  public:
   explicit ShapeScope(at::IntArrayRef shape);
@@ -81,7 +81,7 @@ class ShapeScope {
   at::IntArrayRef outer_;
 };
 
-// What this rank is about to do, on behalf of the current cause.
+// The collective that this rank is about to run, on behalf of the current cause.
 Collective collective_of(Collective::Kind kind, const Line& line, const at::Tensor& mine,
                          std::optional<ReduceOp> op = std::nullopt);
 

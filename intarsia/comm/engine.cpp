@@ -6,7 +6,7 @@
 namespace intarsia {
 namespace {
 
-// One rank, which exchanges with itself alone.
+// One rank, which communicates only with itself.
 class LocalEngine final : public Engine {
  public:
   LocalEngine() : Engine(1, {0}) {}

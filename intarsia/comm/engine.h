@@ -1,7 +1,7 @@
 #pragma once
-// An engine carries bytes between ranks. It knows flat buffers and counts; tensors and layouts are above it.
+// An engine runs the collectives of a world. It knows flat buffers and counts; tensors and layouts are above it.
 //
-// Every call serves all hosted slots of a line at once: one slot in a real process, all of them in a simulation.
+// Every call is for all hosted slots of a line at once: one slot in a real process, all of them in a simulation.
 
 #include <cstdint>
 #include <string>
@@ -14,30 +14,30 @@
 
 namespace intarsia {
 
-// Lines of ranks that talk to each other, seen from the hosted slots. Every line has the same size.
+// Lines of ranks that communicate, as the hosted slots see them. Every line has the same size.
 struct Line {
   std::string name;                         // of the axis, for traces and errors
   int64_t size;                             // ranks on a line
   std::vector<std::vector<int64_t>> ranks;  // per slot: the ranks of its line, in order
-  std::vector<int64_t> position;            // per slot: its own place on that line
-  size_t mesh = 0;                          // the hash of the mesh whose axis it is; 0: of none
+  std::vector<int64_t> position;            // per slot: its position on that line
+  size_t mesh = 0;                          // the hash of the mesh whose axis it is; 0: none
 };
 
 using Counts = std::vector<std::vector<int64_t>>;  // [slot][member of the line], in elements
 
-// Buffers are contiguous, one per slot, and the engine's until the collective has finished. Any dtype; a zero count is
-// legal everywhere. A collective that is under way makes progress by itself, so waits may come in any order.
+// Buffers are contiguous, one per slot, and the engine owns them until the collective has finished. Any dtype; a zero
+// count is legal everywhere. Asynchronous collectives make progress on their own, so waits may come in any order.
 class Engine : public World {
  public:
   using World::World;
 
   // `result` becomes the elementwise reduction of the `mine` of a line; the two do not overlap. Not avg: the caller
   // divides a sum. Unless `later`, it has finished on return, and gloo and the simulation reduce in the order of the
-  // line: the same bits from both, on every run and on every rank.
+  // line: both give the same bits, on every run and on every rank.
   virtual Wait all_reduce(const Line& line, const Shards& mine, const Shards& result, ReduceOp op,
                           bool later) const = 0;
 
-  // `all` receives the `mine` of every member, one behind the other; counts[slot][member] elements each.
+  // `all` receives the `mine` of every member, one after the other; counts[slot][member] elements each.
   virtual Wait all_gather(const Line& line, const Shards& mine, const Shards& all, const Counts& counts) const = 0;
 
   // Member j receives the j-th part of `send`; `receive` holds the parts of all members in order.
@@ -63,7 +63,7 @@ class Engine : public World {
   virtual void close() const {}
 };
 
-// The engine that serves a world. All worlds are engines themselves, but for the world of one rank, which is in core.
+// The engine of a world. All worlds are engines, except the world of one rank, which is in core.
 const Engine& engine_of(const World& world);
 
 }  // namespace intarsia

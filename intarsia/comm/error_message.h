@@ -1,5 +1,5 @@
 #pragma once
-// What an exception says, without what only its author needs.
+// The message of an exception, without what only its author needs.
 
 #include <exception>
 #include <string>

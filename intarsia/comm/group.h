@@ -14,8 +14,8 @@ namespace intarsia {
 
 using MemberCounts = std::vector<int64_t>;  // [member], in elements
 
-// As Engine, for one slot. The call says what all members have to agree on; the group numbers it. A group that has
-// failed once fails at once from then on.
+// The collectives of Engine, for one slot. `call` describes what all members must agree on; the group numbers it. A
+// group that has failed once fails at once from then on.
 class Group {
  public:
   virtual ~Group() = default;
@@ -25,8 +25,7 @@ class Group {
   virtual Wait all_to_all(Collective call, const at::Tensor& send, const MemberCounts& send_counts,
                           const at::Tensor& receive, const MemberCounts& receive_counts) const = 0;
   virtual Wait broadcast(Collective call, const at::Tensor& buffer, int64_t source) const = 0;
-  // Unless a group has a faster way: an all_to_all, and what came is reduced in the order of the line when it is waited
-  // for.
+  // By default: an all_to_all, whose parts are reduced in the order of the line at the wait.
   virtual Wait reduce_scatter(Collective call, const at::Tensor& send, const MemberCounts& counts,
                               const at::Tensor& result) const;
   virtual const char* carrier() const = 0;                 // gloo, shm, ...: for traces and errors

@@ -5,7 +5,7 @@
 namespace intarsia {
 namespace {
 
-// Asked on the way of every move, so where the thread keeps them is not looked up.
+// Every move reads it: initial-exec saves the look-up of the thread's block.
 __attribute__((tls_model("initial-exec"))) thread_local ImplicitMoves policy_ = ImplicitMoves::allow;
 __attribute__((tls_model("initial-exec"))) thread_local bool all_ = false;
 __attribute__((tls_model("initial-exec"))) thread_local int judged_ = 0;

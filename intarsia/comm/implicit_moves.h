@@ -1,6 +1,6 @@
 #pragma once
-// What happens when an op moves parts of its tensors by itself: because it needs them in other layouts than they lie
-// in, or because it works along a dim that is cut.
+// The policy for implicit communication: an op moves parts of its tensors because it needs other layouts, or because it
+// works along a sharded dim.
 
 #include <string>
 
@@ -8,11 +8,12 @@ namespace intarsia {
 
 enum class ImplicitMoves {
   allow,  // the default
-  warn,   // say which op moves what
-  error,  // refuse, and say what to redistribute
+  warn,   // warn which op moves what
+  error,  // raise an error that says what to redistribute
 };
 
-// Sets the policy on this thread while it lives. Moves that send nothing, such as cutting a replica, count if `all`.
+// Sets the policy on this thread while it lives. With `all`, moves that send nothing, such as sharding a replica, are
+// included.
 class ImplicitMovesScope {
  public:
   explicit ImplicitMovesScope(ImplicitMoves policy, bool all = false);
@@ -25,12 +26,13 @@ class ImplicitMovesScope {
   bool outer_all_;
 };
 
-// Applies the policy to what an op is about to move, told as text. Every collective that dispatch chose is judged at
-// the one door for bytes (Axis), so nothing escapes; whoever has judged a whole plan, or moves no tensor, says so by a
+// Applies the policy to what an op is about to move, given as text. Axis, through which all bytes go, checks every
+// collective that dispatch chose, so nothing escapes. Code that has checked a whole plan, or moves no tensor, opens a
 // JudgedScope.
 void judge_implicit_move(const char* op, const std::string& move, bool sends);
-bool judges_implicit_moves();  // whether there is anything to judge: the rest costs nothing then
+bool judges_implicit_moves();  // whether there is anything to check: otherwise the check costs nothing
 
+// Collectives in this scope have been checked.
 class JudgedScope {
  public:
   JudgedScope();

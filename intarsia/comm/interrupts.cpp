@@ -19,18 +19,18 @@ namespace intarsia {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(100);
-constexpr int kIdlePauses = 50;  // without anyone waiting, after which the thread sleeps
+constexpr int kIdlePauses = 50;  // pauses without a waiting thread, after which the nudging thread sleeps
 
 std::atomic<const Interrupts*> interrupts_{nullptr};
 
-// The thread that nudges. It never ends, so nobody has to join it, and what it uses is never freed.
+// The thread that nudges. It never ends, so it need not be joined, and what it uses is never freed.
 class Nudger {
  public:
   void add(c10d::Work* work) {
     std::lock_guard lock(mutex_);
     waiting_.push_back({work, false});
     if (!started_) start();
-    if (asleep_) wake_.notify_one();  // not while it is at work: a wait costs no switch of threads
+    if (asleep_) wake_.notify_one();  // not while it is at work: a wait costs no thread switch
   }
 
   void remove(c10d::Work* work) {
@@ -41,7 +41,7 @@ class Nudger {
  private:
   struct Waiting {
     c10d::Work* work;
-    bool seen;  // by the last round: shorter waits are left alone
+    bool seen;  // by the last round: shorter waits are not nudged
   };
 
   void start() {
@@ -74,7 +74,7 @@ class Nudger {
 
 std::atomic<Nudger*> nudger_{nullptr};
 
-// A process that was forked has no such thread, and maybe a lock that nobody opens: it begins anew.
+// A forked process has no such thread, and maybe a locked mutex: it makes a new one.
 Nudger& nudger() {
   static int registered = [] {
     nudger_ = new Nudger;

@@ -1,5 +1,5 @@
 #pragma once
-// A way to stop a thread that waits for other ranks: Python raises KeyboardInterrupt.
+// Interrupts of threads that wait for other ranks: Python raises KeyboardInterrupt.
 
 #include <exception>
 
@@ -9,27 +9,27 @@ class Work;
 
 namespace intarsia {
 
-// How the program around us is asked.
+// Callbacks of the program.
 struct Interrupts {
-  void (*check)();   // called on a waiting thread about ten times a second: what it throws ends the wait
-  void (*repeat)();  // what it threw could not be passed on, so it is to be thrown again
-  bool (*stops)(const std::exception_ptr&);  // whether what some code of the program threw is meant to stop it
+  void (*check)();   // called on a waiting thread about ten times a second: an exception ends the wait
+  void (*repeat)();  // an exception of check() could not be passed on: raise it again
+  bool (*stops)(const std::exception_ptr&);  // whether an exception from the program's code is meant to stop it
 };
 // Set once, before the first collective.
 void set_interrupts(const Interrupts* interrupts);
 bool interruptible();
 
-// What the check threw. No std::exception, so that it passes where errors of other ranks are put into words.
+// The exception of check(). Not a std::exception, so that handlers which word errors of other ranks let it pass.
 struct Interruption {
   std::exception_ptr cause;
 };
 
-// Asks; throws an Interruption. Nothing happens where nothing was set.
+// Calls check(); throws an Interruption. Does nothing if no callbacks are set.
 void check_interrupts();
 void repeat_interrupt();
 bool is_interrupt(const std::exception_ptr& error);
 
-// Runs a function that may be interrupted; what the check threw comes out.
+// Runs a function that may be interrupted; rethrows the exception of check().
 template <class Call>
 void with_interrupts(Call call) {
   try {
@@ -39,8 +39,9 @@ void with_interrupts(Call call) {
   }
 }
 
-// While it lives, the wait for `work` returns false about ten times a second, so that the waiting thread can ask. For
-// gloo's send and recv, whose wait returns false after abort() and can then be called again. Null: nothing happens.
+// While it lives, the wait for `work` returns false about ten times a second, so that the waiting thread can check for
+// interrupts. For gloo's send and recv, whose wait returns false after abort() and can then be called again. Null: does
+// nothing.
 class Nudges {
  public:
   explicit Nudges(c10d::Work* work);

@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-// A reader takes only what it expects. See Note [A message knows what it is].
+// A reader takes only the header that it expects. See Note [A message knows what it is].
 struct MessageHeader {
   uint64_t number = 0;       // of the collective on its line
   uint64_t fingerprint = 0;  // see Collective

@@ -14,7 +14,7 @@
 namespace intarsia {
 namespace {
 
-// Byte by byte, without gaps. What stands behind an odd number of bytes is copied out, never read where it lies.
+// Byte by byte, without gaps. Values after an odd number of bytes are copied out, never read in place.
 at::Tensor pack(const std::vector<at::Tensor>& pieces) {
   std::vector<at::Tensor> bytes;
   for (auto& piece : pieces) bytes.push_back(as_bytes(piece.contiguous()));
@@ -25,7 +25,7 @@ at::Tensor room_for(int64_t bytes, const at::Tensor& like) {
   return at::empty({bytes}, like.options().dtype(at::kByte));
 }
 
-// The target is contiguous, as all buffers of an engine.
+// The target is contiguous, like all buffers of an engine.
 void unpack(const at::Tensor& packed, int64_t begin, const at::Tensor& target, int64_t target_begin, int64_t bytes) {
   TORCH_INTERNAL_ASSERT(target.is_contiguous());
   if (bytes) as_bytes(target).narrow(0, target_begin, bytes).copy_(packed.narrow(0, begin, bytes));
@@ -37,19 +37,19 @@ std::vector<at::Tensor> in_slot(const ShardsList& list, size_t slot) {
   return tensors;
 }
 
-// Copying a tensor into a message and out of it costs more than a message of its own if the ranks bring this much
-// together.
+// If the ranks together bring this much, copying a tensor into a message and out of it costs more than a separate
+// message.
 constexpr int64_t kAloneBytes = 128 << 10;
 
-// The same answer on all ranks of a line: each knows the counts of all.
+// The same on all ranks of a line: each knows the counts of all.
 bool goes_alone(const Counts& counts, const at::Tensor& mine) {
   int64_t most = 0;
   for (auto& row : counts) most = std::max(most, std::accumulate(row.begin(), row.end(), int64_t{0}));
   return most * mine.element_size() >= kAloneBytes;
 }
 
-// Places in the list that travel in one message: all tensors of one dtype, but for those that go alone. Dtypes come in
-// the order of the list, the same on all ranks.
+// Positions in the list that are sent in one message: all tensors of one dtype, except those that go alone. Dtypes come
+// in the order of the list, the same on all ranks.
 using Places = std::vector<size_t>;
 std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op, const Places& alone = {}) {
   std::vector<Places> groups;
@@ -63,7 +63,7 @@ std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp
       known->push_back(t);
       continue;
     }
-    check_reducible(where, type, op);  // all of them, before the first moves
+    check_reducible(where, type, op);  // all of them, before the first is sent
     groups.push_back({t});
   }
   return groups;
@@ -108,7 +108,7 @@ ShardsList reduce_each(const std::vector<Places>& groups, size_t length, Wait* w
         std::vector<int64_t> sizes = shape(t, slot);
         auto part = buffers[slot].narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
         begin += part.numel();
-        results[t].push_back(part.variable_data());  // no view: writing to one is not writing to all
+        results[t].push_back(part.variable_data());  // not a view: writing to one does not write to all
       }
     }
   }
@@ -116,7 +116,7 @@ ShardsList reduce_each(const std::vector<Places>& groups, size_t length, Wait* w
   return results;
 }
 
-// The parts of every member, one member behind the other; `totals` becomes how many elements each gets.
+// The parts of every member, member by member; `totals` becomes the number of elements that each gets.
 at::Tensor pack_parts(const ShardsList& send, const CountsList& counts, const Places& group, size_t slot,
                       std::vector<int64_t>& totals) {
   if (group.size() == 1) {

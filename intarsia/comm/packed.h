@@ -1,11 +1,11 @@
 #pragma once
-// Collectives over a list of tensors that travel together: small ones packed into one message, large ones each straight
-// from and into their places.
+// Collectives over a list of tensors: small ones are packed into one message, large ones are sent from and received
+// into their own memory.
 //
-// The list is the same on all ranks of a line: as many tensors, of the same dtypes in the same order. They may be
-// uneven, empty and of any dtypes. What comes out are the values that Axis gives for each tensor by itself, to the bit
-// where Axis promises that. What an all_gather or a broadcast packs is one message, of bytes; in a reduction it is one
-// for each dtype, and its results are parts of one buffer: the memory of all of them stays while one lives.
+// The list is the same on all ranks of a line: equally many tensors, of the same dtypes in the same order. They may be
+// uneven, empty and of any dtypes. The results are the values that Axis gives for each tensor separately, to the bit
+// where Axis promises that. An all_gather or a broadcast packs into one message of bytes; a reduction into one for each
+// dtype, and its results are parts of one buffer, whose memory stays while one of them lives.
 
 #include <cstdint>
 #include <vector>
@@ -17,6 +17,7 @@ namespace intarsia {
 using ShardsList = std::vector<Shards>;  // [tensor][slot]
 using CountsList = std::vector<Counts>;  // [tensor][slot][member], in elements of that tensor
 
+// The collectives of Axis, for each tensor of the list.
 ShardsList all_reduce(const Axis& axis, const ShardsList& tensors, ReduceOp op, Wait* wait = nullptr);
 
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts,

@@ -1,5 +1,5 @@
 #pragma once
-// A thread that takes no signals: they are for the program's own threads.
+// A thread with all signals blocked: signals are for the program's own threads.
 
 #include <pthread.h>
 #include <signal.h>

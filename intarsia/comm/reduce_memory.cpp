@@ -17,7 +17,7 @@ __attribute__((optimize("O3"))) void add_memory(char* out, const char* a, const 
   for (uint64_t i = 0; i < bytes / sizeof(T); ++i) to[i] = x[i] + y[i];
 }
 
-// Adding is exact in one way only, so a loop of our own gives ATen's bits. Signed numbers wrap as unsigned ones do.
+// Integer addition is exact, so this loop gives ATen's bits. Signed numbers wrap as unsigned ones do.
 bool add_plainly(char* out, const char* a, const char* b, uint64_t bytes, c10::ScalarType type) {
   switch (type) {
     case at::kFloat: return add_memory<float>(out, a, b, bytes), true;

@@ -1,5 +1,5 @@
 #pragma once
-// reduce() on plain memory: the same values, without making tensors where that can be avoided.
+// reduce() on plain memory: the same values, without creating tensors where possible.
 
 #include <cstdint>
 

@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// The error of a collective, with everything that helps to find its other side.
+// Raises the error of a collective, with everything that helps to find its other side.
 [[noreturn]] void fail(const Engine& engine, const Line& line, const std::string& kind, const char* cause,
                        const std::exception& error) {
   auto& ranks = line.ranks[0];
@@ -22,7 +22,7 @@ namespace {
                            CauseScope::spoken(cause), ": ", message_of(error)));
 }
 
-// Waits for other ranks: errors are named, an interruption comes out as what it is.
+// Waits for other ranks: errors get context, an interruption is passed on unchanged.
 template <class Call>
 void wait_in(const Engine& engine, const Line& line, const std::string& kind, const char* cause, Call call) {
   at::NoGradGuard no_grad;
@@ -53,7 +53,7 @@ void attempt(const Engine& engine, const Line& line, const std::string& kind, Wa
 void run_collective(const Engine& engine, const Line& line, std::string kind, int64_t sent, int64_t received,
                     Wait* wait, c10::function_ref<Wait()> start) {
   if (C10_UNLIKELY(judges_implicit_moves()) && CauseScope::implicit()) {
-    // Also on a rank that itself sends nothing: all ranks of the line get the same answer.
+    // Also on a rank that itself sends nothing: all ranks of the line must decide the same.
     judge_implicit_move(CauseScope::op(), str(CommEvent{kind, line.name, sent, received}), true);
   }
   auto begin = recording() ? seconds_since_start() : 0;

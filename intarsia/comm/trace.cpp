@@ -26,7 +26,7 @@ struct Cause {
   const char* op = "";
   bool implicit = false;
 };
-__attribute__((tls_model("initial-exec"))) thread_local Cause cause_;  // on the way of every move
+__attribute__((tls_model("initial-exec"))) thread_local Cause cause_;  // every move reads it
 
 const auto kStart = std::chrono::steady_clock::now();
 

@@ -1,5 +1,5 @@
 #pragma once
-// What moved: one event per collective, seen by every recorder that is open.
+// The trace: one event per collective, which every open recorder gets.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace intarsia {
 struct CommEvent {
   std::string kind;    // all_reduce(sum), all_gather, reduce_scatter(sum), all_to_all, broadcast, ...
   std::string axis;    // the name of the mesh axis; several axes joined by "_"
-  int64_t sent;        // bytes that one rank must send (the busiest hosted one), as theory counts them
+  int64_t sent;        // bytes that one rank must send (the busiest hosted one), in theory
   int64_t received;    // bytes that one rank must receive
   std::string op;      // the call that caused it: aten::mm, redistribute, full_tensor, ...
-  bool implicit;       // chosen by dispatch, not asked for by the caller
+  bool implicit;       // chosen by dispatch, not requested by the caller
   double start = 0;    // seconds since the process began
   double seconds = 0;  // how long this rank spent in it
   std::string engine;  // what carried it: shm, gloo, simulation, ...
@@ -29,12 +29,14 @@ struct FallbackEvent {
   std::string layouts;
 };
 
-// The ranks of an axis exchanged numbers or a text, no part of a tensor: whether an op went well on all of them.
+// The ranks of an axis exchanged numbers or a text, no part of a tensor: whether an op succeeded on all of them, for
+// example.
 struct AgreementEvent {
   std::string op;
   std::string axis;
 };
 
+// Receives the events while it is added.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -52,11 +54,11 @@ void record(const FallbackEvent& event);
 void record(const AgreementEvent& event);
 double seconds_since_start();
 
-// The reduction of norms, which waits until one of them is read. A rank that does not take part has called the op all
-// the same.
+// The cause of the reduction of norms, which runs when one of them is read. A rank that is not in it has called the op
+// as well.
 constexpr const char* kNormCause = "the value of aten::norm";
 
-// Names the call on whose behalf the collectives of this scope run. The outermost scope wins.
+// Sets the call on whose behalf the collectives of this scope run. The outermost scope wins.
 class CauseScope {
  public:
   CauseScope(const char* op, bool implicit);

@@ -1,15 +1,15 @@
 #pragma once
-// Collectives that are under way.
+// The handle of an asynchronous collective.
 
 #include <functional>
 #include <utility>
 
 namespace intarsia {
 
-// Finishes a collective that is under way. Empty if it has finished already.
+// Finishes a collective. Empty if it has finished.
 using Wait = std::function<void()>;
 
-// `wait` and, when that is over, `last`: at once if there is nothing to wait for.
+// `wait`, followed by `last`: at once if there is nothing to wait for.
 template <class Last>
 Wait then(Wait wait, Last last) {
   if (wait) return [wait = std::move(wait), last = std::move(last)] { wait(), last(); };

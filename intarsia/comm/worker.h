@@ -1,5 +1,5 @@
 #pragma once
-// A thread that runs functions one after the other, for collectives that go on while nobody waits for them.
+// A thread that runs functions one after the other, for collectives that make progress while no thread waits for them.
 
 #include <condition_variable>
 #include <deque>
@@ -15,18 +15,17 @@ namespace intarsia {
 class Worker {
  public:
   Worker() = default;
-  ~Worker();  // when all that was asked for has ended
+  ~Worker();  // when all functions have ended
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // The wait throws what `work` throws. It can be interrupted: `give_up` is called, and has to make `work` end.
+  // The wait throws what `work` throws. It can be interrupted: `give_up` is called, and must make `work` end.
   Wait run(std::function<void()> work, std::function<void()> give_up);
-  bool idle();  // nothing is left to be done
-  // If nothing is left to be done: what is asked for from now on waits until release(), while the caller does something
-  // itself.
+  bool idle();  // no function is running or queued
+  // If the worker is idle: later functions wait until release(), while the caller does something itself.
   bool claim();
   void release();
-  bool runs_here() const;  // whether this is its thread, which cannot wait for itself
+  bool runs_here() const;  // whether this is the worker's thread, which cannot wait for itself
 
  private:
   struct Job;
@@ -35,7 +34,7 @@ class Worker {
   std::condition_variable more_;
   std::deque<std::shared_ptr<Job>> jobs_;
   bool stopping_ = false, running_ = false;
-  int pid_ = 0;  // that of the thread
+  int pid_ = 0;  // of the process that has the thread
   std::unique_ptr<std::thread> thread_;
 };
 

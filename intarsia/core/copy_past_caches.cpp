@@ -12,7 +12,7 @@ namespace intarsia {
 #if defined(__SSE2__)
 
 void copy_past_caches(char* to, const char* from, uint64_t bytes) {
-  constexpr uint64_t kLine = 64;  // all of it, so that it leaves the core in one piece
+  constexpr uint64_t kLine = 64;  // filled whole, so that it leaves the core in one piece
   auto head = std::min<uint64_t>(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
   std::memcpy(to, from, head);
   to += head, from += head, bytes -= head;
@@ -27,7 +27,7 @@ void copy_past_caches(char* to, const char* from, uint64_t bytes) {
     _mm_stream_si128(target + 3, d);
   }
   std::memcpy(to, from, bytes);
-  _mm_sfence();  // other threads see it with what is published next
+  _mm_sfence();  // other threads see these stores before whatever is published next
 }
 
 #else

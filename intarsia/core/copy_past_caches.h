@@ -5,11 +5,11 @@
 
 namespace intarsia {
 
-// From here on a result does not fit into the caches beside what it was made of. Writing it past them saves reading the
-// old bytes first: a third of the traffic with memory.
+// From this size on, a result and its inputs do not fit into the caches together. Stores that bypass the caches then
+// save reading the old bytes first: a third of the memory traffic.
 constexpr uint64_t kPastCachesBytes = 4 << 20;
 
-// As memcpy; on x86 the bytes go to memory without a place in the caches.
+// Like memcpy, but on x86 the bytes go to memory without a place in the caches.
 void copy_past_caches(char* to, const char* from, uint64_t bytes);
 
 }  // namespace intarsia

@@ -1,5 +1,5 @@
 #pragma once
-// Which mesh axes cut a tensor dim.
+// Which mesh axes shard a tensor dim.
 
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-// The axes that cut `dim`, in the order in which they cut it.
+// The mesh axes that shard `dim`, in the order in which they split it.
 std::vector<int64_t> axes_cutting(const Layout& layout, int64_t dim);
 
 }  // namespace intarsia

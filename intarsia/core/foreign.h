@@ -1,5 +1,5 @@
 #pragma once
-// Tensors whose data is not simply in a storage, which ops below dispatch would read past its end.
+// Detects tensors whose values are not in a plain strided storage: a kernel that assumes one would read past its end.
 
 #include <string>
 
@@ -7,11 +7,12 @@
 
 namespace intarsia {
 
-// What kind of such a tensor it is, for an error: a wrapper of Python or of functorch, sparse, nested, quantized,
-// opaque. Empty for tensors in memory and on meta, and for distributed ones.
+// The kind of such a tensor, for error texts: a wrapper of Python or of functorch, sparse, nested, quantized, opaque.
+// Empty for strided tensors in memory or on meta, and for distributed ones.
 std::string foreign_kind(const at::Tensor& tensor);
 
-// Wrappers look like tensors in memory, but have none: an error that names the function and the tensor.
+// Raises an error that names the function and the tensor if it is a wrapper, which looks like a tensor in memory but
+// has no memory.
 void check_no_wrapper(const at::Tensor& tensor, const char* function, const std::string& name = "the tensor");
 
 }  // namespace intarsia

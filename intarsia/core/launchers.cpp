@@ -8,15 +8,15 @@
 namespace intarsia {
 namespace {
 
-// The variables of a launcher. Of two sizes the first that is set wins; two jobs name the job together. Some have one
-// only.
+// The variables of a launcher. Of two names for the size, the first that is set wins; two names for the job are joined.
+// Some launchers have only one.
 struct Launcher {
   const char* name;
   const char* rank;
   const char* size[2];
   const char* local_rank;
   const char* job[2];
-  const char* step;  // set for the ranks only, where the others are set for a whole allocation
+  const char* step;  // set for the ranks only, where the other variables are set for a whole allocation
 };
 
 const Launcher kLaunchers[] = {
@@ -36,7 +36,8 @@ const Launcher kLaunchers[] = {
     {"mpiexec", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", {"PMI_JOBID"}, nullptr},
 };
 
-// Slurm numbers the steps that srun starts from 0. Its own, such as the shell of salloc, have numbers from here on.
+// Slurm numbers the steps that srun starts from 0. Its internal steps, such as the shell of salloc, have numbers from
+// here on.
 constexpr int64_t kFirstStepOfSlurmItself = 0xfffffff0;
 
 std::optional<int64_t> number_in(const char* text) {
@@ -77,7 +78,7 @@ std::optional<Launch> read_launch(const Environment& environment) {
     auto rank = read_number(environment, launcher.rank);
     auto size = read_number(environment, launcher.size[0]);
     if (!size && launcher.size[1]) size = read_number(environment, launcher.size[1]);
-    if (!rank && (!size || launcher.size[1])) continue;  // a SLURM_NTASKS alone only says what was asked for
+    if (!rank && (!size || launcher.size[1])) continue;  // a SLURM_NTASKS alone only says what was requested
     TORCH_CHECK_VALUE(rank && size, "[init] of ", launcher.rank, " and ", launcher.size[0], " only ",
                       rank ? launcher.rank : launcher.size[0], " is set. Set both or neither.");
     TORCH_CHECK_VALUE(*rank < *size, "[init] ", launcher.rank, " is ", *rank, ", but ", launcher.size[0], " is ", *size,
@@ -106,7 +107,8 @@ std::optional<Launch> read_launch_of_several(const Environment& environment) {
   return std::nullopt;
 }
 
-// The names agree only on the ranks themselves: a torchrun that such a rank starts gives its ranks another one.
+// The two ids agree only on the ranks of "intarsia run": a torchrun that such a rank starts gives its ranks another
+// one.
 std::string launcher_name(const Environment& environment, const Launch& launch) {
   auto *own = environment("INTARSIA_RUN_ID"), *job = environment("TORCHELASTIC_RUN_ID");
   return launch.by == "torchrun" && own && job && !std::strcmp(own, job) ? "intarsia run" : launch.by;

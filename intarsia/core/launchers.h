@@ -8,10 +8,10 @@
 
 namespace intarsia {
 
-using Environment = std::function<const char*(const char* name)>;  // as getenv
+using Environment = std::function<const char*(const char* name)>;  // like getenv
 
 struct Launch {
-  std::string by;  // torchrun, mpirun, srun, mpiexec; "init" if the program itself said
+  std::string by;  // torchrun, mpirun, srun, mpiexec; "init" if the program gave the numbers itself
   int64_t rank = 0;
   int64_t size = 1;
   int64_t local_rank = 0;  // among the ranks on this host
@@ -19,19 +19,19 @@ struct Launch {
   std::string job;         // differs between jobs, also between restarts of one; empty if unknown
 };
 
-// No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are
-// set wins.
+// What the launcher of this process set; none without a launcher. The order is torchrun, mpirun (Open MPI), srun,
+// mpiexec (MPICH); the first whose variables are set wins.
 std::optional<Launch> read_launch(const Environment& environment);
 
-// The same if the launcher has really started several ranks, of which this process is one. Variables that are
-// incomplete or no numbers are those of another program, and those of a Slurm allocation (sbatch, salloc) say how many
-// ranks srun would start.
+// The same, but only if the launcher started several ranks, of which this process is one. Incomplete or non-numeric
+// variables belong to another program; those of a Slurm allocation (sbatch, salloc) only say how many ranks srun would
+// start.
 std::optional<Launch> read_launch_of_several(const Environment& environment);
 
-// As a person calls it: "intarsia run", whose ranks find the variables of torchrun, by a variable of its own.
+// The launcher's name as users type it. "intarsia run" sets the variables of torchrun, and one more that identifies it.
 std::string launcher_name(const Environment& environment, const Launch& launch);
 
-// A whole number, or an error that names the variable.
+// The variable as a whole number; none if it is not set. Other texts are an error that names the variable.
 std::optional<int64_t> read_number(const Environment& environment, const char* name);
 
 }  // namespace intarsia

@@ -60,14 +60,14 @@ int64_t extent_of(const Intervals& intervals) {
 }
 
 // Note [Strided shards]
-// StridedShard(d, b) takes part `index` of each of b blocks. It arises where the inner of two nested cuts is
-// gathered first ([S(0), S(0)] -> [R, SS(0, 2)]), where a sharded inner dim is flattened ([4, S(1) of 6] viewed as
-// [24] is SS(0, 4)), and where FSDP cuts what tensor parallelism has cut. Blocks and parts are both cut as
-// torch.chunk cuts, so uneven extents have one meaning everywhere.
+// StridedShard(d, b) takes part `index` of each of b blocks. It arises where the inner of two nested shardings is
+// gathered first ([S(0), S(0)] -> [R, SS(0, 2)]), where a sharded inner dim is flattened ([4, S(1) of 6] viewed as [24]
+// is SS(0, 4)), and where FSDP shards what tensor parallelism has sharded. Blocks and parts are both split as
+// torch.chunk splits, so uneven extents have one meaning everywhere.
 Intervals cut_once(const Intervals& held, const Placement& placement, int64_t parts, int64_t index) {
   Intervals result;
   auto extent = extent_of(held);
-  // However many blocks there are, only as many as there are positions have one: those of a cut into `extent` blocks.
+  // At most `extent` blocks are not empty, so a larger number of blocks gives the same result as `extent` blocks.
   auto blocks = std::min(cut_blocks(placement), std::max<int64_t>(extent, 1));
   auto piece = held.begin();
   int64_t passed = 0;                                // positions before *piece

@@ -45,25 +45,25 @@ struct Interval {
 };
 using Intervals = c10::SmallVector<Interval, 2>;
 
-// What two runs have in common; an empty run where that is nothing.
+// The intersection of two runs; an empty run if they do not overlap.
 inline Interval overlap(Interval a, Interval b) {
   auto begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-int64_t extent_of(const Intervals& intervals);  // how many positions
+int64_t extent_of(const Intervals& intervals);  // the number of positions
 
-// Part `index` of `parts` of [0, size), cut as torch.chunk cuts: 5 over 4 is 2, 2, 1, 0.
+// Part `index` of `parts` of [0, size), split as torch.chunk splits: 5 over 4 is 2, 2, 1, 0.
 Interval chunk_of(int64_t size, int64_t parts, int64_t index);
 
-// What part `index` of `parts` keeps of the positions `held` when the placement (Shard or StridedShard) cuts them.
+// The positions of `held` that part `index` of `parts` keeps when the placement (Shard or StridedShard) splits them.
 Intervals cut_once(const Intervals& held, const Placement& placement, int64_t parts, int64_t index);
 
-// The positions of dim `dim` (of global extent `size`) held at `coordinate`, ascending: in local order. Several axes
-// may cut one dim: the first axis cuts first, and each further axis cuts what is left.
+// The positions of dim `dim` (of global extent `size`) that the rank at `coordinate` holds, ascending, as they are
+// stored. If several axes shard the dim, the first axis splits it first, and each further axis splits what is left.
 Intervals intervals_of(const Layout& layout, int64_t dim, int64_t size, c10::ArrayRef<int64_t> coordinate);
 
-// The shape with another extent of one dim.
+// `shape` with `size` as the extent of `dim`.
 c10::SmallVector<int64_t, 5> with_size(c10::ArrayRef<int64_t> shape, int64_t dim, int64_t size);
 
 // The shape of the shard at `coordinate` of a tensor of global shape `shape`.

@@ -181,7 +181,7 @@ DeviceMesh DeviceMesh::slice_axes(std::vector<int64_t> axes) const {
   for (int64_t axis = 0; axis < ndim(); ++axis) {
     if (!kept.count(axis)) rest.push_back(axis), rest_shape.push_back(size(axis));
   }
-  // The axes that are cut away number the groups of the slice.
+  // The axes that are not in the slice number its groups.
   for (int64_t group = 0; group < group_count(); ++group) {
     for (int64_t i = 0; i < product(rest_shape); ++i) {
       Slot corner{0, group, std::vector<int64_t>(ndim(), 0)};

@@ -41,7 +41,7 @@ class DeviceMesh {
   int64_t size() const;              // ranks in one group
   int64_t size(int64_t axis) const;  // ranks along one axis; here and below a negative axis counts from the end
   c10::ArrayRef<int64_t> shape() const;
-  const std::vector<std::string>& names() const;  // empty where the axes have none
+  const std::vector<std::string>& names() const;  // empty if the axes have none
   std::string axis_name(int64_t axis) const;      // the name, else the number
   int64_t axis_of(const std::string& name) const;
   int64_t group_count() const;
@@ -50,14 +50,15 @@ class DeviceMesh {
   const World& world() const;
 
   // The hosted ranks that this mesh contains, ascending. Shards are stored in this order.
-  // Empty where the process takes no part in the mesh: ops on such a mesh do nothing.
+  // Empty if the process hosts none: ops on such a mesh are no-ops.
   const std::vector<Slot>& slots() const;
   std::optional<std::vector<int64_t>> coordinate_of(int64_t rank) const;
   std::vector<int64_t> coordinate_at(int64_t position) const;  // of the rank at a row-major position of a group
 
-  // The ranks on the line through `slot` along `axes` (several axes are read as one, row-major).
+  // The ranks on the line through `slot` along `axes` (several axes act as one, row-major).
   std::vector<int64_t> line(const Slot& slot, c10::ArrayRef<int64_t> axes) const;
 
+  // The mesh of some of the axes, in the given order: see Note [Groups of a mesh].
   DeviceMesh operator[](const std::string& name) const { return slice({name}); }
   DeviceMesh slice(const std::vector<std::string>& names) const;
   DeviceMesh slice_axes(std::vector<int64_t> axes) const;
@@ -77,6 +78,7 @@ class DeviceMesh {
   const Body* body_ = nullptr;
 };
 
+// mesh.text().
 std::string str(const DeviceMesh& mesh);
 
 // A mesh of `shape` over all ranks of the current world, in order.

@@ -5,8 +5,8 @@
 
 namespace intarsia {
 
-// Whether they give one value in whatever order they are carried out. The largest of sums is not the sum of the
-// largest; only sums and averages mix.
+// Whether the pending reductions give the same value in whatever order they run. The max of sums is not the sum of the
+// maxima; only sums and averages mix.
 bool have_one_value(const Placements& placements);
 
 }  // namespace intarsia

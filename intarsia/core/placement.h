@@ -22,16 +22,16 @@ struct Replicate {
   auto operator<=>(const Replicate&) const = default;
 };
 
-// Tensor dim `dim` is cut over the ranks of the axis as torch.chunk cuts. A negative dim counts from the end
-// and is resolved when the placement meets a tensor.
+// Tensor dim `dim` is split over the ranks of the axis as torch.chunk splits it. A negative dim counts from the end and
+// is resolved when the placement meets a tensor.
 struct Shard {
   int64_t dim;
   constexpr explicit Shard(int64_t dim) : dim(dim) {}
   auto operator<=>(const Shard&) const = default;
 };
 
-// Tensor dim `dim` is first cut into `split` blocks, and each block is cut over the ranks of the axis:
-// with split 2 on two ranks, rank 0 of 8 rows holds rows 0, 1, 4, 5. See Note [Strided shards].
+// Tensor dim `dim` is first split into `split` blocks, and each block is split over the ranks of the axis: with split 2
+// on two ranks, rank 0 of 8 rows holds rows 0, 1, 4, 5. See Note [Strided shards].
 struct StridedShard {
   int64_t dim;
   int64_t split;
@@ -82,13 +82,14 @@ ReduceOp parse_reduce_op(std::string_view text);
 Placement parse_placement(std::string_view text);
 Placements parse_placements(std::string_view text);
 
+// The same in every process.
 size_t hash_value(const Placement& placement);
 
 // Note [Kinds of placements]
-// What code asks of a placement is asked by the functions below, and each answers by one visit over all kinds. A new
-// kind does not compile until each has an answer for it; no other code looks for one alternative and assumes the rest.
+// Code that asks something about a placement asks one of the functions below, and each of them visits all kinds. A new
+// kind does not compile until each function handles it; no other code tests for one alternative and assumes the rest.
 
-// Every rank holds the whole value.
+// Whether every rank holds the whole value.
 inline bool is_replicate(const Placement& p) {
   return std::visit(overloaded{[](const Replicate&) { return true; }, [](const Shard&) { return false; },
                                [](const StridedShard&) { return false; }, [](const Partial&) { return false; },
@@ -139,7 +140,7 @@ ReduceOp collective_op(const Placement& p);
 // The terms add up: sums, masked sums, and averages, which are sums that are divided at the end.
 bool adds_up(const Placement& p);
 
-// The tensor dim that the placement cuts (plainly or strided), or -1.
+// The tensor dim that the placement shards (plainly or strided), or -1.
 inline int64_t cut_dim(const Placement& p) {
   return std::visit(
       overloaded{[](const Replicate&) { return int64_t{-1}; }, [](const Shard& s) { return s.dim; },
@@ -148,8 +149,8 @@ inline int64_t cut_dim(const Placement& p) {
       p);
 }
 
-// Into how many blocks that dim is split, each of which is cut over the ranks: 1 for a plain cut and where there is
-// none.
+// The number of blocks into which that dim is split before each block is split over the ranks: 1 for a plain Shard and
+// where no dim is sharded.
 inline int64_t cut_blocks(const Placement& p) {
   return std::visit(
       overloaded{[](const Replicate&) { return int64_t{1}; }, [](const Shard&) { return int64_t{1}; },
@@ -158,10 +159,10 @@ inline int64_t cut_blocks(const Placement& p) {
       p);
 }
 
-// A plain cut: every rank holds one run of positions.
+// Whether it is a plain Shard: every rank holds one run of positions.
 inline bool is_shard(const Placement& p) { return cut_dim(p) >= 0 && cut_blocks(p) == 1; }
 
-// The same cut in another number of blocks; what cuts nothing stays.
+// The same shard with another number of blocks; Replicate and Partial are returned unchanged.
 Placement with_cut_blocks(const Placement& placement, int64_t blocks);
 
 // The same placement with its dim moved to `dim`.

@@ -13,7 +13,7 @@
 namespace intarsia {
 namespace {
 
-// What storages hold together.
+// Memory that storages share, and how many hold it.
 struct Common {
   at::DataPtr memory;
   std::atomic<int64_t> holders;
@@ -24,7 +24,7 @@ void let_go(void* context) {
   if (common->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete common;
 }
 
-// Null if the memory is the storage's own.
+// Null if the storage shares its memory with no other in this way.
 Common* common_of(const c10::StorageImpl& storage) {
   auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   return data.get_deleter() == &let_go ? static_cast<Common*>(data.get_context()) : nullptr;
@@ -37,8 +37,8 @@ at::DataPtr copy_of(const at::DataPtr& data, c10::StorageImpl& storage) {
   return copy;
 }
 
-// Called by LibTorch before the storage is written to: gives it memory of its own. Of what it held, nothing may be left
-// if it was resized meanwhile.
+// LibTorch calls this before the storage is written to: it gives the storage separate memory. A storage that was
+// resized meanwhile may hold no shared memory any more.
 void part(c10::StorageImpl* storage) {
   static auto* mutex = new std::mutex;
   std::lock_guard lock(*mutex);
@@ -56,10 +56,10 @@ void hold(c10::StorageImpl& storage, Common* common) {
   storage.set_materializer(&part);
 }
 
-// Lets others hold the memory of the storage, too.
+// Lets other storages share the memory of this one.
 Common* made_common(c10::StorageImpl& storage) {
   if (auto* common = common_of(storage)) return common;
-  storage.mutable_data();  // if it shares its memory in LibTorch's own way, it parts from that
+  storage.mutable_data();  // if LibTorch's copy-on-write shares its memory, this separates it
   auto* common = new Common{std::move(storage._mutable_data_ptr_no_checks()), 1};
   hold(storage, common);
   return common;
@@ -68,7 +68,7 @@ Common* made_common(c10::StorageImpl& storage) {
 void share_memory(c10::StorageImpl& storage, c10::StorageImpl& of) {
   auto* common = made_common(of);
   common->holders.fetch_add(1, std::memory_order_relaxed);
-  hold(storage, common);  // what it had goes here
+  hold(storage, common);  // releases what it held before
 }
 
 c10::Storage twin_of(const c10::Storage& storage) {
@@ -80,7 +80,7 @@ c10::Storage twin_of(const c10::Storage& storage) {
   return c10::Storage(std::move(twin));
 }
 
-// Whether it is memory in the usual sense.
+// Whether it is a strided tensor in CPU memory.
 bool shows_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&
          !tensor.is_quantized();
@@ -99,7 +99,7 @@ bool covers_its_storage(const at::Tensor& tensor) {
   return shows_memory(tensor) && tensor.is_contiguous() && tensor.nbytes() == storage_of(tensor).nbytes();
 }
 
-// The tensor as it would be over another storage of the same kind.
+// The same view over another storage of the same kind.
 at::Tensor over(c10::Storage storage, const at::Tensor& tensor) {
   if (tensor.is_inference() == c10::InferenceMode::is_enabled()) {
     auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), tensor.key_set(), tensor.dtype());

@@ -2,18 +2,18 @@
 // Copy-on-write sharing of memory between simulated ranks that hold the same value.
 //
 // Note [Twins]
-// Where a simulation comes by one value on several ranks (a gather, a broadcast, an op on arguments that are twins
-// themselves), it is made once, and the ranks' tensors are twins: each has its own storage, and the storages share one
-// memory. Before LibTorch gives out a pointer to write to (StorageImpl::mutable_data), it calls a function that the
-// storage may carry; ours gives that storage separate memory, a copy unless it is the last holder. So a write to one
-// rank's tensor, by an op, through a view, through from_local or with a pointer, changes that rank's tensor only, as in
-// a job of processes, and the code above is correct without knowing of twins.
+// If several ranks of a simulation get the same value (from a gather, a broadcast, an op whose arguments are twins), it
+// is computed once, and the ranks' tensors are twins: each has its own storage, and the storages share one memory.
+// Before LibTorch hands out a pointer for writing (StorageImpl::mutable_data), it calls a function that the storage may
+// carry; ours gives that storage separate memory, a copy unless it is the last holder. So a write to one rank's tensor,
+// by an op, through a view, through from_local or with a pointer, changes that rank's tensor only, as in a job of
+// processes, and the layers above are correct without knowing about twins.
 //
-// Work that would be identical on ranks with twins is done once, and its results are twins: made_once, write_once, and
-// call_on_all_slots of dispatch. That saves work and can be left out anywhere.
+// Work that would be identical on ranks with twins runs once, and its results are twins: made_once, write_once, and
+// call_on_all_slots in dispatch. That saves work and can be left out anywhere.
 //
 // Memory becomes shared only while no pointer for writing to it can exist: when it has just been allocated here
-// (twin_of, shareable). A pointer that is taken later parts the storage from its twins first.
+// (twin_of, shareable). Taking such a pointer later first separates the storage from its twins.
 
 #include <cstdint>
 #include <vector>
@@ -25,37 +25,38 @@
 
 namespace intarsia {
 
-// Whether both are the same view of the same memory, and so bitwise equal. True of a tensor and itself.
+// Whether both are the same view of the same memory, and so bitwise equal. True for a tensor and itself.
 bool are_twins(const at::Tensor& a, const at::Tensor& b);
 
-// Whether the same write to both may be done once: their storages share one memory,
-// or are one storage.
+// Whether one write may stand for the same write to both: their storages share one memory, or are one storage.
 bool may_write_once(const at::Tensor& a, const at::Tensor& b);
 
-// A number that is the same for twins.
+// A hash that is equal for twins.
 uint64_t twin_hash(const at::Tensor& tensor);
 
-// A twin of a tensor that has just been made.
+// A twin of a tensor that has just been created.
 at::Tensor twin_of(const at::Tensor& value);
 
-// Marks a tensor that has just been made: until it is written to, it may become a twin of others.
+// Marks a tensor that has just been created: until it is written to, it may become a twin of others.
 at::Tensor shareable(at::Tensor tensor);
+// Whether both are marked so, cover their storages and have one form.
 bool may_become_twins(const at::Tensor& a, const at::Tensor& b);
 
-// Adds a tensor for what a collective brings to the next of `slots`. Of several, it may become a twin of others, and
-// takes no memory of its own before it is written to, if it has the size of the last one.
+// Appends to `rooms` a tensor that receives the result of a collective on the next of `slots`. With several slots it
+// may become a twin of others; if it has the sizes of the previous one, it takes no memory until it is written to.
 void add_room(Shards& rooms, at::IntArrayRef sizes, const at::TensorOptions& options, size_t slots);
 
-// Gives `target` the values of `value`: as its twin if they may become twins, else by a copy. All that view it see
+// Gives `target` the values of `value`: as its twin if they may become twins, else by a copy. All views of `target` see
 // them.
 void become_twin(const at::Tensor& target, const at::Tensor& value);
 
-// What `result`, which was made from the tensors `from`, is where it is made from their twins `to`: itself or a view
-// where it is one of `from` or views it, else a twin of it.
+// The counterpart of `result`, which was computed from the tensors `from`, for their twins `to`: if `result` is one of
+// `from` or a view of it, then that tensor of `to` or the same view of it; else a twin of `result`.
 at::Tensor made_from(const at::Tensor& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to);
 
-// While it lives, tensors are written to on behalf of their twins, or of tensors that may become so. Those follow when
-// it goes. They let go of their memory meanwhile, so that it need not be copied; but not of that which the write reads.
+// While alive, a write to a tensor also stands for its twins, or for tensors that may become twins. They take over the
+// new values when this object is destroyed. Meanwhile they release their memory, so that the write need not copy it,
+// except memory that the write reads.
 class WriteForTwins {
  public:
   explicit WriteForTwins(c10::ArrayRef<at::Tensor> read = {});
@@ -70,7 +71,7 @@ class WriteForTwins {
   std::vector<std::pair<c10::Storage, c10::Storage>> follow_;  // first, twin
 };
 
-// For each of `count`, the first one that is the same; hash(i) is equal where same(i, j).
+// For each of `count` items, the index of the first equal one; hash(i) == hash(j) where same(i, j).
 template <class Hash, class Same>
 std::vector<size_t> first_alike(size_t count, Hash hash, Same same) {
   if (count <= 1) return std::vector<size_t>(count, 0);
@@ -91,14 +92,15 @@ std::vector<size_t> first_alike(size_t count, Hash hash, Same same) {
   return first;
 }
 
+// The same for tensors that are twins.
 inline std::vector<size_t> first_twins(const Shards& tensors) {
   return first_alike(
       tensors.size(), [&](size_t i) { return twin_hash(tensors[i]); },
       [&](size_t i, size_t j) { return are_twins(tensors[i], tensors[j]); });
 }
 
-// make(slot) for every slot, where `first` has the first of each set of equal slots: its result is used for all of
-// them. A result is new or made of `from`.
+// make(slot) for every slot. `first` has the first slot of each set of equal slots, whose result all of the set get. A
+// result is new or derived from `from`.
 template <class Make>
 Shards made_once(const std::vector<size_t>& first, const Shards& from, Make make) {
   Shards result;
@@ -109,14 +111,14 @@ Shards made_once(const std::vector<size_t>& first, const Shards& from, Make make
   return result;
 }
 
-// make(tensor) of every tensor; twins get twins of one result.
+// make(tensor) for every tensor; twins get twins of one result.
 template <class Make>
 Shards made_once(const Shards& from, Make make) {
   if (from.size() == 1) return {make(from[0])};
   return made_once(first_twins(from), from, [&](size_t slot) { return make(from[slot]); });
 }
 
-// write(slot), which writes to targets[slot] what it reads from beside[slot], if there is one: once for twins.
+// write(slot) writes to targets[slot] what it reads from beside[slot], if there is one; it runs once for twins.
 template <class Write>
 void write_once(const Shards& targets, const Shards& beside, Write write) {
   auto hash = [&](size_t i) { return twin_hash(targets[i]) + 3 * (beside.empty() ? 0 : twin_hash(beside[i])); };

@@ -13,7 +13,7 @@ namespace {
 std::atomic<const World*> process_world_{nullptr};
 thread_local const World* scoped_world_ = nullptr;
 
-// All ranks are played here: all one of them.
+// Simulated: the process hosts all ranks of this world, which is one.
 struct OneRank final : World {
   OneRank() : World(1, {0}) {}
   bool simulated() const override { return true; }
@@ -23,10 +23,10 @@ struct OneRank final : World {
 const World* chosen_world() { return scoped_world_ ? scoped_world_ : process_world_.load(); }
 
 // Note [A rank that has not joined]
-// A program that forgets init() would run as often as there are ranks, each time as the only rank of its world, and
-// every copy would save over the others. So where a launcher has started several ranks, a process that has not joined
-// them has no world. Joining by itself would be no better: the first use of the world may be on one rank only, and
-// joining waits for all of them.
+// A program that forgets init() would run once per rank, each time as the only rank of its world, and every copy would
+// save over the others. So where a launcher has started several ranks, a process that has not joined has no world.
+// Joining implicitly would be no better: the first use of the world may be on one rank only, and joining waits for all
+// of them.
 void check_joined(const char* where) {
   auto environment = [](const char* name) -> const char* { return std::getenv(name); };
   auto launch = read_launch_of_several(environment);

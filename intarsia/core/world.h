@@ -27,18 +27,18 @@ class World {
   std::vector<int64_t> hosted_;
 };
 
-// The world of the innermost scope on this thread, else the process's own world (see init()),
-// else a world of one rank with no sockets. That last one is an error of `where` in a process that a launcher has
-// started as one of several ranks: see Note [A rank that has not joined].
+// The world of the innermost scope on this thread; else the process's world (see init()); else a world of one rank
+// without sockets. That last one is an error that names `where` if a launcher started this process as one of several
+// ranks: see Note [A rank that has not joined].
 const World& current_world(const char* where = "current_world");
 
-// The same question without the error.
+// Whether `world` is the current one. Never an error.
 bool is_current(const World& world);
 
-// Whether somebody has made the current world: a scope, init() or one of its kind.
+// Whether the program made the current world: by a scope, init() or one of its variants.
 bool world_was_chosen();
 
-// The process's own world, once init() has made it. Worlds live until the process ends.
+// The process's world, once init() has made it. Worlds live until the process ends.
 void set_process_world(const World* world);
 const World* process_world();
 

@@ -17,8 +17,7 @@ constexpr int64_t kParts = 1 << 20;  // a position is the number of a module tim
 
 }  // namespace
 
-// Where nothing travels between processes there is no order to keep, and threads may each have a simulation of their
-// own.
+// If nothing is sent between processes there is no order to keep, and threads may each have a separate simulation.
 CollectiveOrder& CollectiveOrder::of(const Axis& axis) {
   using Key = std::pair<const Axis*, std::thread::id>;  // an Axis lives as long as the process
   static auto* mutex = new std::mutex;
@@ -53,7 +52,7 @@ const CollectiveOrder::Module* CollectiveOrder::find(int64_t number) const {
   return found == modules_.end() ? nullptr : &*found;
 }
 
-// With its number where several have one name.
+// With its number if several have one name.
 std::string CollectiveOrder::name_of(int64_t position) const {
   if (position == kNoModule * kParts + kFailed) return "an error";
   if (position == kNoModule * kParts + kEnd) return "the end of its backward pass";
@@ -64,7 +63,7 @@ std::string CollectiveOrder::name_of(int64_t position) const {
   return same > 1 ? module->name + " (" + number + ")" : module->name;
 }
 
-// An error if all ranks are at one module that is known here, but do different things with it.
+// Raises an error if all ranks are at one module that is registered here, but do different things with it.
 void CollectiveOrder::check_parts(const std::vector<int64_t>& positions) const {
   auto number = positions[0] / kParts;
   auto* module = find(number);

@@ -1,5 +1,5 @@
 #pragma once
-// Checks that all ranks begin the collectives of data parallelism along an axis in one order.
+// Checks that all ranks start the collectives of data parallelism along an axis in one order.
 
 #include <cstdint>
 #include <memory>
@@ -12,20 +12,20 @@
 namespace intarsia {
 
 // Note [Order of collectives]
-// Collectives along an axis match in the order in which the ranks begin them. A single module reduces its buckets in an
+// Collectives along an axis match in the order in which the ranks start them. A single module reduces its buckets in an
 // order that all ranks know. Several modules reduce in the order in which the backward pass reaches them: a rank that
-// skips one of them would receive the gradients of one module as those of another. So, where several modules share an
+// skips one of them would receive the gradients of one module as those of another. So, if several modules share an
 // axis, the ranks first agree on what comes next: each sends the number of its module and of the bucket or the phase.
 // If the numbers differ, all ranks raise an error that names both modules, or what they do with one. A trace lists
-// these exchanges as agreements: they move nothing of a tensor.
+// these exchanges as agreements, since they send no part of a tensor.
 class CollectiveOrder {
  public:
   explicit CollectiveOrder(const Axis& axis) : axis_(axis) {}
   static CollectiveOrder& of(
-      const Axis& axis);  // in a simulation one for each thread: simulations of different threads share nothing
+      const Axis& axis);  // in a simulation one per thread: simulations of different threads share nothing
   const Axis& axis() const { return axis_; }
 
-  // What a rank does with its module at a part of it, for errors: "gathers it".
+  // The text, for errors, for what a rank does with its module at a part of it: "gathers it".
   using PartText = std::string (*)(int64_t part);
 
   // Registers a module, and returns its number. All ranks open their modules in the same order. `others`: the most
@@ -35,15 +35,15 @@ class CollectiveOrder {
   void rename(int64_t module, const std::string& name);
   int64_t module_count() const;
 
-  // An error on all ranks unless all of them are at this part of this module. Nothing is exchanged where one module has
-  // the axis to itself.
+  // Raises an error on all ranks unless all of them are at this part of this module. Exchanges nothing if one module
+  // has the axis to itself.
   void agree_if_shared(int64_t module, int64_t part);
   // The same in any case. Two parts belong to no module: a rank has met an error, or is at the end of its backward
   // pass.
   static constexpr int64_t kNoModule = 0, kFailed = 0, kEnd = 1;
   void agree(int64_t module, int64_t part);
 
-  // Begins the reduction, and advances those begun before it, so that their sums are sent meanwhile.
+  // Starts the reduction, and advances those started before it, so that their sums are sent meanwhile.
   void begin(const std::shared_ptr<Reduction>& reduction);
   void advance_all();
 

@@ -15,9 +15,8 @@ struct Calls {
 
 void queue(std::shared_ptr<Calls> calls);
 
-// Stands among the callbacks of a pass. LibTorch drops those of a pass that fails: that is how we learn of it. It drops
-// those of a pass inside another one when that one goes on, and is the current one again: that is when we get to its
-// callbacks.
+// A callback of a pass. LibTorch drops the callbacks of a pass that fails: that is how we notice it. It drops those of
+// a nested pass when the outer one continues and is the current one again: then we can reach the outer one's callbacks.
 class End {
  public:
   explicit End(std::shared_ptr<Calls> calls) : calls_(std::move(calls)) {}

@@ -34,7 +34,7 @@ class AfterGradient final : public torch::autograd::FunctionPostHook {
   size_t index_;
 };
 
-// torch::autograd::grad asks for the gradient of a leaf and adds it to nothing: the node is met, and does not run.
+// torch::autograd::grad requests the gradient of a leaf and adds it to nothing: the node is reached, but does not run.
 bool will_add_up(torch::autograd::Node* node) {
   auto* needed = torch::autograd::get_current_graph_task_exec_info();
   if (!needed || needed->empty()) return true;
@@ -42,13 +42,13 @@ bool will_add_up(torch::autograd::Node* node) {
   return found != needed->end() && found->second.needed_;
 }
 
-// Stands in the leaf's list of hooks.
+// An entry in the leaf's list of hooks.
 struct BeforeGradient {
   std::shared_ptr<LeafWatcher> watcher;
   size_t index;
 
   at::TensorBase operator()(const at::TensorBase& grad) const {
-    auto node = torch::autograd::get_current_node();  // a leaf whose dtype changes has several in its life
+    auto node = torch::autograd::get_current_node();  // a leaf whose dtype changes has several over time
     if (!will_add_up(node.get())) return grad;
     auto is_ours = [&](auto& hook) {
       auto* after = dynamic_cast<AfterGradient*>(hook.get());
@@ -63,7 +63,7 @@ struct BeforeGradient {
   }
 };
 
-// --- hooks of the program, which run later than autograd would have it
+// --- hooks of the program, which run later than autograd would run them
 
 using CppHook = std::function<at::TensorBase(const at::TensorBase&)>;
 
@@ -94,7 +94,7 @@ class HeldPostAccumulateHook final : public torch::autograd::PostAccumulateGradH
   std::unique_ptr<PostAccumulateGradHook> hook_;
 };
 
-// The type of the entry that runs all hooks of C++. LibTorch does not export it, so a tensor with such a hook shows it.
+// The type of the entry that runs all C++ hooks. LibTorch does not export it, so this asks a tensor with such a hook.
 const std::type_info& type_of_cpp_hooks() {
   c10::InferenceMode no_inference(false);
   c10::impl::ExcludeDispatchKeyGuard plain(kFactoryKeys);
@@ -160,7 +160,7 @@ at::Tensor after_tensor_hooks(const at::Tensor& leaf, at::Tensor grad) {
   }
   for (size_t i = 0; meta->cpp_hooks_list_ && i < meta->cpp_hooks_list_->size(); ++i) {
     auto* held = (*meta->cpp_hooks_list_)[i].target<HeldCppHook>();
-    if (held) take(at::Tensor(CppHook(held->hook)(grad)));  // a copy: it may take itself away
+    if (held) take(at::Tensor(CppHook(held->hook)(grad)));  // a copy: it may remove itself
   }
   return grad;
 }
@@ -191,7 +191,7 @@ void unwatch_leaf(const at::Tensor& leaf) {
   }
   for (size_t i = 0; meta->cpp_hooks_list_ && i < meta->cpp_hooks_list_->size(); ++i) {
     auto& hook = (*meta->cpp_hooks_list_)[i];
-    if (hook.target<BeforeGradient>()) hook = nullptr;  // as hooks that are taken away: the others keep their numbers
+    if (hook.target<BeforeGradient>()) hook = nullptr;  // like removed hooks: the others keep their numbers
     if (auto* held = hook.target<HeldCppHook>()) hook = CppHook(held->hook);
   }
   if (auto* held = dynamic_cast<HeldPostAccumulateHook*>(meta->post_acc_grad_hooks_.get()))

@@ -1,10 +1,10 @@
 #pragma once
-// The sum of flat buffers over an axis, begun now and finished later, in an order that makes it the same everywhere.
+// The sum of flat buffers over an axis, started now and finished later, with the same bits everywhere.
 //
 // Note [The same bits everywhere]
-// A reduction is a reduce_scatter and an all_gather, or, where the buffers are small, one all_gather of everything.
-// Both add up in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the
-// same bits, which an all_reduce that a backend carries out by itself does not give.
+// A reduction is a reduce_scatter and an all_gather, or, if the buffers are small, one all_gather of everything. Both
+// add in the order of the line. So a simulation, two engines, and ranks that run at different speeds get the same bits,
+// which a backend's all_reduce does not guarantee.
 
 #include "intarsia/comm/packed.h"
 
@@ -12,10 +12,10 @@ namespace intarsia {
 
 class Reduction {
  public:
-  // `values`: one flat buffer per slot, as long on all ranks of a line. They become the sums (or averages) in place,
-  // and are this object's until then.
+  // `values`: one flat buffer per slot, equally long on all ranks of a line. They become the sums (or averages) in
+  // place, and this object owns them until then.
   Reduction(const Axis& axis, Shards values, ReduceOp op);
-  // The sums of the flat tensors `from` are put into `to`: no copy is made of large ones. `from` must not change before
+  // Puts the sums of the flat tensors `from` into `to`, without copying large ones. `from` must not change before
   // advance is over.
   Reduction(const Axis& axis, ShardsList from, ShardsList to, ReduceOp op);
 
@@ -23,8 +23,8 @@ class Reduction {
   static bool is_small(const Axis& axis, int64_t bytes);
 
   void begin();    // sends what this rank has
-  void advance();  // waits for what others have sent, adds it up, and sends the sum on
-  void finish();   // waits for the sums of others
+  void advance();  // waits for the others' parts, adds them up, and sends the sum on
+  void finish();   // waits for the others' sums
 
  private:
   void begin_list();

@@ -28,7 +28,7 @@ StepReport from_numbers(const int32_t* numbers, size_t leaf_count, bool with_ord
   return report;
 }
 
-// The first few, and how many there are.
+// The first few names, and their number.
 std::string names_of(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size() && i < 8; ++i) text += (i ? ", " : "") + names[i];
@@ -113,7 +113,7 @@ void StepReports::check(const char* where, const std::vector<std::string>& leave
       };
       auto these = who(is);
       if (these.empty() || (alike_is_fine && all_active(is))) continue;
-      if (!names.empty() && these != ranks) continue;  // one group of ranks is enough to tell
+      if (!names.empty() && these != ranks) continue;  // one group of ranks is enough
       ranks = these;
       names.push_back(leaves[i]);
     }

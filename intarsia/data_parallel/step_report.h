@@ -1,5 +1,5 @@
 #pragma once
-// The report of a rank at the end of a backward pass, and those of all ranks: which parameters got gradients.
+// The reports of all ranks at the end of a backward pass: which parameters got gradients.
 
 #include <cstdint>
 #include <functional>
@@ -13,24 +13,24 @@ namespace intarsia {
 // How a rank took part in a step.
 enum class Part : int32_t {
   active,  // it ran a backward pass
-  joined,  // it has no more batches, and only keeps the others company
+  joined,  // it has no more batches, and only takes part in the steps of others
   failed,  // its backward pass ended with an error
 };
 
 // How a leaf took part on one rank.
 enum class Use : int32_t {
-  none,     // no gradient came
+  none,     // no gradient arrived
   used,     // one did
   frozen,   // it requires no grad
-  gone,     // nobody holds the parameter any more
-  changed,  // it got gradients otherwise than in the first step, which static_graph forbids
+  gone,     // the parameter no longer exists
+  changed,  // it got other gradients than in the first step, which static_graph forbids
 };
 
 struct StepReport {
   Part part = Part::active;
   int32_t steps = 0;           // that the rank has made; in fully_shard a fingerprint of its buffers
   std::vector<Use> uses;       // by leaf
-  std::vector<int32_t> order;  // of the leaves, as their gradients came; empty if that is known already
+  std::vector<int32_t> order;  // of the leaves, as their gradients arrived; empty if known already
   bool unaveraged = false;     // whether parameters of the module have a gradient and are not among the leaves
 };
 
@@ -47,8 +47,8 @@ class StepReports {
   bool any_used(size_t leaf) const;
   bool any_unaveraged() const;
 
-  // An error of `where`, the same on all ranks, if the step cannot count. `missing` says when a leaf may stay without a
-  // gradient.
+  // Raises an error of `where`, the same on all ranks, if the step is invalid. `missing` says when a leaf may stay
+  // without a gradient.
   enum class Missing { forbidden, everywhere, allowed };
   void check(const char* where, const std::vector<std::string>& names, const std::string& module,
              Missing missing) const;

@@ -59,7 +59,7 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   }
 }
 
-// The memory of each slot; nothing for a plain tensor that stands for all simulated ranks.
+// The memory of each slot; nothing for a plain tensor that is one value for all simulated ranks.
 Shards memory_of(const at::Tensor& tensor, size_t slots) {
   if (is_dtensor(tensor)) return shards_of(tensor);
   if (is_per_rank(tensor)) return values_of(tensor);
@@ -104,7 +104,7 @@ void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& te
   if (axis.size() == 1) return;
   at::NoGradGuard no_grad;
   ShardsList list;
-  std::vector<std::pair<at::Tensor, at::Tensor>> back;  // what has another order in memory, and what travels for it
+  std::vector<std::pair<at::Tensor, at::Tensor>> back;  // tensors of another order, and what is sent for them
   for (auto& tensor : tensors) {
     auto locals = memory_of(tensor, axis.slot_count());
     if (locals.empty()) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// CommDebugMode: a scope that records every collective: what moved, why and for how long.
+// CommDebugMode: a scope that records every collective: what was sent, why and for how long.
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@ namespace intarsia {
 //   auto out = torch::mm(a, b);
 //   EXPECT_EQ(comms.text(), "all_gather tp 192B\n");
 //
-// Records what all threads of this process do. Modes nest: each sees everything. Safe to read while others record.
+// Records all threads of this process. Modes nest: each sees everything. Safe to read while others record.
 class CommDebugMode final : public Recorder {
  public:
   // Starts at once, unless `entered` is false: then enter() starts it.
@@ -24,21 +24,21 @@ class CommDebugMode final : public Recorder {
   CommDebugMode(const CommDebugMode&) = delete;
   CommDebugMode& operator=(const CommDebugMode&) = delete;
 
-  void enter();  // forgets what was recorded and starts anew
-  void exit();   // stops; what was recorded stays readable
+  void enter();  // clears the record and starts anew
+  void exit();   // stops; the record stays readable
 
-  int64_t get_total_counts() const;                        // how many collectives
+  int64_t get_total_counts() const;                        // the number of collectives
   std::map<std::string, int64_t> get_comm_counts() const;  // by kind: {"all_gather": 2, "all_reduce(sum)": 1}
   int64_t total_bytes() const;                             // the sum of what text() shows
   std::vector<CommEvent> events() const;
   std::vector<FallbackEvent> fallbacks() const;    // ops without a rule, which ran on whole tensors
-  std::vector<AgreementEvent> agreements() const;  // on errors, generators, the order of collectives: not among those
+  std::vector<AgreementEvent> agreements() const;  // on errors, generators, the order of collectives: not in events()
 
   std::string text() const;   // one event per line: reduce_scatter(sum) tp 192B
   std::string table() const;  // events grouped by kind, axis and op, with counts, bytes and times
 
-  // For chrome://tracing or ui.perfetto.dev: one lane per axis. The rank is the process, so files of several ranks
-  // can be looked at together. An error if the file cannot be written.
+  // For chrome://tracing or ui.perfetto.dev: one lane per axis. The rank is the process, so files of several ranks can
+  // be viewed together. An error if the file cannot be written.
   void write_chrome_trace(const std::string& path) const;
 
  private:

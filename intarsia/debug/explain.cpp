@@ -35,7 +35,7 @@ struct ImaginedCall {
   std::vector<const Layout*> layouts;
 };
 
-// The op that the arguments are for: the functional one in place of one with out tensors.
+// The op to which the arguments belong: the functional one for an op with out tensors.
 const c10::OperatorHandle& asked_op(const Op& op) { return op.is_out ? op.functional : op.handle; }
 
 const Layout* imagined_layout(const Imagined& imagined, const DeviceMesh& mesh) {
@@ -136,7 +136,7 @@ std::string trimmed(const std::string& text) {
   return first == text.npos ? "" : text.substr(first, last - first + 1);
 }
 
-// Takes the dtype from the end of a text, if it ends with one. A word that is no dtype stays: it is read as a
+// Takes the dtype off the end of a text, if it ends with one. A word that is not a dtype stays: it is read as a
 // placement.
 at::ScalarType take_dtype(std::string& text) {
   auto space = text.find_last_of(' ');
@@ -166,7 +166,7 @@ Imagined parse_imagined(std::string_view text) {
 
 namespace {
 
-// What dispatch moves when it runs the call on a stage.
+// The result for a rehearsed call: what dispatch sends when it runs the call on a stage.
 void explain_rehearsed(const RehearsedCall& rehearsed, const ImaginedCall& call, Explanation& result) {
   if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
   result.collectives = "";
@@ -198,7 +198,7 @@ void explain_rows(const Question& question, const ImaginedCall& call, Explanatio
   if (shown > kRowsShown) text << "  and " << shown - kRowsShown << " dearer ones\n";
 }
 
-// The forms of the results, if rows decide the call: it has a rule, no lowering, and writes to nothing.
+// The forms of the results, if rows decide the call: it has a rule, no lowering, and writes nothing.
 std::optional<std::vector<TensorForm>> forms_for_rows(const Op& op, const ImaginedCall& call,
                                                       const std::vector<TensorForm>& inputs) {
   bool writes = !op.is_out && !op.written.empty();

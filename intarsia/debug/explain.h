@@ -1,8 +1,9 @@
 #pragma once
-// What dispatch would do with a call, without doing it: the candidate rows, their costs, the choice, the collectives.
+// Predicts what dispatch does with a call, without doing it: the candidate rows, their costs, the choice, the
+// collectives.
 //
-// Rows are those of `Candidates`, from which dispatch takes the first legal one. Everything else (ops made of other
-// ops, lowerings, writes in place) is rehearsed: dispatch runs the call on a simulated mesh, on tensors without data.
+// Rows are those of `Candidates`, from which dispatch takes the first legal one. Everything else (composite ops,
+// lowerings, in-place writes) is rehearsed: dispatch runs the call on a simulated mesh, on tensors without data.
 
 #include <map>
 #include <string>
@@ -15,7 +16,7 @@
 
 namespace intarsia {
 
-// A tensor that does not exist: only its shape, how it would lie, and its dtype.
+// A tensor that does not exist: only its shape, its layout, and its dtype.
 struct Imagined {
   std::vector<int64_t> shape;
   Placements placements;  // missing axes at the end are replicated
@@ -27,14 +28,15 @@ struct Imagined {
 // float.
 Imagined parse_imagined(std::string_view text);
 
+// What explain() found.
 struct Explanation {
-  std::string text;         // the whole story
+  std::string text;         // the full report
   std::string chosen;       // [S(0)], [R] -> [S(0)]
-  std::string collectives;  // what moves: a plan per input, or what the op itself moves; empty if nothing does
+  std::string collectives;  // a plan per input, or what the op itself sends; empty if nothing is sent
   double cost = 0;
-  bool along = false;       // the op runs along a cut, and moves parts by itself
-  bool needs_data = false;  // it was rehearsed with ones, and zeros for whole numbers: other values may move otherwise
-  std::vector<CommEvent> moves;  // the same as events, with bytes: as dispatch would record them
+  bool along = false;            // the op runs along a sharded dim, and sends parts itself
+  bool needs_data = false;       // it was rehearsed with ones (integers: zeros): other values may be sent differently
+  std::vector<CommEvent> moves;  // the same as events, with bytes, as dispatch would record them
 };
 
 // `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are

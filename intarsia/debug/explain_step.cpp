@@ -21,12 +21,12 @@
 namespace intarsia {
 namespace {
 
-// A plain tensor of the rank that has a form but no data.
+// A plain tensor of the rank with a form but no data.
 at::Tensor without_data(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
   return per_rank({at::empty_strided(sizes, strides, at::TensorOptions().device(at::kMeta).dtype(dtype))});
 }
 
-// Takes the data away from the tensors of a module, under their own handles, and gives it back.
+// Takes the data from the tensors of a module, under their own handles, and restores it.
 class WithoutData {
  public:
   explicit WithoutData(const torch::nn::Module& module) {
@@ -48,7 +48,7 @@ class WithoutData {
   static void become(const at::Tensor& tensor, const c10::intrusive_ptr<c10::TensorImpl>& other) {
     tensor.unsafeGetTensorImpl()->shallow_copy_from(other);
     tensor.mutable_grad() = at::Tensor();
-    // What collects the gradients knows the device that the tensor had.
+    // The gradient accumulator remembers the device that the tensor had.
     if (auto* autograd = torch::autograd::impl::get_autograd_meta(tensor)) autograd->grad_accumulator_.reset();
   }
   std::vector<std::pair<at::Tensor, c10::intrusive_ptr<c10::TensorImpl>>> tensors_;
@@ -104,7 +104,7 @@ at::Tensor loss_of(const TrainingStep& step, const std::vector<at::Tensor>& inpu
   return loss;
 }
 
-// Nobody watches over the parameters when it goes.
+// Removes hooks of data parallelism from the parameters in its destructor.
 class Unwatch {
  public:
   explicit Unwatch(const torch::nn::Module& module) : leaves_(module.parameters()) {}
@@ -131,7 +131,7 @@ void check_is_plain(const torch::nn::Module& module) {
   }
 }
 
-// One run of the step, and what is seen of it.
+// One run of the step, and its record.
 class Rehearsal {
  public:
   Rehearsal(torch::nn::Module& module, StepExplanation& result) : module_(module), trace_(module), result_(result) {
@@ -177,7 +177,7 @@ class Rehearsal {
     result_.memory.phase = trace_.phase();
   }
 
-  // An optimizer reads each gradient as its parameter lies.
+  // An optimizer reads each gradient in its parameter's layout.
   void finish_gradients() {
     note_collectives();
     CauseScope cause("the gradient", true);
@@ -228,8 +228,8 @@ StepExplanation explain(ModuleRef target, const DeviceMesh& mesh, const MakePara
   result.mesh = mesh.text();
   try {
     auto given = imagined_inputs(inputs, stage);
-    if (is_watched(module)) {                // groups learn what comes next
-      OpWatch nobody([](const SeenOp&) {});  // ops tell their results instead of running
+    if (is_watched(module)) {                // groups learn the order of use
+      OpWatch nobody([](const SeenOp&) {});  // ops give their results instead of running
       loss_of(step, given).backward();
       module.zero_grad();
     }

@@ -19,7 +19,7 @@ struct StepExplanation {
   struct Parameter {
     std::string name;
     std::vector<int64_t> shape;
-    std::string layout, gradient;  // placements; "plain" where the plan leaves it, "none" without a gradient
+    std::string layout, gradient;  // placements; "plain" if the plan leaves it, "none" without a gradient
     int64_t local_bytes;           // of the rank that has most
   };
   struct Activation {
@@ -30,10 +30,10 @@ struct StepExplanation {
   std::string mesh;
   std::vector<Parameter> parameters;
   std::vector<Activation> activations;
-  std::vector<ModuleTrace::Entry> collectives;  // in order; update: what the optimizer has to bring together
+  std::vector<ModuleTrace::Entry> collectives;  // in order; update: what the optimizer gathers
   std::vector<size_t> before;                   // per collective: how many activations there were
 
-  // Bytes of tensors on the first rank, which has most; without what an engine or an op needs for its own work.
+  // Bytes of tensors on the first rank, which has most; without the work space of engines and ops.
   struct Memory {
     int64_t at_rest = 0;  // before the step: parameters and buffers, and what replicate keeps
     int64_t peak = 0;     // the most at a time, in forward or backward
@@ -49,14 +49,14 @@ struct StepExplanation {
 // The loss of one step, from tensors that have shapes but no data.
 using TrainingStep = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-// Makes a module parallel: parallelize_module, fully_shard, replicate, or several of them, on (slices of) the mesh that
-// it is given.
+// Makes a module parallel: parallelize_module, fully_shard, replicate, or several of them, on the given mesh or slices
+// of it.
 using MakeParallel = std::function<void(const DeviceMesh& mesh)>;
 
-// `step` calls the module as it will be after `make`, on tensors without data; an input without placements is a plain
-// tensor of each rank. Nothing is computed or sent, and afterwards the module is as it was. The step cannot read
-// values. With fully_shard or replicate it is run twice, and the second time is told: groups know by then what comes
-// next.
+// `step` calls the module as it is after `make`, on tensors without data; an input without placements is a plain tensor
+// of each rank. Nothing is computed or sent, and afterwards the module is as it was. The step cannot read values. With
+// fully_shard or replicate it runs twice, and the result is that of the second run: by then, groups know the order in
+// which they are used.
 //   explain(*model, mesh, [&](auto& mesh) { fully_shard(*model, mesh["dp"]); }, {{{2, 16}, {}, torch::kLong}},
 //           [&](auto& in) { return model(in[0]).sum(); }).text();
 StepExplanation explain(ModuleRef module, const DeviceMesh& mesh, const MakeParallel& make,

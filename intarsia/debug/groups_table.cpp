@@ -22,7 +22,7 @@ struct GroupLine {
   std::vector<std::string> layouts;             // each once
 };
 
-// Of the hosted rank that has most, without asking others.
+// Bytes of the hosted rank that has most. Does not communicate.
 int64_t bytes_held(const at::Tensor& tensor) {
   int64_t most = 0;
   if (!is_dtensor(tensor)) return value_at(tensor, 0).numel() * tensor.element_size();

@@ -1,5 +1,5 @@
 #pragma once
-// Describes as a table how fully_shard and replicate group the parameters of a model.
+// A table that shows how fully_shard and replicate group the parameters of a model.
 
 #include <string>
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace intarsia {
 
-// A line per group of fully_shard, per module that is replicated, and for what is in neither, by mesh. Empty if nothing
+// A line per group of fully_shard, per replicated module, and for parameters in neither, by mesh. Empty if no parameter
 // is in either. Does not communicate.
 //
 //   kind         group     parameters  on                     layouts  bytes  of a rank  state

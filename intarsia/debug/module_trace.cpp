@@ -21,8 +21,8 @@ bool in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
 }  // namespace
 
 // Forward is a stack of modules. Backward enters a module with the gradient of its result, and leaves it with that of
-// its argument. A tensor is the result of one module and the argument of the next, so it leaves only what it was
-// entered by.
+// its argument. A tensor is the result of one module and the argument of the next, so its gradient leaves only the
+// module that it entered.
 struct ModuleTrace::State {
   std::vector<std::string> forward;
   std::string backward = kOutside;

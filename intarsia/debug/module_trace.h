@@ -18,8 +18,8 @@ std::string str(Phase phase);
 //   train_step();
 //   trace.text("layers.0", Phase::forward);  // all_gather tp 3072B ... one line per collective
 //
-// Collectives count for the innermost module with hooks (INTARSIA_MODULE) whose forward, or whose part of backward, is
-// running. Records while it lives. For one thread.
+// Collectives are attributed to the innermost module with hooks (INTARSIA_MODULE) whose forward, or whose part of
+// backward, is running. Records while it lives, on one thread.
 class ModuleTrace final : public Recorder {
  public:
   explicit ModuleTrace(ModuleRef module);
@@ -28,20 +28,21 @@ class ModuleTrace final : public Recorder {
   ModuleTrace& operator=(const ModuleTrace&) = delete;
 
   struct Entry {
-    std::string module;  // its path; "" is the module itself, "-" is what runs outside of it: loss and optimizer
+    std::string module;  // its path; "" is the module itself, "-" is what runs outside it: loss and optimizer
     Phase phase;
     CommEvent event;
-    std::string place() const;  // the module in words
+    std::string place() const;  // the module as text
   };
   const std::vector<Entry>& entries() const { return entries_; }
   void clear() { entries_.clear(); }
 
-  // The collectives of a module and of those in it, one per line. "" is all of the model, without loss and optimizer.
+  // The collectives of a module and of its submodules, one per line. "" is all of the model, without loss and
+  // optimizer.
   std::string text(const std::string& module, Phase phase) const;
-  // The collectives of each module, as they come: equal ones that follow each other are counted.
+  // The collectives of each module, in order; consecutive equal ones are one line with a count.
   std::string table() const;
 
-  // What runs now.
+  // The module and phase that run now.
   std::string module() const;
   Phase phase() const;
 

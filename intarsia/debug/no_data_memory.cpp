@@ -18,7 +18,7 @@ using CounterPtr = std::shared_ptr<NoDataMemory::Counter>;
 
 thread_local CounterPtr counting_;
 
-// What a storage holds in place of memory.
+// The context of a storage, in place of memory.
 struct Claim {
   CounterPtr counter;
   int64_t bytes;
@@ -43,7 +43,7 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void*, const void*, size_t) const override {}
 };
 
-// It stays: without a counter it does as LibTorch's own.
+// The allocator stays: without a counter it behaves as LibTorch's.
 void count_from_now_on() {
   static std::once_flag once;
   std::call_once(once, [] { c10::SetAllocator(c10::DeviceType::Meta, new CountingAllocator); });

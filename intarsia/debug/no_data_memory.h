@@ -6,7 +6,8 @@
 
 namespace intarsia {
 
-// While it lives, it counts what this thread makes on the meta device, as long as that lives. One at a time.
+// While it lives, it counts the meta tensors that this thread creates, until they are freed. There can be one at a
+// time.
 class NoDataMemory {
  public:
   NoDataMemory();
@@ -15,7 +16,7 @@ class NoDataMemory {
   NoDataMemory& operator=(const NoDataMemory&) = delete;
 
   int64_t now() const;
-  int64_t peak() const;  // since the start, or since it was last forgotten
+  int64_t peak() const;  // since the start, or since the last forget_peak()
   void forget_peak();
 
   struct Counter;

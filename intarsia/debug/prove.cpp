@@ -40,7 +40,7 @@ Stack with_tensors(const Stack& args, const std::vector<at::Tensor>& tensors) {
   return stack;
 }
 
-// The share of one rank. Shares of a sum are spread over all ranks: zeros would hide a wrong row.
+// The shard of one rank. Terms of a sum are spread over all ranks: zeros would hide a wrong row.
 at::Tensor dealt(const at::Tensor& whole, const Layout& layout, const Slot& slot) {
   auto pending = pending_op(layout.placements()[0]);
   auto n = layout.mesh().size(), rank = slot.coordinate[0];
@@ -59,7 +59,7 @@ struct Proof {
   std::vector<TensorForm> inputs, outputs;
 };
 
-// What is wrong with a row on n ranks; empty if nothing is.
+// What is wrong with a row on n ranks; empty if nothing.
 std::string verdict(const Proof& proof, const Row& row, int64_t n) {
   auto world = simulate(n);
   auto mesh = init_device_mesh(at::kCPU, {n});

@@ -8,9 +8,9 @@
 
 namespace intarsia {
 
-// Deals the tensors among `args` to 2, 3 and 4 simulated ranks as each row of the op's rule says, runs the plain op on
-// every rank, puts the results together as the row says, and compares with the plain op on the whole. One line per row
-// that is wrong; empty if all are right. Choose sizes that do not divide, such as 5 and 3, and values that differ.
+// Shards the tensors among `args` over 2, 3 and 4 simulated ranks as each row of the op's rule says, runs the plain op
+// on every rank, combines the results as the row says, and compares with the plain op on the whole. Returns one line
+// per wrong row; empty if all are right. Choose sizes that do not divide, such as 5 and 3, and values that differ.
 //   TORCH_CHECK(prove("mylib::scaled_add", {torch::randn({5, 3}), torch::randn({5, 3}), 0.5}).empty());
 std::vector<std::string> prove(const std::string& op, const std::vector<c10::IValue>& args);
 

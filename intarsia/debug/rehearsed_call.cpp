@@ -11,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kSmall = 1 << 20;  // elements of all tensors together that may be made for a rehearsal
+constexpr int64_t kSmall = 1 << 20;  // elements of all tensors together that a rehearsal may allocate
 
 struct Moves final : Recorder {
   Moves() { add_recorder(this); }
@@ -22,14 +22,14 @@ struct Moves final : Recorder {
   std::vector<std::string> fallbacks;
 };
 
-// The tensor as it would lie on the stage, which has the shape of the mesh that is asked about.
+// The tensor with the same placements on the stage, which has the shape of the mesh in question.
 at::Tensor on_stage(const at::Tensor& tensor, const Layout& asked, const DeviceMesh& stage, bool with_data) {
   auto* layout = Layout::get(stage, asked.placements());
   auto options = with_data ? tensor.options().device(stage.device_type()) : tensor.options();
   Shards shards;
   for (auto& slot : stage.slots()) {
     auto shape = local_shape(*layout, tensor.sizes(), slot.coordinate);
-    // Whole numbers are places, classes or lengths: zero is one of the first two, and a length may be it.
+    // Integers are indices, classes or lengths: zero is a valid index or class, and may be a length.
     bool fraction = tensor.is_floating_point() || tensor.is_complex();
     auto value = [&] { return fraction ? at::ones(shape, options) : at::zeros(shape, options); };
     shards.push_back(with_data ? value() : at::empty(shape, options));
@@ -41,7 +41,7 @@ void put_on_stage(std::vector<c10::IValue>& args, const std::vector<const Layout
                   bool with_data) {
   size_t next = 0;
   auto take = [&](const at::Tensor& tensor) {
-    while (!layouts[next]) ++next;  // a tensor that was left out
+    while (!layouts[next]) ++next;  // a tensor that was omitted
     return on_stage(tensor, *layouts[next++], stage, with_data);
   };
   for (auto& arg : args) {
@@ -66,7 +66,7 @@ RehearsedCall run_on_stage(const c10::OperatorHandle& op, std::vector<c10::IValu
   RehearsedCall result;
   auto note = [&](const at::Tensor& tensor) {
     result.out.push_back(is_dtensor(tensor) ? Layout::get(mesh, placements_of(tensor)) : nullptr);
-    if (is_dtensor(tensor)) body_of(tensor).shards();  // what is on its way arrives
+    if (is_dtensor(tensor)) body_of(tensor).shards();  // waits for asynchronous results
   };
   for (auto& value : args) {
     if (value.isTensor()) note(value.toTensor());

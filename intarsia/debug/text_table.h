@@ -8,7 +8,7 @@ namespace intarsia {
 
 class TextTable {
  public:
-  // A heading that begins with ">" makes its column flush right.
+  // A heading that begins with ">" right-aligns its column.
   explicit TextTable(std::vector<std::string> headings);
   void add(std::vector<std::string> row);  // one entry per column
   std::string text() const;
@@ -18,7 +18,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;  // the headings first
 };
 
-// How many columns of a terminal the UTF-8 text takes, if every character takes one.
+// The number of terminal columns that the UTF-8 text takes, if every character takes one.
 size_t width_of(const std::string& text);
 
 }  // namespace intarsia

@@ -40,7 +40,7 @@ std::vector<std::vector<int64_t>> coordinates(const DeviceMesh& mesh) {
   return result;
 }
 
-// The pieces into which the ranks' cuts divide one dim.
+// The pieces into which the ranks' shards divide one dim.
 std::vector<Interval> pieces_of(const Layout& layout, int64_t dim, int64_t size) {
   std::set<int64_t> cuts = {0, size};
   for (auto& coordinate : coordinates(layout.mesh())) {
@@ -99,7 +99,7 @@ Picture picture_of(const at::Tensor& tensor, const Layout& layout, int64_t group
 
 std::string padded(const std::string& text, size_t width) { return text + std::string(width - text.size(), ' '); }
 
-// ┌────┬────┐ and its like, for columns of the given widths.
+// ┌────┬────┐ and the like, for columns of the given widths.
 std::string rule_line(const std::vector<size_t>& widths, const char* left, const char* middle, const char* right) {
   std::string line = left;
   for (size_t i = 0; i < widths.size(); ++i) {
@@ -110,7 +110,7 @@ std::string rule_line(const std::vector<size_t>& widths, const char* left, const
 }
 
 std::string draw(const Picture& picture, bool colour) {
-  constexpr int kColours = 6;  // 41 to 46: the backgrounds but black and white
+  constexpr int kColours = 6;  // 41 to 46: the backgrounds except black and white
   std::map<std::string, int> colours;
   size_t margin = 0;
   for (auto& row : picture.rows) margin = std::max(margin, row.size());
@@ -140,7 +140,7 @@ std::string draw(const Picture& picture, bool colour) {
   return text;
 }
 
-// [2, 3] on 0-1, [1, 3] on 2; without the ranks where all shapes are equal.
+// [2, 3] on 0-1, [1, 3] on 2; without the ranks if all shapes are equal.
 std::string local_shapes(const at::Tensor& tensor) {
   auto& layout = layout_of(tensor);
   auto& mesh = layout.mesh();

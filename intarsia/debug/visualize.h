@@ -22,7 +22,7 @@ std::string visualize_sharding(const at::Tensor& tensor, bool colour = false);
 // A table with a line for every parameter and buffer: name, shape, dtype, placements, local shape on each rank.
 //   name       shape    dtype  placements  local shape
 //   fc.weight  [5, 3]   Float  [S(0)]      [2, 3] on 0-1, [1, 3] on 2, [0, 3] on 3
-// In data parallelism it is followed by one of the groups and replicas, see groups_table.
+// Under data parallelism a table of groups and replicas follows, see groups_table.
 std::string describe(ConstModuleRef module);
 
 // The line of a single tensor, plain ones included: [5, 3] Float [S(0)] on DeviceMesh(cpu, tp=4): [2, 3] on 0-1, ...

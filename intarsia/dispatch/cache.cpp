@@ -8,14 +8,14 @@
 namespace intarsia {
 namespace {
 
-// On the way of every call: one addition, not a look-up of where the thread keeps it.
+// Every call increments it: initial-exec makes that one addition, without a look-up of the thread's block.
 __attribute__((tls_model("initial-exec"))) thread_local CacheCounts counts_;
 
 std::atomic<uint64_t> forgotten_{0};  // how often
 
-constexpr int64_t kGuided = -0x6775696465;  // no layout, size or number of a key
+constexpr int64_t kGuided = -0x6775696465;  // differs from any layout, size or number in a key
 
-// With a guide it is another call.
+// A call under a guide has another key.
 struct GuidedKey {
   explicit GuidedKey(const CallKey& key) : given(key) {
     auto guide = current_guide_number();

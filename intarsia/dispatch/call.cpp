@@ -18,7 +18,7 @@
 namespace intarsia {
 namespace {
 
-// Whether a tensor leads: the first one of more than one element, or the first of all.
+// Takes the mesh from the tensor that leads: the first one of more than one element, or else the first of all.
 void find_mesh(Call& call, const at::Tensor& tensor, bool& found) {
   if (found || !is_dtensor(tensor)) return;
   found = tensor.numel() != 1;
@@ -61,7 +61,7 @@ void bring_number(const Call& call, Operand& operand) {
   operand.body = &body_of(operand.tensor);
 }
 
-// Whether every rank holds the same values.
+// Checks that every rank holds the same values.
 void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh) {
   Shards mine, first;
   for (size_t slot = 0; slot < mesh.slots().size(); ++slot) {
@@ -81,12 +81,12 @@ void verify_same(const Op& op, const at::Tensor& tensor, const DeviceMesh& mesh)
                     mesh.text(), ". Distribute it with distribute_tensor or from_local.");
 }
 
-// Where nobody used one of several outputs, autograd's formulas put plain zeros in place of its gradient.
+// If one of several outputs has no use, autograd's formulas pass plain zeros as its gradient.
 bool is_missing_gradient(const at::Tensor& tensor) {
   return torch::autograd::get_current_graph_task_id() >= 0 && (tensor.is_meta() || !at::any(tensor).item<bool>());
 }
 
-// Cut like a tensor beside it along the dims that they have in common.
+// The layout of a tensor beside it, along the dims that they have in common.
 const Layout* layout_beside(const Call& call, const at::Tensor& tensor) {
   Placements placements(call.mesh.ndim(), Replicate());
   for (auto& other : call.operands) {
@@ -110,7 +110,8 @@ void become_distributed(const Call& call, const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(cut.getIntrusivePtr());
 }
 
-// Places that a formula of autograd makes, the same on every rank, or has from a forward pass that has compared them.
+// Indices that an autograd formula creates, the same on every rank, or keeps from a forward pass that has compared
+// them.
 bool are_places_of_formula(const at::Tensor& tensor) {
   if (torch::autograd::get_current_graph_task_id() < 0 || tensor.scalar_type() != at::kLong) return false;
   auto node = torch::autograd::get_current_node();
@@ -147,8 +148,8 @@ bool are_places(const Call& call, const at::Tensor& tensor, const c10::Argument&
   return tensor.scalar_type() == at::kLong && is_plain_argument(call, argument, PlainArgument::places);
 }
 
-// The policy for an argument. A tensor without elements has no values in which ranks could differ. Places are not
-// refused, but compared.
+// The policy for an argument. A tensor without elements has no values in which ranks could differ. Indices are compared
+// instead of rejected.
 PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::Argument& argument) {
   auto policy = plain_tensor_policy();
   if (policy != PlainTensors::error) return policy;
@@ -162,8 +163,7 @@ PlainTensors policy_for(const Call& call, const at::Tensor& tensor, const c10::A
   return are_places(call, tensor, argument) ? PlainTensors::verify : policy;
 }
 
-// Which is one number for all where the simulated ranks agree on it; where they do not, the result would be no one
-// tensor.
+// The number becomes one for all ranks if the simulated ranks agree on it; if not, the result could not be one tensor.
 void admit_number_per_rank(const Call& call, Operand& operand) {
   auto& values = values_of(operand.tensor);
   for (auto& value : values) {
@@ -223,15 +223,15 @@ void admit_plain(Call& call, Operand& operand) {
 
 }  // namespace
 
-// A plain tensor into which a distributed value is written becomes distributed where it stands, if it is zeros of
-// autograd's (the gradient of max(dim) writes into such) or a number (`total += loss`), which counts as the same on all
-// ranks wherever it is read, too. Not if others see its memory: they would miss the write.
+// A plain tensor into which a distributed value is written becomes distributed in place if it is zeros created by
+// autograd (the gradient of max(dim) writes into such) or a number (`total += loss`), which is taken as the same on all
+// ranks wherever it is read as well. Not if other tensors see its memory: they would miss the write.
 bool may_become_distributed(const at::Tensor& tensor, int index) {
   return index < 0 && !tensor.requires_grad() && tensor.is_cpu() && !is_per_rank(tensor) && tensor.has_storage() &&
          tensor.storage().use_count() == 1 && (tensor.numel() == 1 || is_missing_gradient(tensor));
 }
 
-// How a plain operand will lie when it is admitted.
+// The layout that a plain operand gets when it is admitted.
 static const Layout* future_layout(const Call& call, const Operand& operand) {
   auto& tensor = operand.tensor;
   auto& written = call.op.written;

@@ -15,7 +15,7 @@ struct Operand {
   DTensorBody* body;  // null where the tensor is plain
   int arg;
   int index;             // -1 outside lists
-  const Layout* layout;  // null where the tensor is a plain number or undefined; of other plain ones as it will be
+  const Layout* layout;  // null for a plain number and an undefined tensor; for other plain ones, what they will get
 };
 using Operands = c10::SmallVector<Operand, 4>;
 
@@ -26,7 +26,8 @@ struct Call {
   Operands operands;
 };
 
-// Shows every tensor among the arguments, undefined ones too, with its argument and its place in a list, or -1.
+// Calls `body` with every tensor among the arguments, undefined ones included, its argument and its position in a list,
+// or -1.
 template <class Body>
 void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
   const at::Tensor none;
@@ -43,18 +44,18 @@ void for_each_tensor(const Op& op, c10::ArrayRef<c10::IValue> args, Body body) {
   }
 }
 
-// Whether a plain tensor that is written, and stands at `index` of a list (-1 outside), becomes distributed where it
-// stands: see call.cpp.
+// Whether a plain tensor that is written, at position `index` of a list (-1 outside lists), becomes distributed in
+// place: see call.cpp.
 bool may_become_distributed(const at::Tensor& tensor, int index);
 
 // Finds the operands and checks that all distributed ones share a mesh. Nothing is sent.
 Call look_at_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 
-// Makes distributed tensors of the plain ones among the operands that the policy takes, and brings numbers of other
-// meshes to that of the call. May communicate: once per call.
+// Converts the plain tensors among the operands that the policy admits to distributed ones, and brings numbers of other
+// meshes to the mesh of the call. May communicate: call it once per call.
 void admit_operands(Call& call);
 
-// Both.
+// look_at_call, then admit_operands.
 Call read_call(const Op& op, c10::ArrayRef<c10::IValue> args);
 
 }  // namespace intarsia

@@ -59,7 +59,7 @@ bool is_written(const Op& op, const Operand& operand) {
 }
 
 // A window that slides over a tensor shows its elements more than once. The plain op writes to each of these in turn,
-// in an order of its own; here they lie apart. (Of expanded tensors the plain op takes care itself.)
+// in an unspecified order; here they are separate. (Expanded tensors are rejected by the plain op itself.)
 void check_overlap(const Call& call, const TensorForm& form) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;
   for (int64_t d = 0; d < form.dim(); ++d) {
@@ -94,7 +94,7 @@ Written written_operands(const Call& call, const Decision& decision) {
   return written;
 }
 
-// Takes the first candidate that is legal. A guide is asked once, whatever becomes of its advice.
+// Takes the first candidate that is legal. A guide is asked once, whether or not its advice is followed.
 Choice route_of(const Call& call, const Decision& decision, const Written& written, bool lowered) {
   auto& op = call.op;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
@@ -109,8 +109,8 @@ Choice route_of(const Call& call, const Decision& decision, const Written& writt
   return *choose(question);
 }
 
-// A tensor that cannot keep its layout while it is written is written as a copy and cut again afterwards. What is
-// pending in it would be lost. Random numbers are drawn once and copied to all.
+// A tensor that cannot keep its layout while it is written is written as a copy and sharded again afterwards. Its
+// pending reduction would be lost. Random numbers are drawn once and copied to all.
 void choose_layouts(const Call& call, Decision& decision, bool lowered) {
   auto written = written_operands(call, decision);
   auto choice = route_of(call, decision, written, lowered);
@@ -127,7 +127,7 @@ void choose_layouts(const Call& call, Decision& decision, bool lowered) {
   }
 }
 
-// Its programs may expect other words of an error about sizes and dims than those of the plain op.
+// A guide's programs may expect another text for an error about sizes and dims than the plain op's.
 std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& question, const Op& op) {
   try {
     return forms_of_results(question);
@@ -139,7 +139,7 @@ std::optional<std::vector<TensorForm>> forms_or_error(const FormQuestion& questi
   }
 }
 
-// mul_ and its like: one tensor is written, pending before and after, and all else are numbers.
+// mul_ and the like: one tensor is written, pending before and after, and all others are numbers.
 bool scales_pending(const Call& call, const Decision& decision) {
   if (call.op.written.size() != 1 || call.op.is_out || !decision.copied.empty()) return false;
   bool pending = false, numbers = false;
@@ -170,7 +170,7 @@ bool has_reduced_target(const Call& call) {
 }
 
 void settle_written(const Call& call) {
-  // Autograd's formulas write into tensors that they have just made (counts of what was scattered, say).
+  // Autograd's formulas write into tensors that they have just created (counts of what was scattered, say).
   bool inside_formula = torch::autograd::get_current_graph_task_id() >= 0;
   for (auto& operand : call.operands) {
     if (!is_written(call.op, operand) || !operand.body || !operand.body->layout->has_partial()) continue;
@@ -181,8 +181,8 @@ void settle_written(const Call& call) {
   }
 }
 
-// The same in every process, and for an op and its in-place form. What comes of it follows from the tensors that go in.
-// Where nothing travels between processes nobody asks.
+// The same in every process, and for an op and its in-place form. The results' origin follows from it and the
+// operands'. Zero where nothing is sent between processes, so that it is not needed.
 static uint64_t hash_of_call(const Call& call) {
   if (call.mesh.size() == 1 || call.mesh.slots().size() != 1) return 0;
   auto hash = call.op.hash;
@@ -221,11 +221,11 @@ void plan_moves(const Call& call, Decision& decision) {
   }
 }
 
-// What size arguments become on each rank.
+// The values of size arguments on each rank.
 void find_local_sizes(const Call& call, Decision& decision) {
   auto& op = call.op;
   if (!decision.known_outputs || op.size_args.empty()) return;
-  // A gradient that nobody asks for has no form; the one that comes in has the same.
+  // A gradient that is not requested has no form; the incoming one has the same.
   bool asked = decision.outputs[0].defined;
   auto& form = asked ? decision.outputs[0] : decision.inputs[0];
   auto* layout = asked ? decision.out[0] : decision.in[0];
@@ -249,7 +249,7 @@ void find_local_strides(const Call& call, Decision& decision) {
   }
 }
 
-// One slot, and nothing to do but call: see Note [The direct path].
+// One slot, and the plain op is all there is to do: see Note [The direct path].
 bool is_direct(const Call& call, const Decision& decision, const OpCall& seen) {
   auto& op = call.op;
   auto& slots = call.mesh.slots();

@@ -1,5 +1,5 @@
 #pragma once
-// Calls that need no more than local tensors in place of distributed ones.
+// Calls that only need local tensors in place of distributed ones.
 
 #include <algorithm>
 
@@ -10,35 +10,35 @@
 namespace intarsia {
 
 // Note [The direct path]
-// In a real process most calls find their tensors where the op wants them: then the arguments are exchanged for local
-// ones, the op is called, and its results are wrapped. Whatever is not that simple is left to the caller, with nothing
-// done.
+// In a real process, most calls find their tensors in the layouts that the op needs: then the arguments are replaced by
+// local ones, the op is called, and its results are wrapped. Whatever is not that simple is left to the caller, with
+// nothing done.
 class DirectCall {
  public:
   explicit DirectCall(const Op& op) : op_(op) {}
 
-  // To be asked of every tensor among the arguments, then of the whole.
+  // Call `admits` with every tensor among the arguments, then `follows`.
   bool admits(const at::Tensor& tensor);
-  bool follows(const Decision* decision);  // which the caller holds; null: nothing is known
+  bool follows(const Decision* decision);  // the caller holds it; null: nothing is known
   const Decision& decision() const { return *decision_; }
 
-  // The part of a tensor that this rank works on, moved if need be. To be asked of all tensors in order, undefined ones
-  // included.
+  // The part of a tensor that this rank works on, redistributed if need be. Call it with all tensors in order,
+  // undefined ones included.
   at::Tensor next_local(const at::Tensor& tensor);
 
-  // A number among the arguments. To be told of all in order.
+  // Adds a number among the arguments. Call it with all of them in order.
   void add_number(const c10::Scalar& number);
-  void add_numbers(uint64_t bits) { numbers_ = bits; }  // of all of them
+  void add_numbers(uint64_t bits) { numbers_ = bits; }  // of all numbers at once
 
-  // What argument `arg` is on this rank if it tells a size of the result, or part of one.
+  // The local value of argument `arg` if it holds a size of the result, or a part of one.
   c10::SymIntArrayRef local_sizes(c10::SymIntArrayRef sizes, int arg) const;
   c10::SymInt local_size(c10::SymInt size, int arg) const;
 
-  // Whether the local tensors are ordinary CPU tensors, whose kernel may be called straight away. Conjugate views and
-  // other devices take the whole way.
+  // Whether the local tensors are ordinary CPU tensors, whose kernel may be called directly. Conjugate views and other
+  // devices go through LibTorch's dispatcher.
   bool goes_to_cpu() const;
 
-  // A result as a distributed tensor. To be asked of all in order.
+  // A result as a distributed tensor. Call it with all results in order.
   at::Tensor next_result(at::Tensor local);
 
  private:
@@ -51,7 +51,7 @@ class DirectCall {
   const at::Tensor* first_ = nullptr;
   const DeviceMesh* mesh_ = nullptr;
   const Decision* decision_ = nullptr;
-  at::Tensor shown_;  // what an in-place op returns, or what a view shows
+  at::Tensor shown_;  // what an in-place op returns, or what a view views
   c10::DispatchKeySet keys_;
   int operand_ = 0, result_ = 0;
   const Layout* seen_ = nullptr;           // of the last distributed operand

@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// The types of errors that LibTorch's ops throw, as numbers that travel.
+// The types of errors that LibTorch's ops throw, as numbers that can be sent.
 enum Kind : int64_t { any, index, value, type, not_implemented, linalg };
 
 Kind kind_of(const std::exception& error) {
@@ -49,7 +49,7 @@ Told told(const std::exception_ptr& thrown) {
   }
 }
 
-// The member at `speaker` tells the others of its line what it saw.
+// The member at `speaker` sends what it saw to the others of its line.
 Told spread(const Axis& axis, int64_t speaker, const std::exception_ptr* mine) {
   Told error;
   if (mine) error = told(*mine);
@@ -63,7 +63,7 @@ Told spread(const Axis& axis, int64_t speaker, const std::exception_ptr* mine) {
   return {static_cast<Kind>(head[0].item<int64_t>()), std::string(bytes, bytes + length)};
 }
 
-// Whether some rank has nothing of a tensor that is not empty.
+// Whether some rank holds nothing of a tensor that is not empty.
 bool leaves_ranks_empty(const TensorForm& form, const Layout& layout) {
   if (form.numel() == 0) return false;
   auto& mesh = layout.mesh();

@@ -1,13 +1,13 @@
 #pragma once
-// What goes wrong on some ranks in one op, told to all.
+// Makes an error that some ranks see in an op an error on all ranks.
 //
 // Note [Errors that one rank sees]
-// Shapes, dims and dtypes are checked on every rank alike, before anything moves. Values are not: where an index tensor
-// is cut, only the rank that holds a wrong place fails, and the others would go on and wait for it in the next
-// collective. So a rule names the inputs whose values its op may refuse (Local::refusable). Where such an input is cut,
-// the ranks along those axes exchange one number after the op, and if somewhere it is an error, then everywhere, with
-// the same text. In a backward pass they do not: what it indexes with went through the forward pass. A simulation sees
-// all ranks, needs no messages, and says so if an error would not reach all of them.
+// All ranks check shapes, dims and dtypes alike, before anything is sent. Values differ: if an index tensor is sharded,
+// only the rank that holds a wrong index fails, and the others would continue and wait for it in the next collective.
+// So a rule names the inputs whose values its op may reject (Local::refusable). If such an input is sharded, the ranks
+// along those axes exchange one number after the op; if one of them has an error, all raise it, with the same text. A
+// backward pass skips this: its indices went through the forward pass. A simulation sees all ranks, needs no messages,
+// and says so if an error would not reach all of them.
 
 #include <exception>
 #include <string>
@@ -19,14 +19,15 @@
 
 namespace intarsia {
 
-// The axes along which one rank may see values that the op refuses, and another not: those that cut the values, or any
-// input if a rank has none of it, for kernels do not look at values that they do not need.
+// The axes along which one rank may see values that the op rejects while another does not: those that shard the values,
+// or any input if a rank has none of it, since kernels do not look at values that they do not need.
 std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::ArrayRef<const Layout*> in,
                                    const DeviceMesh& mesh);
 
+// Collects the errors of the hosted ranks in one call.
 class SlotErrors {
  public:
-  // Runs the part of one slot, and keeps its error for later. Whether it went well.
+  // Runs the part of one slot and keeps its error for later. Returns whether it succeeded.
   template <class Run>
   bool attempt(size_t slot, Run run) {
     try {
@@ -38,7 +39,7 @@ class SlotErrors {
     }
   }
 
-  // Another slot did the same as `first`. Whether that went well.
+  // Another slot did the same as `first`. Returns whether that succeeded.
   bool repeat(size_t first, size_t slot) {
     for (size_t i = 0; i < errors_.size(); ++i) {
       if (errors_[i].first != first) continue;
@@ -48,7 +49,7 @@ class SlotErrors {
     return true;
   }
 
-  // Throws if anything went wrong, here or on a rank along the `agreeing` axes, which are asked.
+  // Raises an error if anything went wrong, here or on a rank along the `agreeing` axes, which exchange their errors.
   void raise(const std::string& op, const DeviceMesh& mesh, const std::vector<int64_t>& agreeing) const {
     if (!agreeing.empty() || !errors_.empty()) raise_together(op, mesh, agreeing);
   }

@@ -15,7 +15,7 @@ namespace intarsia {
 namespace {
 
 thread_local const Layout* model_ = nullptr;
-thread_local const FactoryLayout* place_ = nullptr;  // the innermost scope has the one or the other
+thread_local const FactoryLayout* place_ = nullptr;  // the innermost scope has one of the two
 
 void set_keys(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
   c10::impl::PODLocalDispatchKeySet keys;
@@ -86,7 +86,7 @@ void make_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
   stack->back() = wrap(std::move(shards), Layout::replicated(mesh), made.sizes(), made.strides(), made.dtype());
 }
 
-// Python's torch.tensor takes an empty tensor and writes the given values into its memory. It switches off all modes
+// Python's torch.tensor creates an empty tensor and writes the given values into its memory. It disables all modes
 // meanwhile, and nothing else does so.
 bool takes_memory() {
   constexpr c10::DispatchKeySet modes({c10::DispatchKey::Fake, c10::DispatchKey::DeferredInit});
@@ -102,10 +102,10 @@ void make(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*
     bool made = place_ && make_in_parts(op, *stack, *place_);
     if (!made) make_replicated(op, stack, place_ ? place_->mesh : model_->mesh());
   }
-  enter(true);  // for the rest of the scope: the function makes tensors, and may make plain ones, too
+  enter(true);  // for the rest of the scope: the function creates tensors, and may create plain ones as well
 }
 
-// The scope is not for what plain tensors alone are asked for.
+// Ops on plain tensors alone run outside the scope.
 void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBesidePlainKey);
   auto given = given_to(op, *stack);
@@ -114,8 +114,8 @@ void beside_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   op.redispatchBoxed(below, stack);
 }
 
-// Views and conversions make nothing. Ops that hand their arguments on are left alone: every training step calls them,
-// and a boxed call costs up to a microsecond where there are lists of numbers.
+// Views and conversions create nothing. Ops that pass their arguments on are left alone: every training step calls
+// them, and a boxed call costs up to a microsecond if there are lists of numbers.
 bool may_make_tensors(const c10::OperatorHandle& op) {
   auto& schema = op.schema();
   auto& returns = schema.returns();

@@ -192,7 +192,7 @@ int64_t argument_viewed(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IV
   return -1;
 }
 
-// Views count writes together with what they view. Below autograd nobody else sees to that.
+// Views share a version counter with what they view. Below autograd, nothing else takes care of that.
 static void share_counters(const at::Tensor& viewed, const std::vector<Arguments>& results, size_t r) {
   for (size_t slot = 0; slot < results.size(); ++slot) {
     auto value = value_at(viewed, slot);
@@ -217,8 +217,8 @@ static std::vector<at::Tensor> all_tensors_in(const Arguments& args) {
   return all;
 }
 
-// Per rank the first one that is given the same: twins, and the same numbers. Ops of other libraries may do more than
-// compute.
+// For each rank, the first one that gets the same arguments: twins, and the same numbers. Ops of other libraries may
+// have side effects, so every rank calls them.
 static std::vector<size_t> first_given_the_same(const c10::OperatorHandle& op, const Arguments& args,
                                                 const std::vector<Arguments>& given) {
   std::vector<std::vector<at::Tensor>> tensors;
@@ -277,7 +277,7 @@ static void run_on_all(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
       for (auto& value : values_of(tensor)) {
         if (!value.is_inference()) value.unsafeGetTensorImpl()->bump_version();
       }
-      set_values(tensor, values_of(tensor));  // resize_ and its like change what there is to show
+      set_values(tensor, values_of(tensor));  // resize_ and the like change the form
     }
   }
   targets.finish();

@@ -28,7 +28,7 @@ torch::autograd::Edge edge_of(const at::Tensor& tensor) {
 // The small graphs of one op, one per rank.
 struct Recorded {
   variable_list leaves;   // one per tensor among the arguments; undefined if it needs no gradient
-  variable_list results;  // one per gradient that comes in
+  variable_list results;  // one per incoming gradient
 };
 
 // The node that stands for the small graphs of all ranks.
@@ -70,7 +70,7 @@ variable_list RankByRankBackward::run(const Recorded& rank, const variable_list&
 variable_list RankByRankBackward::apply(variable_list&& grads) {
   TORCH_CHECK(!ranks_.empty(), "[", name_, "] Trying to backward through the graph a second time, after its ",
               "values have been freed. Specify retain_graph=true in the first call.");
-  bool again = at::GradMode::is_enabled();  // the gradients are to be differentiated themselves
+  bool again = at::GradMode::is_enabled();  // the gradients are to be differentiated again
   std::vector<Recorded> next;
   std::vector<variable_list> found;
   for (size_t slot = 0; slot < ranks_.size(); ++slot) {
@@ -112,12 +112,12 @@ variable_list RankByRankBackward::apply(variable_list&& grads) {
   return results;
 }
 
-// Passes gradients on: between a leaf and the tensor with its memory that an in-place op may write to.
+// Passes gradients on, between a leaf and the tensor with its memory that an in-place op may write to.
 struct Same final : Node {
   variable_list apply(variable_list&& grads) override { return std::move(grads); }
 };
 
-// A tensor with the memory of `value` and its count of writes, yet a history of its own: that of `leaf`, if defined.
+// A tensor with the memory and the version counter of `value`, but with another history: that of `leaf`, if defined.
 at::Tensor writable(const at::Tensor& value, const at::Tensor& leaf) {
   at::Tensor result;
   {
@@ -132,7 +132,7 @@ at::Tensor writable(const at::Tensor& value, const at::Tensor& leaf) {
   return result;
 }
 
-// Makes a view again from another base, as autograd asks after a write through the view.
+// Creates a view again from another base, as autograd requests after a write through the view.
 struct Replay final : torch::autograd::ViewFunc {
   Replay(c10::OperatorHandle op, Arguments args, size_t self, size_t result, int64_t item)
       : op(std::move(op)), args(std::move(args)), self(self), result(result), item(item) {}
@@ -269,7 +269,7 @@ class RecordedCall {
     return result;
   }
 
-  // Writing through a view that is a copy on some ranks, or one of several, has no gradient.
+  // Writing through a view that is a copy on some ranks, or that is one of several views, has no gradient.
   at::Tensor as_view(const at::Tensor& result, int64_t self, size_t r, int64_t item, bool everywhere) {
     auto meta = !at::GradMode::is_enabled() ? CreationMeta::NO_GRAD_MODE
                 : item >= 0 || !everywhere  ? CreationMeta::MULTI_OUTPUT_NODE
@@ -324,8 +324,8 @@ bool meet_plain(c10::ArrayRef<c10::IValue> args) {
   return any_plain(args, [](auto&) { return true; });
 }
 
-// Whether plain arguments may be others of the same values: the op makes new tensors only. What needs no gradient may
-// be written to whatever the schema says, as the running statistics of batch_norm are.
+// Whether plain arguments may be replaced by others with the same values: the op only creates new tensors. An op may
+// write to a tensor that needs no gradient whatever its schema says, as batch_norm does to its running statistics.
 bool only_reads_plain(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args) {
   auto aliases = [](auto& one) { return one.alias_info() != nullptr; };
   return std::none_of(schema.arguments().begin(), schema.arguments().end(), aliases) &&
@@ -333,8 +333,8 @@ bool only_reads_plain(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
          !any_plain(args, [](auto& tensor) { return !tensor.requires_grad(); });
 }
 
-// The plain tensor as one that stands for its value on every rank. Gradients go where those of the plain one go, and
-// not by a node in between, which would add them up by themselves first: see Note [Gradients rank by rank].
+// The plain tensor as a per-rank one with its value on every rank. Gradients go directly where those of the plain one
+// go: a node in between would first add them up, see Note [Gradients rank by rank].
 at::Tensor for_every_rank(const at::Tensor& plain, size_t slots, bool by_form) {
   if (!plain.defined() || plain.dim() == 0 || is_per_rank(plain)) return plain;
   auto result = per_rank(Shards(slots, tensor_at(plain, 0, by_form).detach()));

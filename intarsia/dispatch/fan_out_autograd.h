@@ -1,5 +1,5 @@
 #pragma once
-// Gradients of ops on per-rank tensors whose ranks differ in shape.
+// Gradients of ops on per-rank tensors whose shapes differ between the ranks.
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -7,18 +7,17 @@
 namespace intarsia {
 
 // Note [Gradients rank by rank]
-// LibTorch's gradient formulas, and its ops that are made of other ops, ask for sizes and branch on them: an empty
-// shard goes another way than a full one. So where ranks differ, an op is recorded rank by rank: each rank calls the
-// plain op on leaves of its own, and one node in the graph of the per-rank tensors holds these small graphs. Going
-// back, it hands each rank its gradient and runs that rank's own graph. The numbers are those of the rank alone, by
-// construction. Where all ranks have the same sizes, LibTorch's own kernel does it all at once. Plain tensors that an
-// op made of other ops meets become one value per rank before that: it may make values of these alone and write the
-// results of others into them (isclose does). If it may write to them (they need no gradient) or returns views, it is
-// recorded rank by rank.
+// LibTorch's gradient formulas and composite ops ask for sizes and branch on them: an empty shard takes another path
+// than a full one. So if ranks differ, an op is recorded rank by rank: each rank calls the plain op on its own leaves,
+// and one node in the graph of the per-rank tensors holds these small graphs. In backward, the node hands each rank its
+// gradient and runs that rank's graph, so the numbers are those of the rank alone. If all ranks have the same sizes,
+// LibTorch's kernel handles all of them at once. Plain tensors among the arguments of a composite op become per-rank
+// tensors before that: the op may create values from these alone and write the results of others into them (isclose
+// does). If it may write to them (they need no gradient) or returns views, it is recorded rank by rank.
 //
-// A recorded op of several parts is one node, which adds up the gradients of an input that it uses twice (rms_norm)
-// before others are added to them. A rank alone adds one after the other, so the last bit may differ: another reason to
-// prefer LibTorch's kernel.
+// A recorded composite op is one node, which adds up the gradients of an input that it uses twice (rms_norm) before
+// others are added to them. A rank alone adds one after the other, so the last bit may differ: another reason to prefer
+// LibTorch's kernel.
 class RankByRank final : public c10::OperatorKernel {
  public:
   // `usual` is LibTorch's kernel.

@@ -1,5 +1,5 @@
 #pragma once
-// Random ops on tensors that are one per simulated rank.
+// Random ops on per-rank tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace intarsia {
 
-// Over processes, ranks that are seeded alike draw alike: each has a generator of its own. Here they have one together,
-// so every rank draws from the state in which the first one found it. If they draw different amounts, their generators
-// would differ from then on, which one generator cannot show: an error, before which the generator is set back.
+// In a real job, ranks with the same seed draw the same numbers, each from its own generator. Simulated ranks share one
+// generator, so every rank draws from the state in which the first one found it. If they draw different amounts, real
+// generators would differ from then on, which one generator cannot represent: it is set back, and an error is raised.
 class DrawnAlike {
  public:
   DrawnAlike(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args);  // does nothing if the op draws nothing
   void begin(size_t slot);
-  void finish();  // after the last one
+  void finish();  // call it after the last rank
 
  private:
   void compare();
@@ -27,7 +27,7 @@ class DrawnAlike {
   bool equal_ = true;
 };
 
-// How often that has been an error on this thread. Python then has each rank draw from a generator of its own.
+// How often this thread raised that error. Python then gives each rank a separate generator.
 int64_t draws_apart();
 
 }  // namespace intarsia

@@ -17,7 +17,7 @@ void refuse_sparse(const c10::OperatorHandle&, torch::jit::Stack*) {
       "embeddings with sparse = false, whose gradients are dense, and sparse tensors from plain ones.");
 }
 
-// The key of a sparse tensor follows from that of its values.
+// The dispatch key of a sparse tensor follows from that of its values.
 void refuse_sparse_tensors() {
   for (auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparsePrivateUse3}) {
     auto* ops = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
@@ -38,8 +38,8 @@ void register_per_rank() {
     if (!op) continue;
     bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     bool differentiable = op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
-    // Where CPU has a kernel beside the composite one (silu_backward), plain tensors take it, and so do the ranks: the
-    // same bits.
+    // If CPU has a kernel beside the composite one (silu_backward), plain tensors use it, and so do the ranks: the
+    // results are bitwise the same.
     bool on_cpu = composite && op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
     if (on_cpu) composite = false;
     bool usual = composite || differentiable;

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of per-rank tensors, for every op.
+// Registers the kernels of per-rank tensors, for every op.
 
 namespace intarsia {
 

@@ -58,7 +58,7 @@ void add_distinct(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
 
 bool is_plain(const at::Tensor& tensor) { return tensor.defined() && !is_per_rank(tensor) && tensor.has_storage(); }
 
-// All that is known to see the memory of a plain tensor, with itself.
+// All tensors that are known to see the memory of a plain tensor, including itself.
 std::vector<at::Tensor> seers_of(const at::Tensor& tensor, c10::ArrayRef<c10::IValue> args) {
   std::vector<at::Tensor> seers = {tensor};
   auto& memory = tensor.storage();
@@ -77,7 +77,7 @@ at::Tensor bytes_of(const c10::Storage& memory) {
   return none.set_(memory, 0, {static_cast<int64_t>(memory.nbytes())}, {1});
 }
 
-// What `tensor` would be over other memory of the same kind.
+// The same view over other memory of the same kind.
 at::Tensor over(const c10::Storage& memory, const at::Tensor& tensor) {
   return at::empty({0}, tensor.options()).set_(memory, tensor.storage_offset(), tensor.sizes(), tensor.strides());
 }
@@ -90,10 +90,10 @@ Impl copy_of(const at::Tensor& tensor) {
 
 struct PlainTargets::Target {
   std::vector<at::Tensor> seers;
-  std::vector<Impl> plain;           // what each was
+  std::vector<Impl> plain;           // what each was before
   std::vector<c10::Storage> memory;  // one per rank; the first is that of the plain tensors
 
-  // An op such as resize_ changes what there is to show.
+  // An op such as resize_ changes the form.
   bool is_as_it_was() const {
     for (size_t i = 0; i < seers.size(); ++i) {
       for (auto& value : values_of(seers[i])) {
@@ -115,7 +115,7 @@ struct PlainTargets::Target {
 
 using Writers = std::unordered_map<const c10::FunctionSchema*, const UnannouncedWrites*>;
 
-// By schema: every op on tensors per rank is looked up here.
+// By schema: every op on per-rank tensors is looked up here.
 const Writers& unannounced_writers() {
   static const auto* writers = [] {
     auto* found = new Writers;

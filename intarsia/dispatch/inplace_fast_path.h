@@ -1,6 +1,6 @@
 #pragma once
-// The kernel template of elementwise in-place ops, with a short path for tensors of one layout: the common case in
-// optimizers. Included where its ops are listed.
+// The kernel template of elementwise in-place ops, with a fast path for tensors of one layout: the common case in
+// optimizers. Included by the files that list its ops.
 
 #include <ATen/ATen.h>
 
@@ -14,9 +14,9 @@
 namespace intarsia {
 
 // Note [The in-place fast path]
-// An elementwise op on tensors of one form and one layout, none of it pending, is that op on the local tensors, and
-// needs neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of
-// their time there. Whatever is not that simple goes the way of all ops.
+// An elementwise op on tensors of one form and one layout, nothing pending, is that op on the local tensors, and needs
+// neither a decision nor a stack of boxed arguments. Small updates of many parameters would spend a third of their time
+// there. Whatever is not that simple goes through dispatch.
 
 namespace inplace {
 
@@ -26,8 +26,8 @@ inline const at::Tensor* cpu_shard(DTensorBody& body) {
   return shards[0].key_set() - kAboveKernels == kCpu ? &shards[0] : nullptr;
 }
 
-// What an op gets on this rank for an argument beside `self`: the shard of a tensor that lies like it, else null.
-// Numbers are what they are.
+// The local value of an argument besides `self`: the shard of a tensor that has the same layout, else null. Numbers are
+// passed on.
 inline const at::Tensor* local(const at::Tensor& self, const at::Tensor& argument) {
   if (!is_dtensor(argument) || argument.scalar_type() != self.scalar_type() || argument.sizes() != self.sizes())
     return nullptr;
@@ -67,7 +67,7 @@ struct InplaceFastPath<AtenOp, at::Tensor&(at::Tensor&, Args...)> {
     return *op;
   }
 
-  // As the long way notes it. See Note [Origins].
+  // Records the origin as dispatch does. See Note [Origins].
   static void note(const at::Tensor& self, const Args&... args) {
     auto& body = body_of(self);
     if (body.layout->mesh().size() == 1) return body.written(Origin());

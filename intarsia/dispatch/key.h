@@ -1,5 +1,5 @@
 #pragma once
-// Everything about a call that steers its decision, as numbers.
+// The key of a call: everything that its decision may depend on, as numbers.
 
 #include <array>
 #include <cstdint>
@@ -21,17 +21,18 @@ struct Op;
 // Compared in full: a hash alone could mistake one call for another.
 using CallKey = c10::SmallVector<int64_t, 48>;
 
-// The key of a call, from its boxed arguments. False if one of them cannot be a key: then nothing is remembered.
+// Makes the key of a call from its boxed arguments. False if one of them cannot be part of a key: then nothing is
+// cached.
 bool make_key(const Op& op, c10::ArrayRef<c10::IValue> args, CallKey& key);
 
-// The same, argument by argument as they are typed in C++: make_key writes what these write.
+// The same, argument by argument with their C++ types: it writes the same numbers as make_key.
 namespace keys {
 
 constexpr int64_t kUndefined = -1, kNone = -4, kEnd = -5, kPlain = -6;
 
 bool push(CallKey& key, const at::Tensor& tensor);
 
-// Numbers enter by type only: their type steers promotion, their value steers nothing.
+// Numbers enter by type only: the type decides promotion, the value decides nothing.
 bool push(CallKey& key, const at::Scalar& number);
 inline bool push(CallKey& key, double) { return push(key, at::Scalar(0.0)); }
 
@@ -41,7 +42,7 @@ bool push(CallKey& key, Value value) {
   return key.push_back(static_cast<int64_t>(value)), true;
 }
 
-// The length comes before the items, which may be any number: no list runs into the next.
+// The length comes before the items, which may be any numbers, so that lists cannot run into each other.
 template <class Items>
 bool push_items(CallKey& key, const Items& items) {
   key.push_back(items.size());

@@ -5,11 +5,11 @@
 
 namespace intarsia {
 
-// The shards of `tensor` in that layout. The plan leads there; it is traced as chosen by the op, and judged as a whole
-// by the policy for implicit moves.
+// The shards of `tensor` in that layout, to which `plan` leads. The trace shows it as chosen by the op, and the policy
+// for implicit moves checks the plan as a whole.
 Shards moved_for(const char* op, const at::Tensor& tensor, const Layout* layout, const Plan& plan);
 
-// Does what is pending in `tensor`, in place, so that the op can write to it. Traced and judged alike.
+// Runs the pending reduction of `tensor`, in place, so that the op can write to it. Traced and checked likewise.
 void settle_for(const char* op, const at::Tensor& tensor);
 
 }  // namespace intarsia

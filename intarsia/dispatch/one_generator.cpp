@@ -17,17 +17,16 @@ namespace {
 
 std::atomic<Generators> policy_{Generators::compare};
 
-// What LibTorch has chosen, unless the program has seeded before it loaded this library, as in Python it may.
+// The seed that LibTorch has chosen, unless the program has seeded before it loaded this library, as it may in Python.
 const uint64_t seed_at_load_ = at::detail::getDefaultCPUGenerator().current_seed();
 
-// A seed of a program is hardly ever a number of more than 32 bits, and one that LibTorch chose hardly ever one of
-// less.
+// A program's seed hardly ever has more than 32 bits, and one that LibTorch chose hardly ever fewer.
 bool is_unseeded(const at::Generator& generator) {
   return generator == at::detail::getDefaultCPUGenerator() && generator.current_seed() == seed_at_load_ &&
          seed_at_load_ > std::numeric_limits<uint32_t>::max();
 }
 
-// A hash of the state, and in its lowest bit whether nobody has seeded the generator.
+// A hash of the state; its lowest bit says whether the generator is unseeded.
 uint64_t word_of(const at::Generator& generator) {
   auto state = state_of(generator);
   std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());

@@ -1,5 +1,5 @@
 #pragma once
-// The ranks of a mesh draw from generators in one state.
+// Keeps the random generators of a mesh's ranks in one state.
 
 #include <optional>
 
@@ -10,38 +10,38 @@
 namespace intarsia {
 
 // Note [One generator]
-// Ranks draw the numbers of one device, so before a draw they must have the generator of one device. A simulation has
-// but one, and on a mesh of one rank there is nothing to agree on. Else, outside of a RandomScope, a rank cannot know
-// what others did to theirs, and the ranks of the mesh compare: 8 bytes to each of the others. A rank whose generator
-// is in another state than the first one's is named, in an error on all of them, before anybody has drawn.
+// Ranks draw the numbers of one device, so before a draw their generators must be in one state. A simulation has only
+// one generator, and a mesh of one rank has nothing to compare. Otherwise, outside a RandomScope, a rank cannot know
+// what others did to theirs, and the ranks of the mesh compare: 8 bytes to each of the others. If a rank's generator is
+// in another state than the first rank's, all ranks raise an error that names it, before any of them has drawn.
 //
-// Where no rank has ever seeded its default generator, LibTorch has given each a seed that nobody chose. There is
-// nothing to contradict, and all go on from the state of the first, once.
+// If no rank has ever seeded its default generator, LibTorch has given each a seed that nobody chose. Then all continue
+// from the state of the first rank, once.
 //
-// Ranks outside of the mesh take no part: their generators stay where they are, behind those that have drawn.
+// Ranks outside the mesh take no part: their generators stay where they are, behind those that have drawn.
 
 // What the ranks of a mesh do before a draw outside of a RandomScope.
 enum class Generators {
   compare,  // the default: a rank whose generator differs is an error on all ranks
-  follow,   // all go on from the state of the first rank's, 5 KB to each of the others: for programs that seed ranks
+  follow,   // all continue from the first rank's state, 5 KB to each of the others: for programs that seed ranks
             // differently
 };
 
-// For the whole process, and the same on all ranks.
+// Sets the policy of the whole process. It must be the same on all ranks.
 void set_generators(Generators policy);
 Generators generators();
 
-// All ranks of the mesh call it: their generators, the default ones unless others are given, go on from the state of
-// the first's.
+// Sets the generators of all ranks of the mesh, the default ones unless others are given, to the state of the first
+// rank's. All ranks of the mesh call it.
 void agree_on_generator(const DeviceMesh& mesh, const std::optional<at::Generator>& generator = std::nullopt);
 
-// Whether the ranks of the mesh, of which this process hosts one, draw from generators of their own.
+// Whether the ranks of the mesh, of which this process hosts one, draw from separate generators.
 bool have_several_generators(const DeviceMesh& mesh);
 
 // Raises an error on all ranks of the mesh, in the name of `where`, unless their generators are in one state.
 void compare_generators(const char* where, const DeviceMesh& mesh, const at::Generator& generator);
 
-// A copy of it, taken under the generator's lock.
+// A copy of the generator's state, taken under its lock.
 at::Tensor state_of(const at::Generator& generator);
 
 }  // namespace intarsia

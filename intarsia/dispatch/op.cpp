@@ -25,14 +25,15 @@ ArgKind kind_of(const Traits& traits, const c10::Argument& argument) {
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   if (type->kind() == c10::TypeKind::TensorType) return ArgKind::tensor;
   if (is_list_of_tensors(type)) return ArgKind::tensor_list;
-  // Numbers steer values, not layouts, but for a few: learning rates change in every step and must not fill the cache.
+  // Numbers decide values, not layouts, with few exceptions: learning rates change in every step and must not fill the
+  // cache.
   auto kind = type->kind();
   auto& steering = traits.steered_by;
   if (std::find(steering.begin(), steering.end(), argument.name()) != steering.end()) return ArgKind::value;
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ? ArgKind::number : ArgKind::value;
 }
 
-// What a return shares memory with. Lists of views (split, unbind) say so of their elements.
+// What a return shares memory with. Lists of views (split, unbind) have it on their elements.
 const std::unordered_set<c10::Symbol>& alias_sets(const c10::AliasInfo& alias) {
   if (!alias.beforeSets().empty() || alias.containedTypes().empty()) return alias.beforeSets();
   return alias.containedTypes()[0].beforeSets();
@@ -57,7 +58,7 @@ Op::Op(const c10::OperatorHandle& handle)
   traits = &table.traits_of(handle.operator_name());
   planner = table.find_planner(handle.operator_name());
   always = table.find_lowering(handle.operator_name());
-  // Attention on CPU carries the tag for its dropout, which its kernel refuses.
+  // Attention on CPU has the tag because of its dropout, which its kernel rejects.
   is_random = handle.hasTag(at::Tag::nondeterministic_seeded) && !(rule && !rule->draws);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     auto& argument = schema.arguments()[i];

@@ -1,5 +1,5 @@
 #pragma once
-// What dispatch needs to know about an op, read once from its schema.
+// What dispatch needs to know about an op, read once from its schema and the rule table.
 
 #include <mutex>
 #include <string>
@@ -12,18 +12,18 @@
 
 namespace intarsia {
 
-enum class ArgKind : uint8_t { value, number, tensor, tensor_list };  // optional tensors and lists count as these
+enum class ArgKind : uint8_t { value, number, tensor, tensor_list };  // optional tensors and lists are of these kinds
 
 struct Op {
   explicit Op(const c10::OperatorHandle& handle);
 
   c10::OperatorHandle handle;
   std::string name;                    // aten::add.Tensor
-  mutable const Rule* rule = nullptr;  // looked for again as long as there is none
+  mutable const Rule* rule = nullptr;  // looked up again as long as there is none
   const Traits* traits = nullptr;
   const Planner* planner = nullptr;  // see Note [Lowerings]
-  const Always* always = nullptr;    // the same, where nothing has to be decided
-  c10::OperatorHandle functional;    // the op that the rule is written for; the op itself if it is no variant
+  const Always* always = nullptr;    // the same, if nothing has to be decided
+  c10::OperatorHandle functional;    // the op that the rule is written for; the op itself if it is not a variant
   std::vector<ArgKind> kinds;        // per argument
   std::vector<int> written;          // arguments that are written: self of an in-place op, out of an out= op
   std::vector<int> returns_arg;      // per return: the written argument that it is, or -1

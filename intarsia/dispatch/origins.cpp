@@ -49,7 +49,7 @@ Origin origin_of_operands(const Call& call) {
 Origin noted(const Call& call, const Decision& decision, const Origin& operands) {
   if (!decision.what) return {};
   if (call.op.keeps_value) return call.operands.back().body ? call.operands.back().body->origin : Origin();
-  bool only_reads = decision.outputs.empty() && call.op.written.empty();  // as item(), which a rank may ask for alone
+  bool only_reads = decision.outputs.empty() && call.op.written.empty();  // like item(), which one rank alone may call
   auto what = mix_hash(decision.what, bits_of_numbers(call.op, call.args));
   if (only_reads) return {mix_hash(what, operands.hash), 0};
   auto seen = std::find_if(call.operands.begin(), call.operands.end(), [](auto& operand) { return operand.body; });

@@ -11,13 +11,13 @@
 namespace intarsia {
 namespace {
 
-// The tensor becomes `result`: its form and its body.
+// Gives the tensor the form and the body of `result`.
 void adopt(const at::Tensor& tensor, const at::Tensor& result) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
   tensor.unsafeGetTensorImpl()->set_backend_meta(shared_body_of(result));
 }
 
-// An out tensor of another shape is resized, as the plain op resizes it; then it takes the layout of the result.
+// Resizes an out tensor of another shape, as the plain op does; then it takes the layout of the result.
 void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   TORCH_CHECK(is_dtensor(out), "[", op.name, "] the out tensor of shape ", out.sizes(),
               " is plain, and a distributed result cannot be written into it. Distribute it first.");
@@ -39,8 +39,8 @@ void store(const at::Tensor& out, const at::Tensor& result, const Op& op) {
   target.written();
 }
 
-// An empty plain tensor takes the form of the distributed one beside it, as LibTorch's own modules prepare their
-// results: it becomes a distributed one.
+// An empty plain tensor takes the form of the distributed one beside it, as LibTorch's modules prepare their results:
+// it becomes a distributed one.
 void form_plain(const Op& op, const at::Tensor& self, std::vector<c10::IValue>& stack) {
   auto count = op.kinds.size();
   TORCH_CHECK_NOT_IMPLEMENTED(op.traits->forms_empty && self.numel() == 0, "[", op.name, "] a plain tensor of shape ",
@@ -63,7 +63,7 @@ void run_form_op(const Op& op, std::vector<c10::IValue>& stack) {
   auto& argument = stack[stack.size() - op.kinds.size()];
   auto self = argument.toTensor();
   if (!is_dtensor(self)) return form_plain(op, self, stack);
-  argument = another_handle(self);  // the result may refer to what it views, and self is about to be the result
+  argument = another_handle(self);  // the result may refer to what it views, and self is about to become the result
   op.functional.callBoxed(stack);
   adopt(self, stack.back().toTensor());
   stack.back() = self;

@@ -11,7 +11,7 @@ namespace {
 
 thread_local RandomScope* innermost_ = nullptr;
 
-// Of our group.
+// The ranks of this process's group, ascending.
 std::vector<int64_t> sorted_ranks(const DeviceMesh& mesh) {
   if (mesh.slots().empty()) return {};
   auto ranks = mesh.ranks(mesh.slots()[0].group);

@@ -35,7 +35,7 @@ class OpKernel final : public c10::OperatorKernel {
   std::unique_ptr<Op> op_;
 };
 
-// Ops of other libraries have no kernel of their own: each is read from its schema when it is first met.
+// Ops of other libraries have no kernel here: the schema of each is read when it is first called.
 void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
   static auto* mutex = new std::mutex;
   static auto* ops = new std::unordered_map<c10::OperatorName, std::unique_ptr<Op>>;
@@ -49,7 +49,7 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit
   run_op(*op, *stack);
 }
 
-// A quantized tensor and a distributed one together have a key of their own. LibTorch's kernels for it read memory.
+// A quantized tensor and a distributed one together have a separate key. LibTorch's kernels for it read memory.
 void refuse_quantized(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[", op.operator_name(), "] a quantized tensor meets a distributed one. ",
                               "Call dequantize on it first.");
@@ -66,9 +66,9 @@ void register_quantized() {
   }
 }
 
-// Composite ops decompose by themselves and bring their gradient with them. Those with an autograd formula of their
-// own (silu_backward) are taken over if there is a rule, and so are those that stay whole. foreach ops without a pass
-// over the shards (see ops/lists/foreach.cpp) decompose into the ops of single tensors.
+// Composite ops decompose and bring their gradient with them. Those with an autograd formula (silu_backward) are taken
+// over if there is a rule, and so are those that stay whole. foreach ops without a pass over the shards (see
+// ops/lists/foreach.cpp) decompose into the ops of single tensors.
 bool takes_over(const c10::OperatorHandle& handle) {
   auto overload = c10::toString(handle.operator_name());
   auto& table = rule_table();
@@ -79,7 +79,7 @@ bool takes_over(const c10::OperatorHandle& handle) {
   return handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) && table.find(handle.operator_name());
 }
 
-// A composite op that decomposes by itself.
+// Whether it is a composite op that decomposes without our help.
 bool is_left_alone(const c10::OperatorHandle& handle) {
   auto overload = c10::toString(handle.operator_name());
   return !takes_over(handle) && !rule_table().brings_kernel(overload);
@@ -106,7 +106,7 @@ void register_dispatch() {
   }
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kDTensorKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-  // Those of them that bring no gradient are treated as on a CPU: backward through them warns.
+  // Those that have no gradient are treated as on a CPU: backward through them warns.
   static auto* others_autograd = new torch::Library(torch::Library::IMPL, "_", kDTensorAutogradKey, __FILE__, __LINE__);
   others_autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   static auto* notes = new torch::Library(torch::Library::IMPL, "_", kNoteKey, __FILE__, __LINE__);
@@ -120,7 +120,7 @@ void register_dispatch() {
 }
 
 void register_ruled(const c10::OperatorHandle& handle) {
-  static auto* libraries = new std::vector<std::unique_ptr<torch::Library>>;  // what they hold lives as long as they do
+  static auto* libraries = new std::vector<std::unique_ptr<torch::Library>>;  // registrations live as long
   auto name = c10::toString(handle.operator_name());
   auto cut = name.find("::");
   if (name.substr(0, cut) == "aten" || handle.hasKernelForDispatchKey(kDTensorKey)) return;

@@ -26,7 +26,7 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-// The inputs in the layouts that were chosen.
+// The inputs in the chosen layouts.
 Inputs redistribute_inputs(const Call& call, const Decision& decision) {
   Inputs inputs;
   for (size_t i = 0; i < decision.in.size(); ++i) {
@@ -50,7 +50,7 @@ at::Tensor local_operand(const Call& call, const Inputs& inputs, size_t i, size_
   return call.operands[i].body ? inputs[i][slot] : call.operands[i].tensor;
 }
 
-// The arguments of one rank: local tensors in place of distributed ones, local sizes in place of global ones.
+// The arguments of one rank: local tensors instead of distributed ones, local sizes instead of global ones.
 Stack local_arguments(const Call& call, const Decision& decision, const Inputs& inputs, size_t slot) {
   Stack stack(call.args.begin(), call.args.begin() + call.op.functional_args);
   for (size_t i = 0; i < decision.in.size();) {
@@ -86,7 +86,7 @@ void call_local(const Call& call, const Decision& decision, const Slot& slot, St
     OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
     LocalCall local{seen, decision.seen_in, decision.out, slot, stack, op.functional};
     if (op.written.empty() || op.is_out) return op.rule->local.run(local);
-    auto targets = stack;  // in place: what the rule's own kernel returns is written into the shard
+    auto targets = stack;  // in place: the results of the rule's function are written into the shard
     op.rule->local.run(local);
     for (size_t r = 0; r < stack.size() && r < op.returns_arg.size(); ++r) {
       if (op.returns_arg[r] < 0) continue;
@@ -133,7 +133,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
     auto& stack = results.emplace_back(local_arguments(call, decision, inputs, slot));
     auto run = [&] { call_local(call, decision, slots[slot], stack); };
     if (call.op.is_random) {
-      run();  // all ranks draw the same from the same tensors, so an error is an error of all
+      run();  // all ranks draw the same from the same tensors, so an error of one is an error of all
     } else {
       errors.attempt(slot, run);
     }
@@ -143,7 +143,7 @@ std::vector<Stack> call_on_all_slots(const Call& call, const Decision& decision,
   return results;
 }
 
-// All hosted ranks together, by Rule::joint.
+// Runs all hosted ranks together, by Rule::joint.
 std::vector<Stack> call_jointly(const Call& call, const Decision& decision, Inputs& inputs) {
   auto& op = call.op;
   OpCall seen{op.functional.schema(), call.args.slice(0, op.functional_args), decision.inputs, decision.outputs};
@@ -161,7 +161,7 @@ std::vector<Stack> call_jointly(const Call& call, const Decision& decision, Inpu
   return results;
 }
 
-// The forms of results that only running could tell: every rank holds the whole.
+// Reads the forms of results that only running could give: every rank holds the whole.
 void read_forms(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, Decision& decision) {
   for (auto& tensor : tensors) {
     decision.outputs.push_back(form_of(tensor));
@@ -194,7 +194,7 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
   shards = made_once(shards, [](auto& shard) { return shard.clone(); });  // memory that writes to the base cannot reach
   follow_strides(shards, decision.outputs[output].strides);
   auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
-  // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
+  // A separate handle: the caller's may get another shape (squeeze_) or other data (set_data).
   auto viewed_tensor =
       wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
   auto recipe =
@@ -211,7 +211,7 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
   return body;
 }
 
-// What was written into copies is cut as the tensors lie, and copied in.
+// Shards what was written into copies as the tensors are sharded, and copies it in.
 void write_back(const Call& call, const Decision& decision, const Inputs& inputs) {
   CauseScope cause(call.op.name.c_str(), true);
   for (auto i : decision.copied) {
@@ -227,7 +227,7 @@ void write_back(const Call& call, const Decision& decision, const Inputs& inputs
   }
 }
 
-// Turns local results into distributed ones, on the stack in the shape that the schema asks for.
+// Wraps local results as distributed tensors, and pushes them as the schema requires.
 void wrap_results(const Call& call, const Decision& made, const std::vector<Stack>& results, Stack& stack) {
   std::vector<std::vector<at::Tensor>> locals;
   for (auto& values : results) locals.push_back(tensors_of(values));
@@ -276,7 +276,7 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
   }
 }
 
-// Exchanges the arguments on the stack for local ones, where they stand, and the results for distributed ones.
+// Replaces the arguments on the stack by local ones, in place, and the results by distributed ones.
 bool run_directly(const Op& op, Stack& stack, const Decision& decision) {
   auto count = op.kinds.size();
   auto* args = stack.data() + stack.size() - count;
@@ -309,14 +309,14 @@ void run_lowering(const Op& op, const Lowering& lowering, Stack& arguments, Stac
   for (auto& value : arguments) stack.push_back(std::move(value));
 }
 
-// A lowering that was taken because of how the arguments lie is made for our own choices.
+// A lowering that was chosen because of the arguments' layouts relies on our own choices.
 void run_unguided(const Op& op, const Lowering& lowering, Stack& arguments, Stack& stack) {
   UnguidedScope own_choices;
   run_lowering(op, lowering, arguments, stack);
 }
 
-// Other ops in the place of this one, as with lists or distances: a guide is asked about each of them, unless it has a
-// lowering of its own.
+// Other ops replace this one, as with lists or distances: a guide is asked about each of them, unless the lowering has
+// a version for guides.
 void run_always(const Op& op, Stack& arguments, Stack& stack) {
   if (op.always->if_advised && is_guided()) return run_unguided(op, op.always->if_advised, arguments, stack);
   run_lowering(op, op.always->lowering, arguments, stack);
@@ -324,7 +324,7 @@ void run_always(const Op& op, Stack& arguments, Stack& stack) {
 
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found);
 
-// By rows, by Rule::joint or on whole tensors.
+// Runs the call by rows, by Rule::joint or on whole tensors.
 void run_rows(const Op& op, Stack& arguments, Stack& stack, const Call& call, const Decision& decision) {
   if (C10_UNLIKELY(decision.unsettled || (decision.scales_pending && has_reduced_target(call)))) {
     settle_written(call);  // now it is another call
@@ -347,7 +347,7 @@ void run_rows(const Op& op, Stack& arguments, Stack& stack, const Call& call, co
   mark_results(op, stack, made);
 }
 
-// How a call goes through dispatch; see docs/a_call.md.
+// How a call goes through dispatch: see docs/a_call.md.
 void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) {
   c10::impl::ExcludeDispatchKeyGuard guard(kAboveKernels);
   auto count = op.handle.schema().arguments().size();
@@ -365,7 +365,7 @@ void run_unwatched(const Op& op, Stack& stack, bool may_be_direct, Found found) 
   auto decision = found.decision;
   if (decision && decision->route == Route::lowering) return run_unguided(op, decision->lowering, arguments, stack);
   if (decision && decision->route == Route::fallback && has_new_rule(op)) decision = nullptr;
-  // Whether a plain tensor becomes distributed depends on who sees its memory, which no key of a decision has.
+  // Whether a plain tensor becomes distributed depends on which tensors see its memory, and that is not part of a key.
   bool may_be_plain = !decision || !op.written.empty();
   if (may_be_plain && C10_UNLIKELY(is_plain_call(op, arguments))) return run_plain_call(op, arguments, stack);
   std::optional<Call> call;

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a call: key, decision, move, call, wrap.
+// Runs a call: key, decision, redistribution, local calls, wrapping of the results.
 
 #include <optional>
 #include <vector>
@@ -11,19 +11,19 @@
 
 namespace intarsia {
 
-// Nobody has kernels for this key, so redispatching with it leads to an op's composite.
+// No op has a kernel for this key, so redispatching with it leads to an op's composite kernel.
 inline const c10::DispatchKeySet kComposite(kCompositeKey);
 
-// Autograd and autocast have had their turn when a kernel runs, and what it makes is its own.
+// Excluded while a kernel runs: autograd and autocast have already run, and tensors that the kernel creates are plain.
 inline constexpr auto kAboveKernels =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kFactoryKeys;
 
-// An ordinary CPU kernel, straight away.
+// Leads directly to an ordinary CPU kernel.
 inline constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 // Note [Lazy values under Python modes]
-// A shard may be a lazy conjugate or negative, which keys of their own carry out. A TorchDispatchMode calls ops with
-// all keys above its own left out, those included; for the ops on shards they are let in again.
+// A shard may be a lazy conjugate or negative, which is computed by keys of its own. A TorchDispatchMode excludes all
+// keys above its own when it calls ops, those included; for the ops on shards they are included again.
 class LazyValuesScope {
  public:
   LazyValuesScope() {
@@ -37,7 +37,7 @@ class LazyValuesScope {
   std::optional<c10::impl::ForceDispatchKeyGuard> guard_;
 };
 
-// What the caller has found already: the key of the call, and what was decided for it, if anything.
+// What the caller has already found: the key of the call, and the decision for it, if any.
 struct Found {
   const CallKey* key = nullptr;
   std::shared_ptr<const Decision> decision = nullptr;

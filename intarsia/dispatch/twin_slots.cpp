@@ -12,8 +12,8 @@ bool is_cut_or_pending(const std::vector<const Layout*>& layouts, int64_t axis) 
                      [&](auto* l) { return l && !is_replicate(l->placements()[axis]); });
 }
 
-// The axes on which a rank's place may count. A rule that runs something of its own on a rank is told that place, but
-// on axes where nothing is cut or pending, all ranks give the same result.
+// The axes on which a rank's coordinate may matter. A rule's own function for a rank sees the coordinate, but on axes
+// that shard nothing and leave nothing pending, all ranks give the same result.
 std::vector<int64_t> axes_that_count(const Call& call, const Decision& decision) {
   std::vector<int64_t> axes;
   if (!call.op.rule || !call.op.rule->local.run || !decision.known_outputs) return axes;
@@ -29,7 +29,7 @@ bool same_place(const Slot& a, const Slot& b, const std::vector<int64_t>& axes) 
                           }));
 }
 
-// Of each slot, the next one that has the same first one; 0 for none.
+// For each slot, the next one with the same first one; 0 for none.
 std::vector<size_t> next_alike(const std::vector<size_t>& first) {
   std::vector<size_t> next(first.size(), 0), last(first.size());
   for (size_t slot = 0; slot < first.size(); ++slot) {

@@ -1,5 +1,5 @@
 #pragma once
-// Simulated ranks that do the same in one call of an op, for their arguments are twins: see Note [Twins] in
+// Simulated ranks that do the same in one call of an op because their arguments are twins: see Note [Twins] in
 // core/twins.h.
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace intarsia {
 
 using Inputs = c10::SmallVector<Shards, 4>;  // per operand; empty where it is plain or undefined
 
-// Of a tensor or a list of them, as made_from of core/twins.h; any other value is the same for all.
+// made_from of core/twins.h for a tensor or a list of them; any other value is the same for all.
 c10::IValue made_from(const c10::IValue& result, c10::ArrayRef<at::Tensor> from, c10::ArrayRef<at::Tensor> to);
 
 class TwinSlots {
@@ -22,8 +22,8 @@ class TwinSlots {
   // The first slot that does the same as this one.
   size_t first(size_t slot) const { return first_.empty() ? slot : first_[slot]; }
 
-  // The tensors that a slot gets where there are several, and those to which the first of several writes for the
-  // others, too.
+  // The tensors that a slot gets if there are several slots, and those to which the first of several writes on behalf
+  // of the others.
   std::vector<at::Tensor> tensors_at(size_t slot) const;
   void write_for_others(size_t slot, WriteForTwins& writes) const;
 

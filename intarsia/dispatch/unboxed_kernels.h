@@ -1,6 +1,5 @@
 #pragma once
-// The kernel template of ops that take their arguments as C++ passes them, not in boxes. Included where its ops are
-// listed.
+// The kernel template of ops that take unboxed arguments. Included by the files that list its ops.
 
 #include <tuple>
 
@@ -14,9 +13,9 @@
 namespace intarsia {
 
 // Note [Unboxed kernels]
-// Ops come to dispatch with their arguments in boxes, and each list among them is a box of boxes: those of a
-// convolution cost more than all the rest. The ops of every training step have kernels that make the key from what they
-// are given, and hand that on; only calls that are not direct are boxed.
+// The boxed kernel gets its arguments as IValues, and each list among them as a list of IValues: boxing those of a
+// convolution costs more than all the rest. The ops of every training step have kernels that make the key from unboxed
+// arguments, and pass these on; only calls that are not direct are boxed.
 
 namespace unboxed {
 
@@ -107,7 +106,7 @@ struct Unboxed<AtenOp, Result(Args...)> {
   }
 
  private:
-  // Apart, so that the short way has a small frame.
+  // A separate function, so that the fast path has a small frame.
   C10_NOINLINE static Result run_boxed(const Op& op, Found found, Args... args) {
     auto stack = c10::impl::boxArgs<Args...>(args...);
     run_op(op, stack, std::move(found));

@@ -1,5 +1,5 @@
 #pragma once
-// Shows every op on distributed tensors, and on tensors that stand for one per rank, to a watcher.
+// Reports every op on distributed and per-rank tensors to a watcher.
 
 #include <atomic>
 #include <functional>
@@ -15,8 +15,8 @@ struct SeenOp {
   c10::ArrayRef<c10::IValue> arguments, results;
 };
 
-// A scope in which `see` is called after each op of this process; what an op does by means of other ops is not shown.
-// One at a time.
+// A scope in which `see` is called after each op of this process, but not for the ops that an op itself calls. There
+// can be one at a time.
 class OpWatch {
  public:
   using See = std::function<void(const SeenOp&)>;
@@ -26,7 +26,7 @@ class OpWatch {
   OpWatch& operator=(const OpWatch&) = delete;
 
   static bool open() { return current_.load(std::memory_order_relaxed) != nullptr; }
-  // Runs an op whose arguments end the stack and whose results take their place.
+  // Runs an op, given as `op`, whose arguments end the stack and whose results replace them.
   static void run(const c10::FunctionSchema& schema, std::vector<c10::IValue>& stack, const std::function<void()>& op);
 
  private:

@@ -27,7 +27,7 @@ Stack known_results(const Decision& decision, const Slot& slot) {
   return results;
 }
 
-// The answer of an op with Traits::answers_by_form, asked with tensors that have memory.
+// The result of an op with Traits::answers_by_form, called with tensors that have memory.
 void answer_by_form(const c10::OperatorHandle& op, Stack& stack) {
   for (auto& value : stack) {
     if (!value.isTensor()) continue;
@@ -37,7 +37,7 @@ void answer_by_form(const c10::OperatorHandle& op, Stack& stack) {
   op.callBoxed(stack);
 }
 
-// A plain tensor as a distributed one on a world of one rank, whose rules know the results of many more ops.
+// A plain tensor as a distributed one on a world of one rank, whose rules infer the results of many more ops.
 at::Tensor alone(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_meta()) return tensor;
   static const auto* whole = Layout::replicated(DeviceMesh(at::kCPU, {1}, {0}));
@@ -56,7 +56,7 @@ void exchange(c10::IValue& value, at::Tensor (*make)(const at::Tensor&)) {
   }
 }
 
-// What the op returns if it returns what it writes to; false for other ops.
+// For an op that returns the arguments it writes, leaves these on the stack; false for other ops.
 bool written_arguments(const c10::FunctionSchema& schema, Stack& stack) {
   Stack results;
   for (auto& result : schema.returns()) {

@@ -15,10 +15,10 @@ bool lack_data(const Inputs& inputs) {
   return false;
 }
 
-// The results of all hosted ranks; false where the op must run: views and writes do on the meta device.
+// Computes the results of all hosted ranks; false if the op must run: views and writes do on the meta device.
 bool run_without_data(const Call& call, const Decision& decision, std::vector<std::vector<c10::IValue>>& results);
 
-// The same for plain tensors on the meta device: arguments for results.
+// The same for plain tensors on the meta device: replaces the arguments by the results.
 void call_without_data(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
 }  // namespace intarsia

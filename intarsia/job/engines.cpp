@@ -24,7 +24,7 @@ namespace {
 
 constexpr auto kAuto = "auto";
 
-// INTARSIA_DIRECT=0: process groups use their backend's own collectives.
+// INTARSIA_DIRECT=0: process groups use their backend's collectives.
 bool direct_messages() {
   auto* text = getenv("INTARSIA_DIRECT");
   return !text || std::string(text) != "0";
@@ -32,7 +32,7 @@ bool direct_messages() {
 
 using Gloo = std::shared_ptr<const GlooTransport>;
 
-// Two levels are made of direct messages between the hosts.
+// Two levels use direct messages between the hosts.
 Transports auto_transports(const Job&, const Gloo& gloo) {
   if (!direct_messages()) return {make_shm_transport(), gloo};
   return {make_shm_transport(), make_two_level_transport(gloo), gloo};
@@ -94,12 +94,11 @@ EngineKind choose_engine(const std::string& name) {
   TORCH_CHECK_VALUE(false, "[init] there is no engine \"", wanted, "\"", source, ". Known: ", names(), ".");
 }
 
-// Ranks that ask for different engines would wait for each other in different places.
+// Ranks that use different engines would wait for each other in different places.
 std::unique_ptr<JobEngine> make_together(const char* where, const EngineKind& kind, const Job& job,
                                          const std::vector<int64_t>& ranks) {
   auto asked =
-      kind.name +
-      std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would take no part in proofs
+      kind.name + std::string(job_secret().empty() ? "" : " with a secret");  // ranks without one would skip the proof
   job.store->set(engine_key(job.rank), asked);
   arrive(where, *job.store, job.rank, ranks, job.timeout);
   std::map<std::string, std::vector<int64_t>> asking;

@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// In one call, so that lines of threads do not mix; a killed process has written its last one.
+// In one call, so that lines of threads do not mix, and a killed process has written its last one.
 void put_line(std::string line) {
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), stdout);

@@ -12,7 +12,7 @@ namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-// The members' ranks in the world, in the order of the group: a group knows only its own numbering.
+// The members' ranks in the world, in the order of the group, which only knows its own numbering.
 std::vector<int64_t> ranks_of(const BackendPtr& group, int64_t rank, c10::DeviceType device) {
   auto mine = at::full({1}, rank, at::TensorOptions(at::kLong).device(device));
   auto all = at::empty({group->getSize()}, mine.options());

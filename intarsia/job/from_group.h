@@ -1,5 +1,5 @@
 #pragma once
-// Meshes over process groups that exist already, for example those of torch.distributed.
+// Meshes over existing process groups, for example those of torch.distributed.
 
 #include <string>
 #include <vector>
@@ -15,14 +15,14 @@ class ProcessGroup;
 
 namespace intarsia {
 
-// A mesh of one axis whose ranks are those of `group`, in its order; its collectives travel over the group. All members
+// A mesh of one axis whose ranks are those of `group`, in its order; its collectives run over the group. All members
 // call it together. If the process has no world yet, the group becomes the world.
 DeviceMesh mesh_from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType device,
                            const std::string& name = "");
 DeviceMesh mesh_from_group(const c10::intrusive_ptr<c10d::Backend>& group, c10::DeviceType device,
                            const std::string& name = "");
 
-// A mesh of `ranks` laid on `shape`. groups[i] connects this rank's line along axis i.
+// A mesh of `ranks` on a grid of `shape`. groups[i] connects this rank's line along axis i.
 DeviceMesh mesh_from_groups(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups, c10::DeviceType device,
                             std::vector<int64_t> shape, std::vector<int64_t> ranks,
                             std::vector<std::string> names = {});

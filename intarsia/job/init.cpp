@@ -33,7 +33,8 @@ constexpr milliseconds kDefaultTimeout = std::chrono::minutes(5);
 
 const char* environment(const char* name) { return getenv(name); }
 
-// A store that we opened. It stays open until the process ends: the ranks may leave and join again, not all at once.
+// A store that we opened. It stays open until the process ends: the ranks may leave and join again, but not all at
+// once.
 struct OpenStore {
   Meeting meeting;
   c10::intrusive_ptr<c10d::Store> store;
@@ -42,9 +43,9 @@ struct OpenStore {
 struct State {
   std::recursive_mutex mutex;
   std::optional<OpenStore> opened;
-  const Engine* engine = nullptr;  // the last that joined a job
+  const Engine* engine = nullptr;  // that joined a job last
   milliseconds timeout{};          // of its waits
-  int64_t times = 0;               // that we have joined: each time has its own keys in the store
+  int64_t times = 0;               // how often we have joined: each time has different keys in the store
 };
 State& state() {
   static auto* instance = new State;
@@ -79,7 +80,7 @@ const World& join_store(const EngineKind& engine, const Job& job) {
   return join(make_together("init", engine, job, count_up(job.size)), job.timeout);
 }
 
-// Over a group that carries the line of all ranks.
+// Joins over a group that carries the line of all ranks.
 const World& join_group(const EngineKind& kind, const Job& job, const c10::intrusive_ptr<c10d::Backend>& group) {
   auto engine = kind(job);
   engine->adopt(count_up(job.size), group);
@@ -99,7 +100,7 @@ c10::intrusive_ptr<c10d::Store> store_at(const Meeting& meeting, const Launch& l
   return opened->store;
 }
 
-// The rank that serves the store stays until the others are done with it.
+// The rank that serves the store stays until the others have left it.
 void leave_store() {
   auto opened = std::exchange(state().opened, std::nullopt);
   if (!opened || !opened->meeting.file.empty() || !opened->meeting.rank_zero_serves) return;
@@ -109,8 +110,8 @@ void leave_store() {
   if (opened->meeting.serves(rank)) wait_until_left(*opened->store, count_up(engine.size()), state().timeout);
 }
 
-// mpirun stops all ranks when one has failed: they get half a second to say what they were doing, as `intarsia run`
-// gives them. So they do where this rank serves the store, in which they look for who was the first to fail.
+// mpirun stops all ranks when one has failed: they get half a second to report what they were doing, as under `intarsia
+// run`. Only needed if this rank serves the store, where they look up which rank failed first.
 constexpr milliseconds kTimeToSpeak{500};
 
 bool others_need_us() {
@@ -118,8 +119,8 @@ bool others_need_us() {
   return started_mpi() || (now.opened && now.engine && now.opened->meeting.serves(now.engine->hosted()[0]));
 }
 
-// Else a rank that fails does not wait: the launcher should hear of it first, and the others notice by the closed
-// connections.
+// In all other cases a rank that fails does not wait: the launcher should notice it first, and the others notice the
+// closed connections.
 void leave_at_exit(int status, void*) {
   if (status != 0 && others_need_us()) std::this_thread::sleep_for(kTimeToSpeak);
   if (!state().engine) return;
@@ -129,12 +130,12 @@ void leave_at_exit(int status, void*) {
     state().engine->close();
     leave_store();
   } catch (const std::exception&) {
-    // The store has gone before us: there is nobody left to tell.
+    // The store has ended before us: no rank is left to inform.
   }
   end_mpi();
 }
 
-// LibTorch lists some 30 frames behind every error. With many ranks nobody finds the message between them.
+// LibTorch prints some 30 frames after every error, which hide the message between them if there are many ranks.
 void leave_out_frames() {
   auto* wanted = environment("INTARSIA_BACKTRACE");
   if (wanted && std::string(wanted) == "1") return;
@@ -155,14 +156,14 @@ Launch launch_of(const InitOptions& options) {
   return Launch{"init", *options.rank, *options.world_size};
 }
 
-// Under mpirun MPI carries the bytes, where there is a plugin for that MPI.
+// Under mpirun, MPI carries the bytes if there is a plugin for that MPI.
 EngineKind engine_for(const InitOptions& options, const Launch& launch) {
   auto engine = choose_engine(options.engine);
   bool may_choose = std::string(engine.name) == "auto";
   return may_choose && serves_mpi(environment, launch) && mpi_plugin_serves(launch.by) ? choose_engine("mpi") : engine;
 }
 
-// Over ranks that MPI connects: nothing has to say where they meet.
+// Joins over ranks that MPI connects: no setting has to say where they meet.
 const World& join_over_mpi(const EngineKind& engine, const std::shared_ptr<MpiPort>& port, const std::string& job,
                            const InitOptions& options) {
   auto timeout = timeout_of(options);

@@ -1,6 +1,6 @@
 #pragma once
-// Joins a job whose ranks are those of a communicator of the program. The only header that needs mpi.h: no other
-// includes it.
+// Joins a job whose ranks are those of an MPI communicator of the program. The only header that needs mpi.h; no other
+// header includes it.
 
 #include <mpi.h>
 
@@ -10,10 +10,10 @@
 
 namespace intarsia {
 
-// All ranks of `communicator` call it, behind MPI_Init. Its ranks are the world; messages travel over communicators of
-// our own, so they never meet those of the program. The engine is mpi unless the options or INTARSIA_ENGINE name
-// another, which then needs MPI only to find the ranks. Respects the level of threads that MPI was started with, and
-// does not end MPI: call finalize() before MPI_Finalize. See docs/launching.md.
+// All ranks of `communicator` call it, after MPI_Init. Its ranks are the world; messages go over communicators of our
+// own, so they never meet those of the program. The engine is mpi unless the options or INTARSIA_ENGINE name another,
+// which then needs MPI only to find the ranks. Respects the thread level with which MPI was started, and does not end
+// MPI: call finalize() before MPI_Finalize. See docs/launching.md.
 inline const World& init_from_mpi_fint(MPI_Fint communicator, const InitOptions& options = {}) {
   char library[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;

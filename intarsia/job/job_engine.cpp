@@ -33,9 +33,9 @@ bool all_equal(const MemberCounts& counts) { return std::equal(counts.begin() + 
 struct JobEngine::Entry {
   std::mutex making;
   std::shared_ptr<const Group> group;
-  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may travel inside it
-  c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that no faster transport carries
-  std::string uid;                             // of the group in whose place the line is made; empty: none
+  c10::intrusive_ptr<c10d::Backend> adopted;   // given by the user; other lines may run inside it
+  c10::intrusive_ptr<c10d::Backend> fallback;  // the same, for ranks that no faster transport can carry
+  std::string uid;                             // of the group that the line replaces; empty: none
 };
 
 JobEngine::JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store,
@@ -51,7 +51,7 @@ JobEngine::JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store>
   if (!store) return;
   using std::chrono::seconds;
   auto patience = std::clamp<std::chrono::milliseconds>(timeout_ / 2, seconds(2), seconds(10));
-  store_ = connect_again(*store);  // the user may wait in the other
+  store_ = connect_again(*store);  // the user may wait in the other one
   board_store_ = c10::make_intrusive<ImpatientStore>(store_, patience);
 }
 
@@ -139,8 +139,8 @@ std::shared_ptr<const Group> JobEngine::group_of(const std::vector<int64_t>& ran
   return entry->group;
 }
 
-// Those who take no part may have ended because of another rank, and a store that does not answer is that of a rank
-// which has ended.
+// Ranks that take no part may have ended because of another rank, and a store that does not answer belongs to a rank
+// that has ended.
 std::shared_ptr<const Group> JobEngine::make_named(const std::vector<int64_t>& ranks, const Entry& entry) const {
   try {
     return make_group(ranks, entry);
@@ -213,8 +213,8 @@ bool JobEngine::reduces_in_place(const std::vector<int64_t>& ranks) const {
 void JobEngine::adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const {
   auto entry = std::make_shared<Entry>();
   auto name = backend->getBackendName();
-  // Lines of CPU tensors: other transports are faster than a group over gloo, and our own backend is an engine as this
-  // one is. Another group of the same ranks is another line: the one before may have failed.
+  // For lines of CPU tensors: other transports are faster than a group over gloo, and our own backend is an engine, as
+  // this one is. Another group of the same ranks is another line: the previous one may have failed.
   bool ours = ranks.size() > 1 && (name == kBackendName || (name == "gloo" && replaces_gloo_));
   {
     std::lock_guard lock(mutex_);

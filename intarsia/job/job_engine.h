@@ -1,5 +1,5 @@
 #pragma once
-// The engine of a real job: one hosted rank, whose lines are carried by the first transport that takes them.
+// The engine of a real job: one hosted rank, and for each line the first transport that can carry it.
 
 #include <chrono>
 #include <map>
@@ -26,13 +26,13 @@ class Transport;
 
 using Transports = std::vector<std::shared_ptr<const Transport>>;
 
-constexpr auto kBackendName = "intarsia";  // of the backend of c10d that is an engine: see c10d_backend/
+constexpr auto kBackendName = "intarsia";  // of the c10d backend that is an engine: see c10d_backend/
 
-// Groups are made once per list of ranks, when a line first needs one: its members meet in the store, nobody else takes
+// Makes one group per list of ranks, when a line first needs it: its members meet in the store, and no other rank takes
 // part. Safe to use from several threads; two collectives of one line keep the order in which they were started.
 class JobEngine final : public Engine {
  public:
-  // Lines try the `transports` in order. Lines of an adopted group, and those of one rank, travel over `over_groups`;
+  // Lines try the `transports` in order. Lines of an adopted group, and those of one rank, run over `over_groups`;
   // without a store all do. `name` and `carriers` are those of the engine: see EngineKind.
   JobEngine(int64_t rank, int64_t size, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
             std::string name, std::string carriers, Transports transports,
@@ -53,11 +53,11 @@ class JobEngine final : public Engine {
   void barrier() const override;
   void close() const override;
 
-  // Whether the result of an all_reduce along this line may be what each brings.
+  // Whether the result of an all_reduce along this line may be in the memory of its input.
   bool reduces_in_place(const std::vector<int64_t>& ranks) const;
 
-  // Uses `backend` for the line of these ranks, whose order is the backend's. Where this engine has faster transports
-  // than gloo, the ranks of a group over gloo try those first.
+  // Uses `backend` for the line of these ranks, whose order is the backend's. If this engine has faster transports than
+  // gloo, the ranks of a group over gloo try those first.
   void adopt(const std::vector<int64_t>& ranks, c10::intrusive_ptr<c10d::Backend> backend) const;
 
  private:
@@ -75,14 +75,13 @@ class JobEngine final : public Engine {
   mutable std::mutex mutex_;  // guards what follows; an entry has its own lock
   mutable bool closed_ = false;
   mutable Transports transports_;
-  mutable c10::intrusive_ptr<c10d::Store> store_;        // nobody waits in it
+  mutable c10::intrusive_ptr<c10d::Store> store_;        // never used for waits
   mutable c10::intrusive_ptr<c10d::Store> board_store_;  // the same, for boards
   mutable std::map<std::vector<int64_t>, std::shared_ptr<Entry>> groups_;
   mutable std::map<std::vector<int64_t>, std::string> carrier_of_;  // of the groups that are made
 };
 
-// The engine of a world whose lines can travel over process groups that exist already; an error of `where` if this one
-// has none.
+// The engine of a world whose lines can run over existing process groups; an error of `where` if this world has none.
 const JobEngine& engine_with_groups(const char* where, const World& world);
 
 }  // namespace intarsia

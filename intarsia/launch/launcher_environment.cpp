@@ -12,9 +12,9 @@ std::string text_of(const Environment& environment, const char* name) {
   return value ? value : "";
 }
 
-// Below the ports that Linux hands out by itself (32768 and up), so that nothing else is likely to sit there.
+// Below the ports that Linux assigns (32768 and up), so that other programs are unlikely to use it.
 uint16_t port_for(const std::string& job) {
-  uint32_t hash = 2166136261;  // FNV-1a: the same in every process, as std::hash need not be
+  uint32_t hash = 2166136261;  // FNV-1a: the same in every process, which std::hash need not be
   for (unsigned char c : job) hash = (hash ^ c) * 16777619;
   return 10000 + hash % 20000;
 }

@@ -15,7 +15,7 @@
 namespace intarsia {
 namespace {
 
-// What rank 0 tells the others.
+// What rank 0 sends to the others.
 struct Invitation {
   char host[256] = {};
   char error[512] = {};  // empty: there is a store
@@ -53,7 +53,7 @@ std::string address_of_interface(const std::string& name) {
   return "";
 }
 
-// What the host's name stands for, if others can reach that: Debian's installer writes 127.0.1.1.
+// The address that the hostname resolves to, if others can reach it: Debian's installer writes 127.0.1.1.
 std::string address_of_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
@@ -93,7 +93,7 @@ MpiMeeting meet_over_mpi(MpiPort& port, const std::string& interface, std::chron
       write_text(invitation.error, sizeof invitation.error, error.what_without_backtrace());
     }
   }
-  port.broadcast(&invitation, sizeof invitation);  // an error, too: the others wait for it
+  port.broadcast(&invitation, sizeof invitation);  // an error as well: the others wait for it
   TORCH_CHECK_WITH(DistNetworkError, !*invitation.error, invitation.error, port.rank ? " (on rank 0)" : "");
   result.meeting.host = invitation.host;
   result.meeting.port = invitation.port;

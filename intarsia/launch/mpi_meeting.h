@@ -1,5 +1,5 @@
 #pragma once
-// Where ranks meet that MPI connects already: rank 0 tells the others.
+// Finds a rendezvous for ranks that MPI already connects: rank 0 sends it to the others.
 
 #include <chrono>
 #include <string>
@@ -17,7 +17,7 @@ struct MpiMeeting {
 };
 
 // Rank 0 serves a store on a free port of `interface` (its name or an address), else of loopback if all ranks are on
-// one host, else of the address that its host's name stands for, or of its first network interface. All ranks call it.
+// one host, else of the address its hostname resolves to, or of its first network interface. All ranks call it.
 MpiMeeting meet_over_mpi(MpiPort& port, const std::string& interface, std::chrono::milliseconds timeout);
 
 }  // namespace intarsia

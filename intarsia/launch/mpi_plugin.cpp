@@ -34,7 +34,7 @@ std::string plugin_path() {
   return slash == library.npos ? kPluginName : library.substr(0, slash + 1) + kPluginName;
 }
 
-// Of what an MPI says of itself: Open MPI, or one of the others, which share MPICH's binary interface.
+// Given the version text of an MPI: Open MPI, or one of the others, which share MPICH's binary interface.
 bool is_open_mpi(const std::string& text) { return text.find("Open MPI") != text.npos; }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find_first_of("\n,")); }

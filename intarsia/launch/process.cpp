@@ -18,7 +18,7 @@ namespace {
 
 int open_process(int64_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)); }
 
-// Tests make several hosts out of one: so many ranks on each.
+// Tests divide one host into several: this many ranks on each.
 std::string pretended_host(int64_t rank) {
   auto* text = getenv("INTARSIA_TEST_HOSTS");
   auto each = text ? std::atoll(text) : 0;
@@ -58,7 +58,7 @@ bool Process::ended() const {
   return gone_ || (fd_ >= 0 && poll(&about, 1, 0) > 0);
 }
 
-// "1234 (name) T ...": the name may hold anything.
+// "1234 (name) T ...": the name may contain anything.
 bool Process::stopped() const {
   if (fd_ < 0 || ended()) return false;
   std::string text;

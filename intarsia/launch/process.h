@@ -6,15 +6,15 @@
 
 namespace intarsia {
 
-// A kernel and one of its namespaces of processes: processes of one host see each other's files and ends.
+// A kernel and a process namespace: processes of one host see each other's files and exits.
 struct Host {
   std::string boot, processes;
   std::string text() const { return boot + " " + processes; }
 };
 Host host_of(
-    int64_t rank);  // this host; `rank` is ours, for tests that make several hosts out of one (INTARSIA_TEST_HOSTS)
+    int64_t rank);  // this host; `rank` is ours, for tests that divide one host into several (INTARSIA_TEST_HOSTS)
 
-// Another process of this host, which may end.
+// Another process of this host, whose end can be seen.
 class Process {
  public:
   Process() = default;  // none: never ends
@@ -31,7 +31,7 @@ class Process {
   bool gone_ = false;  // before we could look
 };
 
-// An error says why the end of other processes cannot be seen here.
+// Raises an error that says why the end of other processes cannot be seen here, if so.
 void check_processes_can_be_watched();
 
 }  // namespace intarsia

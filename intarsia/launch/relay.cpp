@@ -35,7 +35,7 @@ void Relay::add(int one, int other) {
     int yes = 1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes,
-               sizeof yes);  // questions are short, and someone waits for the answer
+               sizeof yes);  // requests are short, and their senders wait for the answer
   }
   std::lock_guard lock(mutex_);
   added_.push_back({{{one, {}}, {other, {}}}});
@@ -85,7 +85,7 @@ bool Relay::pass_on(Side& from, Side& to, short events) {
   char bytes[16 << 10];
   auto got = recv(from.fd, bytes, sizeof bytes, 0);
   if (got > 0) to.waiting.append(bytes, got);
-  if (got == 0) deliver(to);  // its last words
+  if (got == 0) deliver(to);  // its last bytes
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Passes bytes on between pairs of connections, both ways, until one side ends.
+// Forwards bytes between pairs of connections, both ways, until one side closes.
 
 #include <poll.h>
 
@@ -10,11 +10,11 @@
 
 namespace intarsia {
 
-// One thread for all pairs. It lives until the process ends: whoever uses it is not asked when that is.
+// One thread for all pairs. It lives until the process ends, since its users cannot say when they are done.
 class Relay {
  public:
   static Relay& instance();
-  void add(int one, int other);  // both become the relay's
+  void add(int one, int other);  // the relay takes ownership of both
 
  private:
   struct Side {
@@ -32,7 +32,7 @@ class Relay {
 
   std::mutex mutex_;
   std::vector<Pair> added_;
-  std::list<Pair> pairs_;  // the thread's own
+  std::list<Pair> pairs_;  // used by the thread only
   int wake_[2];
 };
 

@@ -26,14 +26,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr auto kLoopback = "127.0.0.1";
-constexpr milliseconds kPortInUsePatience{3000};  // a job that just ended may still hold the port
+constexpr milliseconds kPortInUsePatience{3000};  // a job that has just ended may still hold the port
 
 double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 constexpr milliseconds kKnock{10000};   // for one attempt to connect
-constexpr milliseconds kQuestion{500};  // for a gateway to ask for the secret
+constexpr milliseconds kQuestion{500};  // for a gateway to send its challenge
 
-// TCPStore would report every attempt on stderr, so we knock first; and where a secret is asked for, show it once.
+// TCPStore would report every attempt on stderr, so this tests the connection first; with a secret, it also proves it
+// once.
 void wait_for_server(const Meeting& meeting, const std::string& who, const std::string& secret, milliseconds timeout) {
   int error = 0;
   std::string refused;
@@ -74,21 +75,21 @@ int listen_patiently(const std::string& address, uint16_t port, milliseconds tim
   return fd;
 }
 
-// Of loopback addresses a name server needs to know nothing.
+// A name server is not needed for loopback addresses.
 std::optional<BriefLookups> lookups_of(const std::string& host) {
   return is_loopback(host) ? std::optional<BriefLookups>(std::in_place) : std::nullopt;
 }
 
 c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, c10d::TCPStoreOptions options,
                                           milliseconds timeout) {
-  options.waitWorkers = false;  // arrive() waits, and can tell who is missing
+  options.waitWorkers = false;  // arrive() waits, and can say which ranks are missing
   options.timeout = timeout;
   auto lookups = lookups_of(host);
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// As one who knows no secret. A gateway speaks first, a store does not; TCPStore would take the question for an answer,
-// and try again.
+// Connects without a secret. A gateway speaks first, a store does not; TCPStore would take the gateway's challenge for
+// an answer, and try again.
 c10::intrusive_ptr<c10d::Store> plain_store(const Meeting& meeting, c10d::TCPStoreOptions options,
                                             milliseconds timeout) {
   bool asks = !is_loopback(meeting.host) && is_gateway(meeting.host, meeting.port, kQuestion);
@@ -166,10 +167,10 @@ c10::intrusive_ptr<c10d::Store> open_store(const Meeting& meeting, int64_t rank,
   }
   c10d::TCPStoreOptions options;
   options.port = meeting.port;
-  auto secret = is_loopback(meeting.host) ? "" : job_secret();  // no stranger reaches loopback
+  auto secret = is_loopback(meeting.host) ? "" : job_secret();  // strangers cannot reach loopback
   if (!meeting.serves(rank)) return enter_store(meeting, "rank " + std::to_string(rank), secret, timeout).store;
   if (is_loopback(meeting.host)) return serve_store(meeting.host, meeting.port, timeout).store;
-  // On all interfaces: we cannot know through which the others come.
+  // On all interfaces: we cannot know which one the others use.
   if (!secret.empty()) return serve_guarded_store("", meeting.port, secret, timeout).store;
   options.isServer = true;
   return tcp_store(meeting.host, options, timeout);

@@ -1,5 +1,5 @@
 #pragma once
-// Where the ranks of a job meet: a key-value store that all of them reach.
+// Where the ranks of a job meet: a key-value store that all of them can reach.
 
 #include <chrono>
 #include <cstdint>
@@ -20,11 +20,11 @@ struct Meeting {
   std::string text() const;  // file:///tmp/meet or tcp://127.0.0.1:29500
 };
 
-// Reads the text form. A wrong one is an error that says in which setting, `where`, it stands.
+// Parses the text form. The error for a wrong one names the setting, `where`, that has it.
 Meeting parse_meeting(const std::string& text, const std::string& where);
 
-// Opens the store for `size` ranks. Where INTARSIA_SECRET is set and the store is not on loopback, it asks for the
-// secret and we show it. The error says who does not answer.
+// Opens the store for `size` ranks. If INTARSIA_SECRET is set and the store is not on loopback, it requires the secret,
+// and we send a proof of it. The error says which side does not answer.
 c10::intrusive_ptr<c10d::Store> open_store(const Meeting& meeting, int64_t rank, int64_t size,
                                            std::chrono::milliseconds timeout);
 
@@ -38,25 +38,26 @@ struct ServedStore {
 };
 ServedStore serve_store(const std::string& address, uint16_t port, std::chrono::milliseconds timeout);
 
-// Waits for the store that another process serves. With a secret one enters by a tunnel on loopback, whose port is
-// returned.
+// Waits for the store that another process serves. With a secret, the connection goes through a tunnel on loopback,
+// whose port is returned.
 ServedStore enter_store(const Meeting& meeting, const std::string& who, const std::string& secret,
                         std::chrono::milliseconds timeout);
 
-// Serves a store on loopback, whose port it returns; from the network one comes in by address:port, with the secret. An
-// empty address means all of this host. See Note [The store gateway].
+// Serves a store on loopback, whose port it returns; connections from the network come in by address:port and need the
+// secret. An empty address means all of this host. See Note [The store gateway].
 ServedStore serve_guarded_store(const std::string& address, uint16_t port, const std::string& secret,
                                 std::chrono::milliseconds timeout);
 
-// Returns when all `ranks` have called it with this store. On time-out the error names those who did not arrive.
+// Returns when all `ranks` have called it with this store. On time-out, the error names those that did not arrive.
 void arrive(const char* where, c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
             std::chrono::milliseconds timeout);
-// The same, and each gives the others a text: returns those of `ranks`, in their order.
+// The same, and each rank gives the others a text: returns those of `ranks`, in their order.
 std::vector<std::string> exchange_texts(const char* where, c10d::Store& store, int64_t rank,
                                         const std::vector<int64_t>& ranks, const std::string& word,
                                         std::chrono::milliseconds timeout);
 
-// The server of a store must outlive its users. They leave; it waits for that, and returns those who stayed.
+// The server of a store must outlive its users. They call leave; the server waits for that, and returns those that have
+// not left.
 void leave(c10d::Store& store, int64_t rank);
 std::vector<int64_t> wait_until_left(c10d::Store& store, const std::vector<int64_t>& ranks,
                                      std::chrono::milliseconds timeout);

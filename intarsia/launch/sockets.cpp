@@ -21,7 +21,7 @@ int left_until(Deadline deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
-// Connects without waiting longer than that.
+// Connects within this time.
 bool connect_in_time(int fd, const addrinfo& a, int milliseconds) {
   auto flags = fcntl(fd, F_GETFL);
   fcntl(fd, F_SETFL, flags | O_NONBLOCK);
@@ -38,7 +38,7 @@ bool connect_in_time(int fd, const addrinfo& a, int milliseconds) {
   return true;
 }
 
-// Calls `move(from, left)` until nothing is left; it returns what recv and send do.
+// Calls `move(from, left)` until nothing is left; it returns what recv and send return.
 template <class Move>
 bool move_all_bytes(int fd, short event, size_t size, Deadline deadline, Move move) {
   for (size_t done = 0; done < size;) {
@@ -79,7 +79,7 @@ int connect_to(const std::string& host, uint16_t port, std::chrono::milliseconds
 
 int listen_at(const std::string& address, uint16_t port) {
   if (address.empty()) {
-    int both = listen_at("::", port);  // and IPv4 with it
+    int both = listen_at("::", port);  // and IPv4 as well
     return both >= 0 || errno == EADDRINUSE ? both : listen_at("0.0.0.0", port);
   }
   return socket_at(address, port, [](int fd, const addrinfo& a) {
@@ -89,7 +89,7 @@ int listen_at(const std::string& address, uint16_t port) {
   });
 }
 
-// The resolver's state is each thread's own.
+// Each thread has its own resolver state.
 BriefLookups::BriefLookups() {
   if (!(_res.options & RES_INIT)) res_init();
   seconds_ = std::exchange(_res.retrans, 1);

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr char kHello[] = "intarsia-1 front";  // 16 letters
 constexpr size_t kHelloBytes = 16, kNonce = 32, kProof = 32;
 constexpr std::chrono::seconds kHandshake{10};
-constexpr int kMostAtTheDoor = 256;  // whose handshake is not over; more are turned away
+constexpr int kMostAtTheDoor = 256;  // pending handshakes; more connections are turned away
 
 std::string proof_of_guest(const std::string& secret, const std::string& host_nonce, const std::string& guest_nonce) {
   return hmac_sha256(secret, "guest" + host_nonce + guest_nonce);
@@ -37,7 +37,7 @@ std::string proof_of_host(const std::string& secret, const std::string& host_non
   return hmac_sha256(secret, "host" + guest_nonce + host_nonce);
 }
 
-// Those who were not let in. A stranger can come as often as it likes, so only some are kept.
+// The peers that were turned away. A stranger can try any number of times, so only some are kept.
 struct TurnedAway {
   static constexpr size_t kMost = 8;
   std::mutex mutex;
@@ -66,7 +66,7 @@ bool admit(int fd, const std::string& secret) {
   return send_all(fd, proof_of_host(secret, nonce, guest_nonce), deadline);
 }
 
-// Empty: we are in.
+// Empty: accepted.
 std::string show_secret(int fd, const std::string& secret, Deadline deadline) {
   std::string hello(kHelloBytes + kNonce, '\0');
   if (!receive_all(fd, hello, deadline) || hello.substr(0, kHelloBytes) != kHello) return "does not ask for a secret";
@@ -77,13 +77,13 @@ std::string show_secret(int fd, const std::string& secret, Deadline deadline) {
   return equal_in_constant_time(proof, proof_of_host(secret, nonce, mine)) ? "" : "has another one";
 }
 
-// Calls `welcome` for each connection, on a thread of its own; what it returns is the other side, -1 for none.
+// Calls `welcome` for each connection, on a separate thread; it returns the other side, or -1 for none.
 void serve_guests(int listening, const std::function<int(int fd)>& welcome) {
   static std::atomic<int> guests{0};
   while (true) {
     int fd = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no files left, for example
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no file descriptors left, for example
       continue;
     }
     if (++guests > kMostAtTheDoor) {
@@ -96,7 +96,7 @@ void serve_guests(int listening, const std::function<int(int fd)>& welcome) {
       try {
         other = welcome(fd);
       } catch (const std::exception&) {
-        // As if it had not come.
+        // Ignored: the connection is dropped.
       }
       if (other >= 0)
         Relay::instance().add(fd, other);

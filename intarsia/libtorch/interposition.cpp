@@ -11,7 +11,7 @@ constexpr const char* kInterposed[] = {symbols::kPrint,      symbols::kDataPtrEr
                                        symbols::kLinear,     symbols::kCrossMapLRN2d, symbols::kMultiheadAttention,
                                        symbols::kOrthogonal, symbols::kSparse,        symbols::kBatchNorm};
 
-// Python loads LibTorch out of reach of a search by name alone.
+// Python loads LibTorch where a search by name alone does not find it.
 void* in_libtorch(const char* symbol) {
   for (auto* file : {"libtorch_cpu.so", "libc10.so"}) {
     auto* library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
@@ -33,7 +33,7 @@ void* next_definition(const char* symbol) {
 }
 
 bool is_first_definition(const char* symbol) {
-  Dl_info here, there;  // ours lies in the same library or program as this file
+  Dl_info here, there;  // our function is in the same library or program as this file
   auto* known = reinterpret_cast<void*>(&explain_missing_memory);
   auto* first = dlsym(RTLD_DEFAULT, symbol);
   return dladdr(known, &here) && first && dladdr(first, &there) && here.dli_fbase == there.dli_fbase;

@@ -1,9 +1,11 @@
 #pragma once
+// Functions of LibTorch that this library replaces in the whole process, and how to call the originals.
+//
 // Note [Interposed functions]
 // Some functions of LibTorch read memory that a distributed tensor does not have, and are neither ops nor virtual:
 // at::print, the errors of data_ptr() and storage(), the forwards of a few modules. LibTorch exports them, and the
-// dynamic linker takes the first definition that it meets: ours, since a program or library names LibTorch after us.
-// Each of ours serves our tensors and hands all others to LibTorch's own, which is the next definition of the name.
+// dynamic linker takes the first definition that it finds: ours, if a program or library names LibTorch after us. Our
+// functions handle our tensors and pass all others to LibTorch's, which are the next definitions of the same names.
 
 #include <string>
 
@@ -11,7 +13,7 @@
 
 namespace intarsia {
 
-// The functions whose place ours take, by their mangled names.
+// The mangled names of the functions that we replace.
 namespace symbols {
 constexpr auto kPrint = "_ZN2at5printERSoRKNS_6TensorEl";
 constexpr auto kDataPtrError = "_ZNK3c1010TensorImpl27throw_data_ptr_access_errorEv";
@@ -24,7 +26,7 @@ constexpr auto kSparse = "_ZN5torch2nn4init7sparse_EN2at6TensorEdd";
 constexpr auto kBatchNorm = "_ZN2at4_ops10batch_norm4callERKNS_6TensorERKSt8optionalIS2_ES8_S8_S8_bddb";
 }  // namespace symbols
 
-// LibTorch's own definition of a function whose place ours takes. An error if LibTorch does not export it.
+// LibTorch's definition of a function that we replace. An error if LibTorch does not export it.
 void* next_definition(const char* symbol);
 template <class Function>
 Function next_definition(const char* symbol) {
@@ -36,14 +38,14 @@ Function next_definition(const char* symbol) {
 // linker's command line.
 bool is_first_definition(const char* symbol);
 
-// Whether printing and the errors of missing memory are ours: `std::cout << dtensor` shows the tensor, and
-// dtensor.data_ptr() says what to call instead.
+// Whether our versions of printing and of the errors of missing memory are in use: `std::cout << dtensor` shows the
+// tensor, and dtensor.data_ptr() says what to call instead.
 bool interposed();
 
-// Where they are not, stores an error text in the tensor, so that LibTorch's own error also says what to call.
+// If they are not, stores an error text in the tensor, so that LibTorch's error also says what to call.
 void explain_missing_memory(c10::TensorImpl& impl);
 
-// The interposed functions that LibTorch does not export, as text: empty where it exports all.
+// The replaced functions that LibTorch does not export, as text; empty if it exports all.
 std::string missing_definitions();
 
 }  // namespace intarsia

@@ -12,7 +12,7 @@ namespace {
 using at::TensorBase;
 using Interface = at::impl::VariableHooksInterface;
 
-// All but set_data is LibTorch's own.
+// Forwards all but set_data to LibTorch's hooks.
 class WatchingHooks final : public Interface {
  public:
   explicit WatchingHooks(Interface* theirs) : theirs_(theirs) {}
@@ -62,7 +62,7 @@ class WatchingHooks final : public Interface {
   TakeData take_ = nullptr;
 };
 
-// Put in LibTorch's place when first asked for.
+// Installed on first use.
 WatchingHooks& hooks() {
   static auto* instance = [] {
     auto* ours = new WatchingHooks(at::impl::GetVariableHooks());
@@ -86,7 +86,7 @@ void replace_set_data(TakeData take) {
 void set_data_of_libtorch(const at::Tensor& tensor, const at::Tensor& data) { hooks().theirs().set_data(tensor, data); }
 
 bool set_data_can_be_replaced() {
-  // Never freed: another thread may be inside of it when this one puts LibTorch's own back.
+  // Never freed: another thread may be inside it when this one restores LibTorch's hooks.
   static auto* probe = new WatchingHooks(at::impl::GetVariableHooks());
   probe->ask([](const at::Tensor&, const at::Tensor&) { return probing_ && (reached_ = true); });
   auto* before = at::impl::GetVariableHooks();

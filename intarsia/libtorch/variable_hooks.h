@@ -1,6 +1,6 @@
 #pragma once
-// LibTorch's VariableHooksInterface, through which ATen calls autograd, with set_data replaced: a parameter whose
-// values a module keeps elsewhere hears of new data.
+// Replaces set_data in LibTorch's VariableHooksInterface, through which ATen calls autograd, so that a module that
+// keeps the values of a parameter elsewhere is notified of new data.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,13 +9,13 @@ namespace intarsia {
 // Takes `data` for `tensor` and returns true, or leaves it to LibTorch and returns false.
 using TakeData = bool (*)(const at::Tensor& tensor, const at::Tensor& data);
 
-// From now on `take` is asked first in every set_data of this process. There is one such function.
+// Installs `take`: every set_data of this process asks it first. There is one such function.
 void replace_set_data(TakeData take);
 
-// set_data as LibTorch has it.
+// LibTorch's set_data.
 void set_data_of_libtorch(const at::Tensor& tensor, const at::Tensor& data);
 
-// Whether LibTorch's set_data calls the interface that stands in its place: tried on a tensor of its own.
+// Whether LibTorch calls a replaced set_data. Tries it on a new tensor.
 bool set_data_can_be_replaced();
 
 }  // namespace intarsia

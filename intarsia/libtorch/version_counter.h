@@ -5,8 +5,8 @@
 
 namespace intarsia {
 
-// One counter for tensors that view one memory: a write to one is a write to both. Tensors made in inference mode have
-// none.
+// Makes `tensor` share the counter of `owner`, for tensors that view one memory: a write to one is a write to both.
+// Tensors made in inference mode have no counter.
 void share_counter(const at::Tensor& tensor, const at::Tensor& owner);
 
 }  // namespace intarsia

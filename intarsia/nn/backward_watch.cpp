@@ -16,7 +16,7 @@ struct SeenGradients final : torch::CustomClassHolder {
   std::function<Gradients(Gradients)> see;
 };
 
-// The same tensors; in backward the gradients are what `seen` makes of them.
+// Returns the same tensors; in backward, `seen` maps the gradients.
 struct Passage : torch::autograd::Function<Passage> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<SeenGradients> seen, at::TensorList tensors) {
     ctx->set_materialize_grads(false);
@@ -33,8 +33,8 @@ struct Passage : torch::autograd::Function<Passage> {
   }
 };
 
-// The tensors that need a gradient pass a node; `see` gets a list of all tensors, with nothing for the others. Returns
-// how many tensors there are, and whether any passes.
+// Passes the tensors that need a gradient through a node; `see` gets a list of all tensors, undefined for the others.
+// Returns the number of tensors, and whether any passes.
 std::pair<size_t, bool> pass(HookArguments& values, const std::function<Gradients(Gradients)>& see) {
   std::vector<at::Tensor*> passing;
   std::vector<size_t> places;

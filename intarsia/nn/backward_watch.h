@@ -1,8 +1,9 @@
 #pragma once
 // Watches the backward of one forward of a module, for its backward hooks.
 //
-// What enters the forward and what leaves it pass two nodes of autograd that change nothing: the backward pass meets
-// the second one first, with the gradients of all results, and the first one last, with those of all arguments.
+// The tensors that enter the forward and those that leave it pass through two autograd nodes that change nothing: the
+// backward pass reaches the second node first, with the gradients of all results, and the first node last, with those
+// of all arguments.
 
 #include <memory>
 
@@ -14,13 +15,13 @@ class BackwardWatch final : public std::enable_shared_from_this<BackwardWatch> {
  public:
   BackwardWatch(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists) : module_(&module), lists_(lists) {}
 
-  // The forward begins with these, and ends with those: tensors that need a gradient are replaced by ones with the
-  // node.
+  // begin is called with the arguments of the forward, end with its results: tensors that need a gradient are replaced
+  // by ones that have the node.
   static std::shared_ptr<BackwardWatch> begin(torch::nn::Module& module, const std::shared_ptr<HookLists>& lists,
                                               HookArguments& inputs);
   void end(HookArguments& outputs);
 
-  // What the nodes meet.
+  // Called by the nodes.
   Gradients results_came(Gradients grad_outputs);
   Gradients arguments_came(Gradients grad_inputs);
 

@@ -10,7 +10,7 @@
 namespace intarsia {
 namespace {
 
-// All ranks share the first dim that is long enough for them, or the longest.
+// Shards the first dim that is long enough for all ranks, or else the longest.
 Placements shared_by_all(const DeviceMesh& mesh, at::IntArrayRef sizes) {
   if (sizes.empty()) return Placements(mesh.ndim(), Replicate());
   auto dim = std::find_if(sizes.begin(), sizes.end(), [&](auto size) { return size >= mesh.size(); });
@@ -33,7 +33,7 @@ void lay_out_by_name(torch::nn::Module& module, const DeviceMesh& mesh, const Bo
                      [&](auto& name, auto& tensor) { distribute_parameter(tensor, mesh, plan(name, tensor.sizes())); });
 }
 
-// Entry by entry, so that no more than what one entry moves is there twice.
+// Entry by entry, so that only what one entry redistributes is in memory twice.
 void lay_out_by_styles(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan) {
   MovingParameters moving;
   for (auto& entry : plan.entries()) parallelize_module(module, mesh, ParallelPlan(std::vector{entry}));

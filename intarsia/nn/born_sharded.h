@@ -4,8 +4,7 @@
 //   torch::manual_seed(7);                                  // on every rank
 //   BornSharded scope(mesh, {{"layers.*.fc1", ColwiseParallel()}, {"layers.*.fc2", RowwiseParallel()}});
 //   auto model = Llama(options);                            // plain torch::nn; the numbers are those of one device
-//   scope.finish(*model);                                   // names are known now: each parameter goes where the plan
-//   wants it
+//   scope.finish(*model);  // names are known now: each parameter gets the layout in the plan
 
 #include <functional>
 #include <optional>
@@ -19,11 +18,11 @@
 namespace intarsia {
 
 // Note [Born sharded]
-// A module makes its parameters before it has a name in a model: torch::empty, then an initializer. In the scope, each
-// tensor of a given size is made in parts, one for each rank of the mesh, cut along the first dim that has enough
-// positions; its rank draws its own part of the stream of one device. Tensors without a size (arange) are made
-// replicated. `finish` moves parameter by parameter. The scope is for this thread. It contains a RandomScope: seed all
-// ranks with the same seed.
+// A module creates its parameters before it has a name in a model: torch::empty, then an initializer. In the scope,
+// each tensor of a given size is created in parts, one for each rank of the mesh, sharded along the first dim that is
+// long enough; each rank draws its own part of the stream of one device. Tensors without a size (arange) are created
+// replicated. `finish` redistributes parameter by parameter. The scope is for this thread. It contains a RandomScope:
+// seed all ranks with the same seed.
 class BornSharded {
  public:
   // The placements of a parameter or buffer, by its name in the model and its shape.
@@ -34,8 +33,8 @@ class BornSharded {
   BornSharded(const DeviceMesh& mesh, ParallelPlan plan);  // the mesh has one axis
   BornSharded(const DeviceMesh& mesh, ByName plan);
 
-  // Ends the scope, and lays out the module as the plan says. With a ParallelPlan, what the plan
-  // does not name becomes plain and whole on every rank, as parallelize_module leaves it.
+  // Ends the scope, and brings the module to the layouts of the plan. With a ParallelPlan, parameters and buffers that
+  // the plan does not name become plain and whole on every rank, as parallelize_module leaves them.
   void finish(ModuleRef module);
   template <ModuleOwner Holder>
   Holder finish(Holder holder) {

@@ -44,7 +44,7 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
     return;
   }
   auto data = distribute_tensor(tensor.detach(), mesh, placements, src_data_rank);
-  if (is_dtensor(tensor)) return;  // distribute_tensor has checked that it lies so
+  if (is_dtensor(tensor)) return;  // distribute_tensor has checked its layout
   auto grad = tensor.grad();
   if (grad.defined()) grad = distribute_tensor(grad.detach(), mesh, placements, src_data_rank);
   tensor.set_data(data);

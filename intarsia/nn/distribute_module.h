@@ -18,8 +18,8 @@ class Module;
 
 namespace intarsia {
 
-// Lays `tensor` (a parameter, a buffer, or any leaf) on the mesh under its own handle: members, dictionaries and
-// optimizers that hold it see the change. Its gradient, if it has one, goes with it. src_data_rank: see
+// Distributes `tensor` (a parameter, a buffer, or any leaf) under its own handle: members, dictionaries and optimizers
+// that hold it see the change. Its gradient, if it has one, is distributed with it. src_data_rank: see
 // distribute_tensor. A tensor that already has this layout is left alone.
 void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           std::optional<int64_t> src_data_rank = 0);
@@ -28,8 +28,8 @@ void distribute_parameter(const at::Tensor& tensor, const DeviceMesh& mesh, cons
 void distribute_parameter(ConstModuleRef module, const std::string& name, const DeviceMesh& mesh,
                           const Placements& placements, std::optional<int64_t> src_data_rank = 0);
 
-// While it lives, on this thread, distribute_parameter and what calls it (styles) may move a parameter that lies
-// otherwise on its mesh. Elsewhere that is an error.
+// While it lives, on this thread, distribute_parameter and its callers (styles) may redistribute a parameter that has
+// another layout on its mesh. Otherwise that is an error.
 class MovingParameters {
  public:
   MovingParameters();
@@ -49,9 +49,9 @@ class MovingParameters {
 // Called for the module itself (with the name "") and then for every submodule in it ("fc1", "layers.0").
 using PartitionFn = std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
 
-// Distributes all parameters and buffers: those that `partition_fn` distributes (with distribute_parameter) as it says,
-// the others replicated. What is distributed already stays as it is. When anything fails, partition_fn included,
-// every tensor is as it was before the call.
+// Distributes all parameters and buffers: `partition_fn` distributes some of them (with distribute_parameter), the
+// others are replicated. Distributed ones stay as they are. If anything fails, partition_fn included, every tensor is
+// as it was before the call.
 //   distribute_module(*model, mesh, [](auto& name, auto& module, auto& mesh) {
 //     if (name == "fc1") distribute_parameter(module, "weight", mesh, {Shard(0)});
 //   });

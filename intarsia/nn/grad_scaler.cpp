@@ -16,8 +16,7 @@ namespace {
 
 using Gradients = std::vector<at::Tensor>;
 
-// What each rank holds of a gradient. Terms of a pending sum may be finite where the sum is not, so it is reduced
-// before.
+// The local tensors of a gradient. Terms of a pending sum may be finite where the sum is not, so it is reduced first.
 void add_locals(at::Tensor& gradient, Gradients& locals) {
   if (is_dtensor(gradient) && layout_of(gradient).has_partial())
     gradient = redistribute(gradient, settled(placements_of(gradient)));
@@ -32,7 +31,7 @@ void add_locals(at::Tensor& gradient, Gradients& locals) {
   }
 }
 
-// By dtype, as LibTorch's op wants them, and each memory once: parameters and simulated ranks may share one.
+// By dtype, as LibTorch's op requires, and each memory once: parameters and simulated ranks may share one.
 std::map<at::ScalarType, Gradients> local_gradients(torch::optim::Optimizer& optimizer) {
   std::map<at::ScalarType, Gradients> result;
   std::set<std::pair<const void*, int64_t>> seen;
@@ -57,7 +56,8 @@ std::map<at::ScalarType, Gradients> local_gradients(torch::optim::Optimizer& opt
   return result;
 }
 
-// What one rank finds, and then the worst of all ranks: a mistake on one is an error on all, instead of a wait for it.
+// One rank's finding, and then the worst of all ranks: a mistake on one rank raises an error on all, so that none
+// waits.
 enum Finding { finite, infinite, mistaken };
 
 Finding unscaled(torch::optim::Optimizer& optimizer, double scale) {

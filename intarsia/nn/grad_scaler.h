@@ -3,7 +3,7 @@
 // parameters.
 //
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);  // only where gradients are looked at before the step, as to clip them
+//   scaler.unscale_(optimizer);  // only if gradients are read before the step, to clip them for example
 //   scaler.step(optimizer);
 //   scaler.update();
 
@@ -16,10 +16,10 @@
 
 namespace intarsia {
 
-// As in Python.
+// The same as in Python.
 struct GradScalerOptions {
   double init_scale = 65536;
-  double growth_factor = 2;  // of the scale, after so many steps in a row that were not skipped:
+  double growth_factor = 2;  // of the scale, after this many steps in a row that were not skipped:
   int64_t growth_interval = 2000;
   double backoff_factor = 0.5;  // of the scale, after a step that was skipped
   bool enabled = true;          // otherwise nothing is scaled, and step() is the optimizer's
@@ -34,7 +34,7 @@ class GradScaler {
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients by the scale, once between two updates. Gradients whose sum is pending are reduced first.
   void unscale_(torch::optim::Optimizer& optimizer);
-  // Unscales unless that is done, and steps unless a gradient of any rank is not finite. Whether it did.
+  // Unscales unless that is done, and steps unless a gradient of any rank is not finite. Returns whether it stepped.
   bool step(torch::optim::Optimizer& optimizer);
   // The scale of the next step: smaller if one was skipped, larger after growth_interval others, or the given one.
   void update(std::optional<double> new_scale = std::nullopt);
@@ -42,7 +42,7 @@ class GradScaler {
   double get_scale() const;
   bool is_enabled() const { return options_.enabled; }
 
-  // For a checkpoint, also of one that is not enabled.
+  // For a checkpoint, also of a scaler that is not enabled.
   struct State {
     double scale;
     int64_t growth_tracker;  // how many steps in a row were not skipped
@@ -57,7 +57,7 @@ class GradScaler {
     bool found_inf = false;
   };
   GradScalerOptions options_;
-  at::Tensor scale_, growth_tracker_;                              // as the ops of LibTorch want them
+  at::Tensor scale_, growth_tracker_;                              // as the ops of LibTorch require them
   std::map<const torch::optim::Optimizer*, Progress> optimizers_;  // since the last update
 };
 

@@ -12,8 +12,8 @@
 
 namespace intarsia {
 
-// A list of references, in the order of the signature. A result that is a tuple, a pair or a vector of tensors shows
-// its elements; void shows none.
+// A list of references, in the order of the signature. A result that is a tuple, a pair or a vector of tensors appears
+// as its elements; void as none.
 class HookArguments {
  public:
   size_t size() const { return items_.size(); }
@@ -53,7 +53,7 @@ class HookArguments {
     for (auto& value : values) add(value);
   }
 
-  // How many values a result of type R is; none if it depends on the result.
+  // The number of values in a result of type R; none if it depends on the result.
   template <class R>
   static std::optional<size_t> count_of() {
     if constexpr (std::is_void_v<R>) {

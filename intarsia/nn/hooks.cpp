@@ -61,7 +61,7 @@ HookHandle ForwardHooks::register_full_backward_hook(BackwardHook hook) {
   return {lists_, lists_->last};
 }
 
-// A hook may change the lists: a copy of the list is run.
+// A hook may change the lists, so this runs a copy of the list.
 void ForwardHooks::run_before(torch::nn::Module& module, HookArguments& inputs) const {
   auto hooks = lists_->before;
   for (auto& [number, hook] : hooks) (*hook)(module, inputs);

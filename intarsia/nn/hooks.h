@@ -25,12 +25,12 @@ namespace intarsia {
 // Both may replace values in place. An error in a hook ends the forward and leaves all hooks as they are.
 using ForwardPreHook = std::function<void(torch::nn::Module& module, HookArguments& inputs)>;
 using ForwardHook = std::function<void(torch::nn::Module& module, HookArguments& inputs, HookArguments& outputs)>;
-// Runs if forward, or a hook around it, ends with an error, before the error goes on.
+// Runs if forward, or a hook around it, ends with an error, before the error is passed on.
 using ForwardErrorHook = std::function<void(torch::nn::Module& module)>;
 
-// Gradients of the tensors among the results or the arguments, in their order; undefined where there is none. The first
-// kind runs when all gradients of the results that this pass brings are there, and may replace them; the second when
-// those of the arguments are, and may replace these. If no argument needs a gradient, it runs right after the first.
+// Gradients of the tensors among the results or the arguments, in their order; undefined if there is none. The first
+// kind runs when all gradients of the results in this pass have arrived, and may replace them; the second when those of
+// the arguments have, and may replace those. If no argument needs a gradient, it runs right after the first.
 using Gradients = std::vector<at::Tensor>;
 using BackwardPreHook = std::function<void(torch::nn::Module& module, Gradients& grad_outputs)>;
 using BackwardHook =
@@ -51,7 +51,7 @@ struct HookLists {
   }
 };
 
-// Takes one hook away again. A handle may be dropped, which leaves the hook, and may outlive the module.
+// Removes one hook. A handle may be dropped, which keeps the hook, and may outlive the module.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -64,15 +64,15 @@ class HookHandle {
   int64_t number_ = 0;
 };
 
-// The hooks of one module. Hooks run in the order in which they were registered; a hook that is added or removed by a
-// running hook counts from the next forward on. A copy of a module has the same hooks in a separate list.
+// The hooks of one module. Hooks run in the order in which they were registered; if a running hook adds or removes a
+// hook, that takes effect in the next forward. A copy of a module has the same hooks in a separate list.
 class ForwardHooks {
  public:
   ForwardHooks() = default;
   ForwardHooks(const ForwardHooks& other) : lists_(std::make_shared<HookLists>(*other.lists_)) {}
   ForwardHooks& operator=(const ForwardHooks& other);
 
-  // `prepend`: before those that are there.
+  // `prepend`: before the existing ones.
   HookHandle register_forward_pre_hook(ForwardPreHook hook, bool prepend = false);
   HookHandle register_forward_hook(ForwardHook hook);
   HookHandle register_forward_error_hook(ForwardErrorHook hook);
@@ -88,7 +88,7 @@ class ForwardHooks {
   void run_before(torch::nn::Module& module, HookArguments& inputs) const;
   void run_after(torch::nn::Module& module, HookArguments& inputs, HookArguments& outputs) const;
   void run_failed(torch::nn::Module& module) const;
-  // Backward passes what enters and leaves a forward: nothing where there are no backward hooks.
+  // Inserts the nodes of BackwardWatch into inputs and outputs of a forward; does nothing without backward hooks.
   std::shared_ptr<void> watch_inputs(torch::nn::Module& module, HookArguments& inputs) const;
   void watch_outputs(const std::shared_ptr<void>& watch, HookArguments& outputs) const;
 
@@ -99,10 +99,11 @@ class ForwardHooks {
 
 // The hooks of a module, or null if it was not declared with INTARSIA_MODULE or Hooked.
 ForwardHooks* hooks_of(torch::nn::Module& module);
-// Gives the submodules of `to` the hooks of those of the same names in `from`. LibTorch's clone() of a parent makes its
-// children anew and drops theirs; a parent with hooks calls this itself.
+// Gives the submodules of `to` the hooks of the submodules of `from` with the same names. LibTorch's clone() of a
+// parent creates new children without hooks; a parent with hooks calls this itself.
 void copy_hooks(const torch::nn::Module& from, torch::nn::Module& to);
-// As hooks_of, but an error that shows what to change. `what` needs the hooks, and `where` is the calling function.
+// Like hooks_of, but raises an error that shows what to change. `what` needs the hooks, and `where` is the calling
+// function.
 ForwardHooks& need_hooks(torch::nn::Module& module, const char* where, const std::string& what);
 
 // How an argument is held while hooks may replace it: by value, unless forward may write to it.
@@ -111,7 +112,8 @@ constexpr bool kIsWritten = std::is_lvalue_reference_v<A> && !std::is_const_v<st
 template <class A>
 using HeldArgument = std::conditional_t<kIsWritten<A>, A, std::remove_cv_t<std::remove_reference_t<A>>>;
 
-// As the signature wants it. What is taken by value is copied where it can be: hooks after the forward see it again.
+// The argument as the signature requires it. A by-value argument is copied if possible: hooks after the forward see it
+// again.
 template <class A, class Held>
 decltype(auto) passed(Held& held) {
   constexpr bool moves = std::is_rvalue_reference_v<A> || (!std::is_reference_v<A> && !std::is_copy_constructible_v<A>);
@@ -122,6 +124,7 @@ decltype(auto) passed(Held& held) {
   }
 }
 
+// Overrides forward of Base to run hooks around it.
 template <class Self, class Base, class R, class... A>
 class HookedForward : public Base, public ForwardHooks {
  public:
@@ -130,7 +133,7 @@ class HookedForward : public Base, public ForwardHooks {
   size_t input_count() const override { return sizeof...(A); }
   std::optional<size_t> output_count() const override { return HookArguments::count_of<R>(); }
 
-  // Base's clone makes a Base; what it holds moves into a copy of this type, which has the hooks.
+  // Base's clone makes a Base; its contents move into a copy of this type, which has the hooks.
   std::shared_ptr<torch::nn::Module> clone(const std::optional<at::Device>& device = std::nullopt) const override {
     auto deep = Base::clone(device);
     if constexpr (std::is_copy_constructible_v<Base> && std::is_copy_assignable_v<Base>) {
@@ -196,7 +199,7 @@ template <class Base, class C, class R, class... A>
 class Hooked<Base, R (C::*)(A...) const> : public HookedForward<Hooked<Base>, Base, R, A...> {
  public:
   using HookedForward<Hooked<Base>, Base, R, A...>::HookedForward;
-  // Hooks get the module as one that they may change.
+  // Hooks get a module that is not const.
   R forward(A... args) const { return const_cast<Hooked*>(this)->run(std::forward<A>(args)...); }
 };
 

@@ -46,7 +46,7 @@ at::Tensor torch::nn::CrossMapLRN2dImpl::forward(const at::Tensor& input) {
   return next(this, input);
 }
 
-// Brings zeros along for add_zero_attn.
+// It creates zeros for add_zero_attn.
 std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& key_padding_mask,
     bool need_weights, const at::Tensor& attn_mask, bool average_attn_weights) {
@@ -60,14 +60,14 @@ std::tuple<at::Tensor, at::Tensor> torch::nn::MultiheadAttentionImpl::forward(
   return next(this, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights);
 }
 
-// Draws a matrix and takes it apart.
+// It draws a matrix and factorizes it.
 at::Tensor torch::nn::init::orthogonal_(at::Tensor tensor, double gain) {
   static const auto next = intarsia::next_definition<decltype(&orthogonal_)>(intarsia::symbols::kOrthogonal);
   intarsia::FactoryScope scope(intarsia::given({tensor}));
   return next(tensor, gain);
 }
 
-// Draws the places of its zeros.
+// It draws the positions of the zeros.
 at::Tensor torch::nn::init::sparse_(at::Tensor tensor, double sparsity, double std) {
   static const auto next = intarsia::next_definition<decltype(&sparse_)>(intarsia::symbols::kSparse);
   intarsia::FactoryScope scope(intarsia::given({tensor}));

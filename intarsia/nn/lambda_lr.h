@@ -1,6 +1,5 @@
 #pragma once
-// A learning rate that is a function of the step, as torch.optim.lr_scheduler.LambdaLR has it. LibTorch has none in
-// C++.
+// A learning rate that is a function of the step, like torch.optim.lr_scheduler.LambdaLR. LibTorch has none in C++.
 //
 //   LambdaLR schedule(optimizer, [](int64_t step) { return warmup_cosine(step, 100, 10000); });
 //   ...
@@ -17,13 +16,13 @@ namespace intarsia {
 
 class LambdaLR final : public torch::optim::LRScheduler {
  public:
-  // The rate of each group of parameters becomes its rate now, times factor(0), and after k calls of step() times
-  // factor(k).
+  // The learning rate of each parameter group becomes its present rate times factor(0), and after k calls of step()
+  // times factor(k).
   LambdaLR(torch::optim::Optimizer& optimizer, std::function<double(int64_t step)> factor);
 
   std::vector<double> get_last_lr() const { return get_current_lrs(); }
   const std::vector<double>& base_lrs() const { return base_lrs_; }
-  // For a checkpoint: it goes on as the scheduler that had these.
+  // For a checkpoint: continues as the scheduler that had these rates.
   void set_base_lrs(std::vector<double> rates) { base_lrs_ = std::move(rates); }
 
  private:

@@ -1,4 +1,4 @@
-// The styles that need no hooks: they write on a parameter how the op that uses it shall work.
+// The styles that need no hooks: they set on a parameter how the op that uses it prepares its input and output.
 
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
@@ -30,7 +30,7 @@ void check_placement(const std::optional<Placement>& placement, const char* opti
                     " ", str(*placement), " would leave a pending reduction. Use Replicate() or Shard(dim).");
 }
 
-// A parameter is fresh, or it already lies as the style wants it.
+// Checks that a parameter is plain, or already has the layout that the style needs.
 void check_parameter(const at::Tensor& parameter, const char* name, const Placement& wanted, const StyleTarget& target,
                      const ParallelStyle& style) {
   if (!is_dtensor(parameter) || MovingParameters::is_open()) return;
@@ -64,7 +64,7 @@ void distribute(const StyleTarget& target, const at::Tensor& parameter, const Pl
   if (parameter.defined()) distribute_parameter(parameter, target.mesh, {placement}, target.src_data_rank);
 }
 
-// Output features of a Linear, or dim `dim` of what it gives.
+// The placement of a Linear's output features, or of dim `dim` of its output.
 Placement columns(const LinearStyleOptions& options, int64_t dim) {
   return options.fused == 1 ? Placement(Shard(dim)) : StridedShard(dim, options.fused);
 }

@@ -26,7 +26,7 @@ concept ModulePointerLike = requires(const Owner& owner) {
 template <class Owner>
 concept ModuleOwner = ModuleHolderLike<Owner> || ModulePointerLike<Owner>;
 
-// A module that is given as an argument. Not to be kept: it does not own the module.
+// A module as an argument. Do not store it: it does not own the module.
 class ModuleRef {
  public:
   ModuleRef(torch::nn::Module& module) : module_(&module) {}

@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// Never changed once it is on a tensor: clones share it.
+// Immutable once it is on a tensor: clones share it.
 struct StyleNote final : c10::intrusive_ptr_target {
   std::optional<OpStyle> styles[3];
 };
@@ -27,7 +27,7 @@ at::Tensor moved(const at::Tensor& tensor, const std::optional<Placement>& to, c
   return placements_of(tensor) == placements ? tensor : redistribute(tensor, placements);
 }
 
-// The ops as they are on tensors without a note.
+// Runs the ops as they are on tensors without a note.
 using WithoutNotes = c10::impl::ExcludeDispatchKeyGuard;
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {

@@ -5,8 +5,8 @@
 // torch::nn modules have no hooks, but each leaf calls one op with its weight: Linear calls aten::linear (see Note [The
 // forward of Linear]), Embedding aten::embedding, LayerNorm aten::layer_norm, and an RMSNorm aten::rms_norm. So the
 // weight carries the style, and these ops read it, above autograd, before they run (see Note [Tensors with a note]). A
-// weight that two modules share, as tied vocabularies do, has a style per op. The style goes where the weight goes:
-// clone() and to(dtype) keep it, and optimizers do not touch it.
+// weight that two modules share, such as a tied vocabulary, has a style per op. Copies of the weight keep the style:
+// clone() and to(dtype) pass it on, and optimizers do not touch it.
 
 #include <optional>
 
@@ -17,15 +17,16 @@
 
 namespace intarsia {
 
-// Placements on a mesh of one axis.
+// How an op prepares its input and leaves its output: placements on a mesh of one axis.
 struct OpStyle {
   DeviceMesh mesh;
   Placement input;                   // the layout of a plain input
-  std::optional<Placement> desired;  // how the op gets it
-  std::optional<Placement> output;   // how the result is left; none: as it comes
-  bool use_local_output;             // as a plain tensor of this rank
+  std::optional<Placement> desired;  // the layout in which the op gets it
+  std::optional<Placement> output;   // the layout of the result; none: as the op returns it
+  bool use_local_output;             // return the result as a plain tensor of this rank
 
-  // Plain or distributed to distributed, as desired. `features`: the global extent of the last dim, where it is known.
+  // Converts a plain or distributed tensor to the desired layout. `features`: the global extent of the last dim, if
+  // known.
   at::Tensor prepare(const at::Tensor& tensor, std::optional<int64_t> features = std::nullopt) const;
   at::Tensor finish(const at::Tensor& tensor) const;
 };

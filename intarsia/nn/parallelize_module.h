@@ -48,9 +48,9 @@ class ParallelPlan {
   std::vector<Entry> entries_;
 };
 
-// Applies the plan, in place. The mesh has one axis. A path that matches nothing is warned about, as is an empty plan.
-// src_data_rank: whose weights count; none: every rank cuts its own, and nothing is sent. When anything fails, the
-// module is as it was.
+// Applies the plan, in place. The mesh has one axis. Warns about a path that matches nothing, and about an empty plan.
+// src_data_rank: the rank whose weights all ranks take; none: every rank shards its own, and nothing is sent. If
+// anything fails, the module is as it was.
 void parallelize_module(ModuleRef module, const DeviceMesh& mesh, const ParallelPlan& plan = {},
                         std::optional<int64_t> src_data_rank = 0);
 // On the mesh of the innermost MeshScope.

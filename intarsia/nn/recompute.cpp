@@ -20,7 +20,7 @@ at::Tensor read_state(at::Generator generator) {
   return generator.get_state();
 }
 
-// The generator in an earlier state, while it lives.
+// Sets the generator to an earlier state while it lives.
 class ReplayScope {
  public:
   explicit ReplayScope(const at::Tensor& state) : generator_(default_generator()), now_(read_state(generator_)) {
@@ -49,7 +49,7 @@ struct HeldSegment final : torch::CustomClassHolder {
   std::optional<LocalRandomScope::Parts> random = LocalRandomScope::current();
 };
 
-// The anchor needs a gradient, so that the results do, too, where only parameters need one.
+// The anchor needs a gradient, so that the results do as well if only parameters need one.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<HeldSegment> segment, const at::Tensor& anchor,
                                at::TensorList inputs) {
@@ -74,7 +74,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
       at::AutoGradMode grad_mode(true);
       ReplayScope replay(ctx->saved_data["state"].toTensor());
       auto segment = c10::static_intrusive_pointer_cast<HeldSegment>(ctx->saved_data["segment"].toCapsule());
-      LocalRandomScope random(segment->random);  // as in the first run, whatever surrounds backward
+      LocalRandomScope random(segment->random);  // as in the first run, whatever scope backward runs in
       auto results = segment->run(inputs);
       for (size_t i = 0; i < results.size(); ++i) {
         if (!results[i].requires_grad() || !gradients[i].defined()) continue;

@@ -1,7 +1,7 @@
 #pragma once
 // Activation checkpointing: recomputes activations in backward instead of keeping them.
 //
-//   auto y = recompute(block, x);  // as block->forward(x), but intermediate results of the block are not kept
+//   auto y = recompute(block, x);  // like block->forward(x), but intermediate results of the block are not kept
 
 #include <functional>
 #include <utility>
@@ -15,9 +15,9 @@ namespace intarsia {
 
 using RecomputedSegment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// What the segment makes of the inputs. Backward calls it a second time, from the generator's state of the first, so
-// that dropout draws the same mask; afterwards the generator is as it was before. Gradients of parameters that the
-// segment uses arrive as they do without it. The segment is kept until then, and so must be what it refers to. Inputs
+// Calls the segment and returns its results. Backward calls it a second time, from the generator's state of the first
+// call, so that dropout draws the same mask; afterwards the generator is as it was before. Gradients of parameters that
+// the segment uses are the same as without it. The segment is kept until then, and so must be what it refers to. Inputs
 // and results are plain or distributed.
 std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, const std::vector<at::Tensor>& inputs);
 

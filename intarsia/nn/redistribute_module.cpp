@@ -17,7 +17,7 @@ const Layout* layout_on(const DeviceMesh& mesh, const Placements& placements, co
   return Layout::get(mesh, normalized(placements, tensor.dim(), "redistribute"));
 }
 
-// Tensors that share an exchange, each with what happens when it has arrived.
+// Tensors that share an exchange, each with a function to call when it has arrived.
 class Removal {
  public:
   Removal(const DeviceMesh& mesh, const PlacementPlan& plan) : mesh_(mesh), plan_(plan) {}

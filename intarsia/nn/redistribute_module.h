@@ -19,11 +19,13 @@ using PlacementPlan = std::function<Placements(const std::string& name, const at
 std::vector<at::Tensor> redistribute(const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh,
                                      const std::vector<Placements>& placements);
 
-// Moves all distributed parameters and buffers, with their gradients, to `mesh`, in place: each keeps its handle. Plain
-// ones stay. All ranks of the old meshes and of the new one call it. When anything fails, the module is as it was.
+// Redistributes all distributed parameters and buffers, with their gradients, to `mesh`, in place: each keeps its
+// handle. Plain ones stay. All ranks of the old meshes and of the new one call it. If anything fails, the module is as
+// it was.
 void redistribute(ModuleRef module, const DeviceMesh& mesh, const PlacementPlan& plan);
 
-// The same for tensors by name, such as the state of an optimizer: returns the moved ones, plain ones as they are.
+// The same for tensors by name, such as the state of an optimizer: returns the redistributed ones, plain ones as they
+// are.
 StateDict redistribute(const StateDict& state, const DeviceMesh& mesh, const PlacementPlan& plan);
 
 }  // namespace intarsia

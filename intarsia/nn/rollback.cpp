@@ -32,11 +32,11 @@ Rollback::Rollback(torch::nn::Module& module) {
   });
 }
 
-// The error that has brought us here is the one to report: what cannot be restored must not hide it, or end the
-// process.
+// The error that caused the rollback is the one to report: a tensor that cannot be restored must not hide it, or end
+// the process.
 void Rollback::restore(const Entry& entry) noexcept {
   try {
-    if (is_dtensor(entry.tensor)) attach_note(entry.tensor, NotePtr());  // else set_data would hand it on
+    if (is_dtensor(entry.tensor)) attach_note(entry.tensor, NotePtr());  // else set_data would pass it on
     entry.tensor.set_data(entry.data);
     if (is_dtensor(entry.tensor)) attach_note(entry.tensor, entry.note);
     entry.tensor.mutable_grad() = entry.grad;

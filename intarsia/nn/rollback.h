@@ -13,11 +13,11 @@ namespace intarsia {
 // All defined parameters and buffers, submodules included.
 std::vector<at::Tensor> tensors_of(const torch::nn::Module& module);
 
-// An error of `where`, before anything is changed, if fully_shard has a parameter of the module: it could not be laid
-// out otherwise.
+// Raises an error of `where`, before anything is changed, if fully_shard has sharded a parameter of the module: it
+// could not get another layout.
 void check_not_sharded(const char* where, const torch::nn::Module& module);
 
-// Remembers tensors, gradients, styles and hooks; restores them when it goes, unless complete() was called.
+// Saves tensors, gradients, styles and hooks; the destructor restores them, unless complete() was called.
 class Rollback {
  public:
   explicit Rollback(torch::nn::Module& module);

@@ -20,8 +20,8 @@ using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 StateDict full_state_dict(ConstModuleRef module);
 
 // Writes whole tensors into the module's parameters and buffers, in place: each keeps its layout, its dtype and its
-// handle. src_data_rank: see distribute_tensor; by default every rank has the dict, and nothing is sent. A name that is
-// missing or unknown and a shape that differs are errors, before anything is written.
+// handle. src_data_rank: see distribute_tensor; by default every rank has the dict, and nothing is sent. Missing or
+// unknown names and different shapes are errors, before anything is written.
 void load_full_state_dict(ModuleRef module, const StateDict& state,
                           std::optional<int64_t> src_data_rank = std::nullopt);
 

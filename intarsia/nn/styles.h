@@ -16,7 +16,7 @@ class Module;
 
 namespace intarsia {
 
-// A module that a style is applied to. The mesh has one axis. src_data_rank: see distribute_tensor.
+// A module to which a style is applied. The mesh has one axis. src_data_rank: see distribute_tensor.
 struct StyleTarget {
   torch::nn::Module& module;
   const DeviceMesh& mesh;
@@ -29,25 +29,25 @@ class ParallelStyle {
  public:
   virtual ~ParallelStyle() = default;
   virtual std::string name() const = 0;
-  // Throws if the style does not fit. All targets of a plan are checked before any is changed.
+  // Raises an error if the style does not fit. All targets of a plan are checked before any is changed.
   virtual void check(const StyleTarget& target) const {}
   virtual void apply(const StyleTarget& target) const = 0;
 };
 
 struct LinearStyleOptions {
   std::optional<Placement> input_layouts;   // the layout of a plain input
-  std::optional<Placement> output_layouts;  // how the output is left
-  bool use_local_output = true;             // as a plain tensor: this rank's shard
-  int64_t fused = 1;                        // of ColwiseParallel; see Note [Fused projections]
+  std::optional<Placement> output_layouts;  // the layout of the output
+  bool use_local_output = true;             // return a plain tensor: this rank's shard
+  int64_t fused = 1;                        // for ColwiseParallel; see Note [Fused projections]
 };
 
 // Note [Fused projections]
 // A Linear that computes q, k and v at once has three blocks of output features. Sharded as one, rank 0 of two holds
 // all of q and half of k, and chunk(3, -1) of its local output gives parts that do not belong together. With fused = 3
-// each block is sharded over the ranks, and a rank's output is its heads of q, then of k, then of v. The weight is laid
-// out as StridedShard(0, 3): its global order, and so that of checkpoints, is the one of the plain model.
+// each block is sharded over the ranks, and a rank's output is its heads of q, then of k, then of v. The weight has the
+// placement StridedShard(0, 3): its global order, and so that of checkpoints, is that of the plain model.
 
-// Linear by output features, Embedding by embedding features. Wants its input replicated.
+// Shards Linear by output features, Embedding by embedding features. Needs a replicated input.
 // Defaults: input_layouts Replicate(), output_layouts Shard(-1).
 class ColwiseParallel final : public ParallelStyle {
  public:
@@ -60,8 +60,8 @@ class ColwiseParallel final : public ParallelStyle {
   LinearStyleOptions options_;
 };
 
-// Linear by input features, Embedding by rows of the table. Linear wants its input cut by the last dim, Embedding
-// replicated. Defaults: input_layouts Shard(-1), output_layouts Replicate().
+// Shards Linear by input features, Embedding by rows of the table. Linear needs an input sharded along the last dim,
+// Embedding a replicated one. Defaults: input_layouts Shard(-1), output_layouts Replicate().
 class RowwiseParallel final : public ParallelStyle {
  public:
   RowwiseParallel(LinearStyleOptions options = {}) : options_(std::move(options)) {}
@@ -78,8 +78,8 @@ struct SequenceParallelOptions {
   bool use_local_output = false;
 };
 
-// Replicated parameters, input and output cut by the sequence dim. For LayerNorm as it is; Dropout and other modules
-// without parameters work dim by dim and are left alone; every other module needs hooks.
+// Replicated parameters, input and output sharded along the sequence dim. Works on LayerNorm without hooks; Dropout and
+// other modules without parameters work on any layout and are left alone; every other module needs hooks.
 class SequenceParallel final : public ParallelStyle {
  public:
   SequenceParallel(SequenceParallelOptions options = {}) : options_(options) {}
@@ -103,10 +103,10 @@ struct EntryLayouts : std::vector<std::optional<Placement>> {
 
 struct PrepareModuleInputOptions {
   EntryLayouts input_layouts, desired_input_layouts;
-  bool use_local_output = false;  // hand plain tensors to the module
+  bool use_local_output = false;  // pass plain tensors to the module
 };
 
-// Takes plain arguments of a module as distributed ones and brings them to the desired layouts. Needs hooks.
+// Takes plain arguments of a module as distributed ones and redistributes them to the desired layouts. Needs hooks.
 class PrepareModuleInput : public ParallelStyle {
  public:
   PrepareModuleInput(PrepareModuleInputOptions options);
@@ -142,6 +142,7 @@ struct PrepareModuleInputOutputOptions {
   bool use_local_output = true;
 };
 
+// Both of these.
 class PrepareModuleInputOutput final : public ParallelStyle {
  public:
   PrepareModuleInputOutput(PrepareModuleInputOutputOptions options);

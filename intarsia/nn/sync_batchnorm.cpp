@@ -19,7 +19,7 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Weights and statistics of converted norms. A weak reference keeps the address from being used again.
+// Weights and statistics of converted norms. A weak reference keeps the address from being reused.
 class SyncedNorms {
  public:
   static SyncedNorms& get() {
@@ -56,12 +56,12 @@ class SyncedNorms {
   std::map<const c10::TensorImpl*, Entry> meshes_;
 };
 
-// The sum over the ranks. Each of them uses it in a loss of its own, so the gradients of all are summed, too.
+// The sum over the ranks. Each rank uses it in its own loss, so backward sums the gradients of all as well.
 at::Tensor summed(const at::Tensor& local, const DeviceMesh& mesh) {
   return to_local(redistribute(from_local(local, mesh, {Partial()}), {Replicate()}), Placements{Partial()});
 }
 
-// The moving average that LibTorch's kernel makes; the variance that it keeps is that of a sample.
+// The moving average that LibTorch's kernel computes; it keeps the variance of a sample.
 void update(const OptionalTensor& running, const at::Tensor& now, double momentum) {
   if (!running || !running->defined()) return;
   at::NoGradGuard no_grad;

@@ -11,7 +11,7 @@
 
 namespace intarsia {
 
-// The only list of what there is.
+// The only list of the families.
 void add_all_ops(RuleTable& t) {
   add_pointwise(t);
   add_special(t);
@@ -94,7 +94,7 @@ void add_all_ops(RuleTable& t) {
   add_whole(t);
   add_zero_gradients(t);
   add_draws(t);
-  add_copy_rules(t);  // last: from the views that they copy
+  add_copy_rules(t);  // last: it reads the rules of views
 }
 
 void start() {

@@ -1,5 +1,6 @@
 #pragma once
-// The families of ops, one function per file: each adds all that is known of its ops to the table.
+// The families of ops, one function per file: each adds the rules, lowerings, traits and kernels of its ops to the
+// table.
 
 #include "intarsia/rules/table.h"
 

@@ -52,7 +52,7 @@ Rule fresh(Values values) {
   return std::move(rule).with_size_args({"size"});
 }
 
-// Autograd makes room for a gradient so. The shards keep the order of the strides, if no two elements share a place.
+// Autograd allocates gradients with it. The shards keep the order of the strides, if no two elements share memory.
 Rule fresh_strided() {
   return rows("new",
               [](const OpCall& call) {
@@ -181,7 +181,8 @@ Rule view_as_dtype() {
   });
 }
 
-// LibTorch's gives back the tensor itself and does not say so: two tensors of one memory that know of each other.
+// LibTorch's kernel returns the tensor itself, although its schema does not say so: this one returns a registered
+// alias.
 at::Tensor lift(const at::Tensor& self) { return at::alias(self); }
 
 using MaybeGenerator = std::optional<at::Generator>;
@@ -204,7 +205,7 @@ void draw_whole(at::Tensor& tensor, const OpCall& call, const MaybeGenerator& ge
   tensor.random_(call.int_arg("low", 0), call.int_arg("high", 0), generator);
 }
 
-// How FactoryScope makes tensors, and what stays plain there.
+// How FactoryScope creates tensors, and what stays plain there.
 void add_scoped_factories(RuleTable& t) {
   t.traits({"aten::empty", "aten::zeros", "aten::ones", "aten::full"},
            [](Traits& traits) { traits.factory = Factory(); });

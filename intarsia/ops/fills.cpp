@@ -1,4 +1,4 @@
-// Fills in place, of tensors that are pending sums.
+// In-place fills of tensors that are pending sums.
 
 #include <ATen/ATen.h>
 
@@ -9,15 +9,15 @@
 namespace intarsia {
 namespace {
 
-// By the rows, as if there were no way: written like that, what is pending has to be settled, or is an error.
+// Runs the op by its rows, without the lowering: a write that settles what is pending, or is an error.
 void fill_by_rows(Stack& stack) {
   static const auto* op = new Op(c10::Dispatcher::singleton().findSchemaOrThrow("aten::masked_fill_", "Scalar"));
   CallKey unused;
   run_op(*op, stack, {&unused, decide(read_call(*op, stack))});
 }
 
-// masked_fill_(self, mask, value): zeros in place of some terms leave a sum a sum. Composite losses do this to pending
-// sums in place. Whether the value is zero is not known to a planner.
+// masked_fill_(self, mask, value): with zeros in place of some terms, a sum stays a sum. Composite losses do this to
+// pending sums in place. A planner does not know whether the value is zero.
 void fill_sum(Stack& stack) {
   if (stack[2].toScalar().toDouble() != 0) return fill_by_rows(stack);
   auto self = stack[0].toTensor();

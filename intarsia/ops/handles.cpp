@@ -1,4 +1,4 @@
-// Ops about the handle of a tensor, its form or its history, not about values; and what copies keep of a tensor.
+// Ops about a tensor's handle, form or history rather than its values; and what copies of a tensor keep.
 
 #include "intarsia/core/foreign.h"
 #include "intarsia/ops/all.h"
@@ -12,7 +12,7 @@ bool copies_into_any(const at::Tensor& self, const at::Tensor& from) {
   return foreign_kind(self).empty() && foreign_kind(from).empty();
 }
 
-// set_data may turn a plain parameter into a distributed one and back. It asks here first, so this is where a new
+// set_data may turn a plain parameter into a distributed one and back. It calls this op first, so this is where a new
 // distributed value takes over the note of the old one.
 bool copies_note_into(const at::Tensor& self, const at::Tensor& from) {
   if (is_dtensor(self) && is_dtensor(from) && body_of(self).note && !body_of(from).note) {

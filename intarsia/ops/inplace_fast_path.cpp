@@ -1,4 +1,4 @@
-// The in-place ops of optimizers, which have a short path for tensors of one layout.
+// The in-place ops of optimizers, which have a fast path for tensors of one layout.
 
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>

@@ -1,8 +1,8 @@
 // Sequences of several lengths, packed and padded.
 //
-// LibTorch's own code moves slice by slice and reads lengths where they lie. Here it packs the numbers of the rows
-// instead, which are plain, and one index_select brings the rows. Lengths are numbers that steer the program: they may
-// be plain, are the same on every rank, and come back plain, as LibTorch's recurrent layers read them.
+// LibTorch's code moves slice by slice and reads lengths from memory. Here it packs the row numbers instead, which are
+// plain, and one index_select moves the rows. Lengths are numbers that decide what the program does: they may be plain,
+// are the same on every rank, and come back plain, as LibTorch's recurrent layers read them.
 
 #include <ATen/ATen.h>
 
@@ -19,7 +19,7 @@ at::Tensor plain_numbers(const at::Tensor& tensor) {
 
 at::Tensor numbered(at::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape)).view(shape); }
 
-// A plain index picks from distributed rows, or distributed numbers steer plain ones.
+// Selects rows by a plain index, which is replicated if the rows are distributed.
 at::Tensor picked(const at::Tensor& rows, const at::Tensor& index) {
   return rows.index_select(0, is_dtensor(rows) ? replicated_like(index, rows) : index);
 }

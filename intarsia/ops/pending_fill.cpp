@@ -1,4 +1,4 @@
-// A constant over a pending reduction: each rank gets its share, see Note [A value as a pending reduction]. Where
+// A constant written to a pending reduction: each rank gets its share, see Note [A value as a pending reduction]. If
 // programs expect PyTorch's DTensor, each rank gets the number itself, so a sum becomes that number times the ranks.
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// Autograd's formulas count on the value, whatever the program expects.
+// Autograd's formulas rely on the value, whatever the program expects.
 bool fills_terms() {
   return pending_writes() == PendingWrites::error && torch::autograd::get_current_graph_task_id() < 0;
 }

@@ -1,4 +1,4 @@
-// Random tensors in the form of another.
+// Random tensors with the form of another tensor.
 
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@
 namespace intarsia {
 namespace {
 
-// They lie as the other does; a pending reduction has no form to follow.
+// They get the layout of that tensor; a pending reduction becomes replicated.
 template <class Draw>
 at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format,
                       Draw draw) {

@@ -1,4 +1,4 @@
-// Random ops that return new tensors, made of those that fill tensors in place.
+// Random ops that return new tensors, composed of those that fill tensors in place.
 
 #include <ATen/ATen.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 std::optional<at::Generator> generator_in(const c10::IValue& value) { return value.toOptional<at::Generator>(); }
 
-// What is pending is settled by the rows.
+// Whether the input has values: the rows settle what is pending.
 bool has_values(const CutCall& c, size_t i) { return c.is_distributed(i) && !c.has_partial(i); }
 
 // bernoulli(self, generator), bernoulli.p(self, p, generator)
@@ -68,7 +68,8 @@ void check_probabilities(const at::Tensor& p) {
   TORCH_CHECK(!none, "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
-// The sums of each row so far, of their total: one after the other in the dtype itself, as the plain op adds them up.
+// The cumulative sums of each row divided by their total: added one after the other in the dtype itself, as in the
+// plain op.
 template <class Number>
 at::Tensor running_shares(const at::Tensor& rows) {
   auto shares = rows.contiguous().clone();
@@ -83,7 +84,7 @@ at::Tensor running_shares(const at::Tensor& rows) {
   return shares.to(at::kDouble);
 }
 
-// The first place of a row that reaches each of these numbers.
+// The first index of a row whose value reaches each of these numbers.
 at::Tensor places_of(const at::Tensor& numbers, const at::Tensor& rows) {
   if (rows.is_meta()) return at::empty_like(numbers, at::kLong);
   auto shares =
@@ -102,7 +103,7 @@ void draw_with_replacement(Stack& stack, int64_t count) {
   stack = {wrap_contiguous(std::move(places), &layout_of(self), sizes, at::kLong)};
 }
 
-// The places where p / q is largest, q being exponential.
+// The indices where p / q is largest, q being exponential.
 void draw_without_replacement(Stack& stack, int64_t count) {
   auto self = stack[0].toTensor();
   auto ratios = self / at::empty_like(self).exponential_(1, generator_in(stack[3]));

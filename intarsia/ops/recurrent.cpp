@@ -1,4 +1,4 @@
-// Recurrent layers and cells: LibTorch's own, started from distributed states.
+// Recurrent layers and cells: LibTorch's kernels, with distributed initial states.
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// Modules start recurrent layers and cells from plain zeros: those lie as the batch of the input does.
+// Modules start recurrent layers and cells from plain zeros: those get the layout of the input's batch.
 at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t batch, int64_t own) {
   if (is_dtensor(state) || !is_dtensor(input) || state.requires_grad() || at::any(state).item<bool>()) return state;
   Placements placements(mesh_of(input).ndim(), Replicate());
@@ -20,14 +20,15 @@ at::Tensor start_state(const at::Tensor& state, const at::Tensor& input, int64_t
   return distribute_tensor(state, mesh_of(input), placements, std::nullopt);
 }
 
-// op(input, states, ...) or op(rows, batch sizes, states, ...), then LibTorch's own.
+// op(input, states, ...) or op(rows, batch sizes, states, ...): makes the states distributed, then runs LibTorch's
+// kernel.
 void recurrent(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   auto* args = stack->data() + stack->size() - op.schema().arguments().size();
   auto batch_first = op.schema().argumentIndexWithName("batch_first");
   bool packed = op.schema().argumentIndexWithName("batch_sizes").has_value();
   auto input = args[0].toTensor();
   auto own = batch_first || packed ? 1 : 0, batch = batch_first && !args[*batch_first].toBool() ? 1 : 0;
-  if (packed) batch = -1;  // samples are not apart from steps
+  if (packed) batch = -1;  // samples and steps are in one dim
   auto& given = args[packed ? 2 : 1];
   if (given.isTensorList()) {
     c10::List<at::Tensor> states;

@@ -1,5 +1,4 @@
-// A layer of an LSTM as oneDNN has it, which LibTorch takes for floats. Samples do not meet, so every rank runs its
-// own.
+// An LSTM layer of oneDNN, which LibTorch uses for floats. Samples are independent, so every rank runs its own.
 
 #include <ATen/ATen.h>
 
@@ -10,13 +9,13 @@
 namespace intarsia {
 namespace {
 
-// Arguments: input [steps, batch, features], four weights, two states [batch, hidden]; of the backward op then the
-// results, which lie as input and states, and their gradients.
+// Arguments: input [steps, batch, features], four weights, two states [batch, hidden]; the backward op also has the
+// results, with the layouts of input and states, and their gradients.
 constexpr size_t kInput = 0, kWeights = 1, kStates = 5, kTensors = 7, kResults = 7, kBackwardTensors = 13;
 constexpr size_t kBiases = 3;  // among the weights
 constexpr int64_t kBatchOfInput = 1, kBatchOfState = 0;
 
-// `placement` on the axes that shard the batch of the input, whole on all others.
+// `placement` on the axes that shard the batch of the input, Replicate on all others.
 const Layout* on_batch_axes(const Layout& input, const Placement& placement) {
   Placements placements;
   for (auto& now : input.placements())
@@ -45,7 +44,7 @@ at::Tensor wrapped(Shards shards, const Layout* layout, at::IntArrayRef sizes) {
   return wrap(std::move(shards), layout, sizes, c10::contiguous_strides(sizes), dtype);
 }
 
-// Brings the first tensors to their layouts, and gives the arguments of a rank. Tensors that are left out stay so.
+// Brings the first tensors to their layouts, and returns the arguments of a rank. Undefined tensors stay undefined.
 struct LocalArguments {
   Stack given;
   std::vector<std::pair<size_t, at::Tensor>> moved;
@@ -63,7 +62,7 @@ struct LocalArguments {
   }
 };
 
-// What each rank's call gives. A rank without samples, or without data, runs nothing, and `none` gives its results.
+// The result of each rank's call. A rank without samples, or without data, runs nothing, and `none` gives its results.
 template <class None>
 std::vector<Shards> run_on_samples(const c10::OperatorHandle& op, const LocalArguments& arguments, size_t slots,
                                    size_t results, None none) {
@@ -81,7 +80,7 @@ std::vector<Shards> run_on_samples(const c10::OperatorHandle& op, const LocalArg
   return all;
 }
 
-// The last result is memory of the op's own, of any size on each rank, for the backward op alone.
+// The last result is the op's own workspace, of any size on each rank, for the backward op only.
 at::Tensor own_memory_of_ranks(Shards bytes, const Layout* layout) {
   auto sizes = bytes.empty() ? std::vector<int64_t>{0} : bytes[0].sizes().vec();
   return wrapped(std::move(bytes), layout, sizes);
@@ -110,7 +109,7 @@ void run_layer_backward(const c10::OperatorHandle& op, Stack& stack) {
   LocalArguments arguments(stack, layouts, kBackwardTensors);
   auto memory = stack.back().toTensor();
   arguments.moved.emplace_back(stack.size() - 1, memory);
-  // A layer without biases gets weights of zeros in their place, and gives gradients of biases that it does not have.
+  // A layer without biases gets zero weights in their place, and returns gradients of biases that it does not have.
   auto gradient_sizes = [](const at::Tensor& tensor, size_t arg) {
     bool bias = arg >= kBiases && arg < kStates;
     return bias ? tensor.sizes().slice(0, 1) : tensor.sizes();

@@ -1,4 +1,4 @@
-// rrelu draws its slopes in training; outside of it, it is a leaky relu.
+// rrelu: random slopes in training; otherwise it is a leaky relu.
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-// Fourier transforms along some dims: the others may be cut.
+// Fourier transforms along some dims: the others may be sharded.
 
 #include <algorithm>
 #include <numeric>
@@ -15,7 +15,7 @@ namespace {
 
 using Dtypes = std::vector<c10::ScalarType>;
 
-// A real signal keeps half of the last transformed dim, which comes back by name.
+// A real signal keeps half of the last transformed dim; the reverse transform gets its size as an argument.
 std::vector<std::vector<int64_t>> transformed(const OpCall& call) {
   auto shape = sizes_of(call.inputs[0]);
   auto dims = call.dims_arg("dim", call.inputs[0].dim());
@@ -25,8 +25,8 @@ std::vector<std::vector<int64_t>> transformed(const OpCall& call) {
   return {shape};
 }
 
-// MKL transforms the dims that lie behind the others: these in the order of their strides, and of those that are
-// transformed the last one named comes last (a complex signal has none that is special).
+// MKL moves the transformed dims behind the others: these in the order of their strides, and of the transformed ones
+// the last one named comes last (a complex signal has no special dim).
 std::vector<int64_t> order_of_transform(const OpCall& call) {
   auto& input = call.inputs[0];
   auto dims = call.dims_arg("dim", input.dim());

@@ -1,4 +1,4 @@
-// Ops that ask for all of their tensor by nature: they run on whole tensors, and nobody needs to be told.
+// Ops that by their nature need their whole tensor: they run on gathered tensors, without a warning.
 
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
@@ -6,8 +6,8 @@
 namespace intarsia {
 namespace {
 
-// Counts in given bins add up. Bringing the values together once serves better than a pending sum of counts, so that is
-// for a guide.
+// Counts in given bins add up. Gathering the values once is better than a pending sum of counts, so that row is for a
+// guide.
 Rule histogram() {
   auto rule = on_whole_tensors();
   rule.rows = [](const OpCall& call) {
@@ -23,7 +23,7 @@ Rule histogram() {
 
 void add_whole(RuleTable& t) {
   t.add({"aten::_local_scalar_dense", "aten::equal", "aten::allclose", "aten::is_nonzero"}, on_whole_tensors());
-  // The middle and what occurs where: questions to all of the values at once.
+  // The median and positions of elements: questions about all of the values at once.
   t.add({"aten::median", "aten::nanmedian", "aten::masked_select", "aten::nonzero", "aten::bincount",
          "aten::histogram.bins_tensor", "aten::histogram.bin_ct", "aten::_unique", "aten::_unique2", "aten::unique_dim",
          "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::_pdist_forward", "aten::_pdist_backward",

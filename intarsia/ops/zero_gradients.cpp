@@ -1,9 +1,9 @@
-// Gradients that LibTorch's formulas make of nothing.
+// Zero gradients that LibTorch's formulas create.
 //
 // Note [Gradients of nothing]
-// Some formulas answer with fresh zeros of the input's shape instead of computing from the gradient: copysign for the
-// sign's operand, nextafter for the direction, cat for an empty list entry of one dim. Those zeros are plain tensors.
-// A hook behind such an op's node turns them into distributed zeros that lie as the input did.
+// Some formulas return new zeros of the input's shape instead of computing from the gradient: copysign for the sign's
+// operand, nextafter for the direction, cat for an empty list entry of one dim. Those zeros are plain tensors. A hook
+// on such an op's node turns them into distributed zeros with the layout of the input.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +18,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Where and how large the input of an op was; no layout for a plain one.
+// The layout and the form of an op's input; no layout for a plain one.
 struct Place {
   const Layout* layout = nullptr;
   std::vector<int64_t> sizes;
@@ -46,7 +46,7 @@ struct Distribute final : torch::autograd::FunctionPostHook {
   std::vector<Place> places;  // one per input of the op
 };
 
-// Calls LibTorch's kernel and hangs the hook on the node that it makes.
+// Calls LibTorch's kernel and adds the hook to the node that it creates.
 class WithZeros final : public c10::OperatorKernel {
  public:
   explicit WithZeros(c10::SafeKernelFunction usual) : usual_(std::move(usual)) {}

@@ -19,7 +19,7 @@ template <class T>
 using Kind =
     std::conditional_t<std::is_floating_point_v<T>, double, std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
 
-// T is int64_t, double or bool. LibTorch brings both operands to one kind before it calls an operator.
+// T is int64_t, double or bool. LibTorch converts both operands to one kind before it calls an operator.
 template <class T>
 class PerRankNumber final : public c10::SymNodeImpl {
  public:
@@ -41,7 +41,7 @@ class PerRankNumber final : public c10::SymNodeImpl {
   SymNode pow(const SymNode& other) override {
     return zip(other, [](T a, T b) { return static_cast<T>(std::pow(a, b)); });
   }
-  // As symbolic numbers of LibTorch divide, which Python asks, too: towards minus infinity, so that (rank - 1) % 4 is a
+  // Rounds towards minus infinity, as LibTorch's symbolic numbers do, which Python also uses: so (rank - 1) % 4 is a
   // rank.
   SymNode floordiv(const SymNode& other) override {
     return zip(other, [](T a, T b) { return floor_of(Quotient(a), divisor(b)); });

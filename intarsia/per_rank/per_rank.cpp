@@ -17,7 +17,7 @@ struct PerRankMeta final : c10::BackendMeta {
   Shards values;
 };
 
-// What a tensor shows of its memory; each number is one per rank where the ranks differ.
+// The form of a tensor; each number is per-rank if the ranks differ.
 struct Form {
   c10::SymDimVector sizes, strides;
   c10::SymInt offset;
@@ -72,7 +72,7 @@ void show_form(c10::TensorImpl& impl, const Shards& values) {
   impl.set_sizes_and_strides(c10::SymIntArrayRef(form.sizes), c10::SymIntArrayRef(form.strides), form.offset);
 }
 
-// Answers questions that need one number for all ranks where the ranks agree, and else says what they hold.
+// Answers questions that need one number for all ranks if the ranks agree, and else raises an error with their values.
 class PerRankImpl final : public c10::TensorImpl {
  public:
   PerRankImpl(caffe2::TypeMeta dtype, c10::Device device)
@@ -116,7 +116,7 @@ class PerRankImpl final : public c10::TensorImpl {
   bool is_strides_like_custom(c10::MemoryFormat format) const override {
     return every([format](auto& value) { return value.unsafeGetTensorImpl()->is_strides_like(format); });
   }
-  // Autograd compares the strides of dense tensors number by number. It takes others as they are if contiguous.
+  // Autograd compares the strides of dense tensors number by number. It accepts others if they are contiguous.
   c10::SymBool sym_is_non_overlapping_and_dense_custom() const override { return false; }
 
  private:
@@ -185,7 +185,7 @@ void set_values(const at::Tensor& tensor, Shards values) {
 }
 
 void become_number(const at::Tensor& tensor, Shards values) {
-  // Numbers give way to tensors where types are promoted; the flag says that it is one.
+  // Type promotion prefers tensors over numbers; this flag marks a tensor as a number.
   for (auto& value : values) value.unsafeGetTensorImpl()->set_wrapped_number(true);
   auto number = per_rank(std::move(values));
   number.unsafeGetTensorImpl()->set_wrapped_number(true);

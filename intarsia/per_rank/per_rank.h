@@ -1,8 +1,8 @@
 #pragma once
 // Per-rank tensors: one at::Tensor that holds a value per hosted rank, as to_local returns in a simulation.
 //
-// Plain ops fan out over the values; plain tensors among the arguments are the same for every rank. Where the values
-// differ in shape, the sizes are per-rank numbers (number.h): sym_sizes() has them, and sizes() is an error.
+// Plain ops fan out over the values; plain tensors among the arguments are the same for every rank. If the values
+// differ in shape, the sizes are per-rank numbers (number.h): sym_sizes() returns them, and sizes() raises an error.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,11 +11,12 @@
 
 namespace intarsia {
 
+// Creates a per-rank tensor of one value per hosted rank; whether a tensor is one; and its values.
 at::Tensor per_rank(Shards values);
 bool is_per_rank(const at::Tensor& tensor);
 const Shards& values_of(const at::Tensor& tensor);
 
-// The value of the hosted rank number `slot`: values_of for a per-rank tensor, the tensor itself for a plain one.
+// The value of the hosted rank `slot`: of values_of for a per-rank tensor, the tensor itself for a plain one.
 at::Tensor value_at(const at::Tensor& tensor, size_t slot);
 
 // Whether the values differ in sizes, strides or offset.

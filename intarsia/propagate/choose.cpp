@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// How many rows per axis enter the cross product over the axes of a mesh of several.
+// How many rows per axis enter the cross product on a mesh of several axes.
 constexpr size_t kRowsPerAxis = 6;
 
 struct PricedRow {
@@ -29,7 +29,7 @@ struct AxisRows {
   bool is_joint(const Row* row) const { return static_cast<size_t>(row - rows.data()) >= joint; }
 };
 
-// The rows of the op's rule, those for a guide among them only where it is asked for.
+// The rows of the op's rule; those for a guide only if `advised`.
 Rows rows_of(const Question& q, bool advised) {
   if (!q.rule) return {};
   auto rows = q.rule->rows(q.call);
@@ -37,7 +37,7 @@ Rows rows_of(const Question& q, bool advised) {
   return rows;
 }
 
-// A strided cut stays as a row has it.
+// Gives plain shards this split; a StridedShard stays as the row has it.
 Placement with_split(const Placement& placement, int64_t split) {
   return is_shard(placement) ? with_cut_blocks(placement, split) : placement;
 }
@@ -46,7 +46,7 @@ Row all_replicate(const Question& q) {
   return {Placements(q.call.inputs.size(), Replicate()), Placements(q.call.outputs.size(), Replicate())};
 }
 
-// The strided forms of rows whose shards meet an input that is strided on this axis.
+// Adds the StridedShard forms of rows, if an input is strided on this axis.
 void add_strided_rows(const Question& q, const Rows& base, int64_t axis, Rows& rows) {
   for (auto* layout : q.now) {
     auto split = layout ? cut_blocks(layout->placements()[axis]) : 1;
@@ -59,7 +59,7 @@ void add_strided_rows(const Question& q, const Rows& base, int64_t axis, Rows& r
   }
 }
 
-// Whether an input is cut on this axis as the row cuts it.
+// Whether an input is sharded on this axis as in the row.
 bool follows_a_cut(const Question& q, const Row& row, int64_t axis) {
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (q.now[i] && cut_dim(row.in[i]) >= 0 && q.now[i]->placements()[axis] == row.in[i]) return true;
@@ -85,7 +85,7 @@ bool reachable(const Placement& from, const Placement& to) {
   return !(is_partial(from) && is_partial(to)) || from == to;
 }
 
-// Rows that plain inputs, pending reductions and in-place writes allow.
+// Whether plain inputs, pending reductions and in-place writes allow the row.
 bool applicable(const Question& q, const Row& row, int64_t axis) {
   for (size_t i = 0; i < q.now.size(); ++i) {
     if (!q.call.inputs[i].defined) continue;
@@ -101,7 +101,7 @@ bool applicable(const Question& q, const Row& row, int64_t axis) {
   return row.in[q.written] == kept && (row.out.empty() || row.out[0] == kept);
 }
 
-// What it costs to bring each input to a layout. Rows ask for the same few layouts again and again.
+// The cost of bringing each input to a layout, remembered: rows ask for the same few layouts again and again.
 class InputCosts {
  public:
   explicit InputCosts(const Question& q) : q_(q), known_(q.now.size()) {}
@@ -121,7 +121,7 @@ class InputCosts {
   std::vector<std::vector<std::pair<const Layout*, double>>> known_;
 };
 
-// A cut that no input has yet would surprise the caller and cost a gather later: price it as that gather.
+// A sharding that no input has yet would surprise the caller and cost a gather later: it is priced as that gather.
 double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   bool cut_before = false, cut_after = false;
   for (auto* layout : q.now) cut_before = cut_before || (layout && cut_dim(layout->placements()[axis]) >= 0);
@@ -135,7 +135,7 @@ double novelty_cost(const Question& q, const Row& row, int64_t axis) {
   return link.message() + link.of(bytes);
 }
 
-// A dim of one element that is cut anew leaves all of the work to one rank.
+// Newly sharding a dim of one element leaves all of the work to one rank.
 bool cuts_a_single_one(const Question& q, const Row& row, int64_t axis) {
   for (size_t i = 0; i < q.now.size(); ++i) {
     auto dim = q.now[i] ? cut_dim(row.in[i]) : -1;
@@ -182,7 +182,7 @@ Choice assemble(const Question& q, const std::vector<const Row*>& picked, InputC
   return choice;
 }
 
-// What is plain lies with no rank alone, so rows that exchange parts do not know it.
+// A plain tensor is not sharded, so rows by which ranks exchange parts do not apply to it.
 Rows joint_rows(const Question& q) {
   if (!q.rule || !q.rule->joint.rows) return {};
   for (size_t i = 0; i < q.now.size(); ++i) {
@@ -191,7 +191,7 @@ Rows joint_rows(const Question& q) {
   return q.rule->joint.rows(q.call);
 }
 
-// Whether a row is what the guide advises on an axis.
+// Whether a row matches the guide's advice on an axis.
 bool follows(const Question& q, const Row& row, const Advice& advice, int64_t axis) {
   if (advice.in.size() != q.now.size() || advice.out.size() != q.call.outputs.size()) return false;
   for (size_t i = 0; i < q.now.size(); ++i) {
@@ -211,15 +211,14 @@ std::optional<Placement> advised_mask(const Advice& advice, int64_t axis) {
   return std::nullopt;
 }
 
-// Rows know one axis. Over several, a value that is pending in two ways would have no one value, and a whole one that
-// is made pending for the price of nothing (ones on all ranks but the first are a product) would not be itself any
-// more.
+// Rows know one axis. Over several, a value that is pending in two ways might have no one value, and a whole value that
+// is made pending at no cost (ones on all ranks but the first are a product) might change.
 bool is_legal(const Question& q, const Choice& choice) {
   auto has_one_value = [](const Layout* layout) { return !layout || have_one_value(layout->placements()); };
   if (!std::all_of(choice.in.begin(), choice.in.end(), has_one_value)) return false;
   if (!std::all_of(choice.out.begin(), choice.out.end(), has_one_value)) return false;
   if (!q.rule || !q.rule->legal) return true;
-  auto& first = choice.in[0] ? *choice.in[0] : *Layout::replicated(q.mesh);  // a plain number is whole everywhere
+  auto& first = choice.in[0] ? *choice.in[0] : *Layout::replicated(q.mesh);  // a plain number is replicated
   return q.rule->legal(q.call, first, *choice.out[0]);
 }
 
@@ -227,7 +226,7 @@ std::optional<Choice> legal(const Question& q, Choice choice) {
   return is_legal(q, choice) ? std::optional(std::move(choice)) : std::nullopt;
 }
 
-// The first choice of rows that moves nothing.
+// The first combination of rows that moves nothing.
 std::optional<Choice> free_choice(const Question& q) {
   if (!q.rule) return std::nullopt;
   auto rows = rows_of(q, false);
@@ -254,8 +253,8 @@ std::optional<Choice> free_choice(const Question& q) {
   return legal(q, std::move(choice));
 }
 
-// A view that keeps the order of elements is right in any layouts whose ranks hold the same ones: so it is done as it
-// is said, not by rows. None where that is not so.
+// A view that keeps the order of elements is right in any layouts whose ranks hold the same elements, so it needs no
+// rows. None if the ranks would not hold the same.
 std::optional<Choice> choose_view(const Question& q, const Placements& in, const Placements& out) {
   auto& now = q.now[0]->placements();
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
@@ -273,7 +272,7 @@ bool is_view_in_order(const Question& q) {
   return q.rule && q.rule->keeps_order && q.now.size() == 1 && q.now[0] && q.written < 0;
 }
 
-// A view that moves nothing, whatever its rows say.
+// A view that moves nothing, whether or not rows allow it.
 std::optional<Choice> view_in_place(const Question& q) {
   if (!is_view_in_order(q)) return std::nullopt;
   auto& now = *q.now[0];
@@ -291,7 +290,7 @@ std::vector<Choice> priced_choices(const Question& q) {
   for (int64_t axis = 0; axis < q.mesh.ndim(); ++axis) {
     auto& best = priced.emplace_back(price(q, rows[axis].rows, axis, input_cost));
     if (best.empty()) return {};
-    // All-Replicate is always legal, so it stays in the running when the list is cut short.
+    // All-Replicate is always legal, so it stays when the list is cut short.
     auto whole =
         std::find_if(best.begin(), best.end(), [&](auto& p) { return p.row == &rows[axis].rows[rows[axis].whole]; });
     if (q.mesh.ndim() > 1 && best.size() > kRowsPerAxis) {
@@ -320,7 +319,7 @@ std::vector<Choice> priced_choices(const Question& q) {
   return all;
 }
 
-// What is advised, if the rows allow it.
+// The guide's advice, if the rows allow it.
 std::optional<Choice> advised_choice(const Question& q) {
   if (!q.advice || !q.rule) return std::nullopt;
   auto& advice = *q.advice;

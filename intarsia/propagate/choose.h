@@ -1,9 +1,9 @@
 #pragma once
-// Picks, for one call of an op, how it runs, the layouts its inputs are brought to and the layouts of its outputs.
+// Chooses how a call of an op runs, the layouts its inputs are brought to and the layouts of its outputs.
 //
 // Note [Routes]
-// What could serve a call comes out of one generator, in the order in which it is preferred: dispatch takes the first
-// candidate that is legal, and explain lists them all, so the two cannot disagree.
+// One generator yields everything that could serve a call, in order of preference: dispatch takes the first candidate
+// that is legal, and explain lists them all, so the two cannot disagree.
 
 #include <optional>
 #include <vector>
@@ -18,17 +18,18 @@ struct Advice;
 
 enum class Route {
   row,       // each rank runs the op on its shards, in the layouts of the rule's rows
-  joint,     // the ranks exchange parts of their shards and run it, by Rule::joint
-  lowering,  // other ops and collectives take its place
-  fallback,  // no rule serves: on whole tensors
+  joint,     // the ranks exchange parts of their shards and run it together, by Rule::joint
+  lowering,  // other ops and collectives replace it
+  fallback,  // no rule applies: it runs on whole tensors
 };
 
 struct Choice {
   Route route = Route::row;
-  std::vector<const Layout*> in;  // null where the input is plain or undefined; both are empty of a lowering
+  std::vector<const Layout*> in;  // null where the input is plain or undefined; a lowering has neither `in` nor `out`
   std::vector<const Layout*> out;
   double cost = 0;
-  bool legal = true;  // it has one value and its layouts fit together, which rows for single axes cannot tell
+  bool legal = true;  // its pending reductions have one value and its layouts fit together, which rows for single axes
+                      // cannot tell
   bool operator==(const Choice& other) const { return route == other.route && in == other.in && out == other.out; }
 };
 
@@ -42,10 +43,10 @@ struct Question {
   const Advice* advice = nullptr;  // of a guide (guide.h)
 };
 
-// The candidates for a call, one by one: what is advised, if the rows allow it; the op's lowering; what moves nothing;
-// the others by their costs, and equal costs in the order of the rows. Each is made when it is asked for: most calls
-// have one that moves nothing, and finding that is cheap. With a lowering, outputs of the question need not be known as
-// long as nothing behind it is asked for. Deterministic across ranks.
+// Yields the candidates for a call: the guide's advice, if the rows allow it; the op's lowering; what moves nothing;
+// the others by cost, and equal costs in the order of the rows. Each is computed when it is asked for: most calls have
+// one that moves nothing, which is cheap to find. With a lowering, the question's outputs need not be known until a
+// candidate after it is asked for. Deterministic across ranks.
 class Candidates {
  public:
   explicit Candidates(const Question& question) : question_(question) {}

@@ -15,8 +15,8 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 using Forms = std::vector<TensorForm>;
 
-// A tensor with the form of another and no data; or a tiny one with data, for ops that need some; or one of that shape
-// whose elements are one zero in memory. Zero is a place in every tensor, but nothing to divide by.
+// Stand-ins for a tensor: one of its form without data; a tiny one with data, for ops that need some; or one of its
+// shape whose elements are all one zero in memory. Zero is a valid index into every tensor, but cannot be a divisor.
 enum class StandIn { empty, zero, one, zeros };
 
 at::Tensor stand_in(const at::Tensor& tensor, StandIn kind) {
@@ -68,8 +68,7 @@ std::optional<Forms> read_forms(const Stack& stack) {
   return forms;
 }
 
-// The rule knows the shapes, and where it does not know the dtypes, the op itself tells them from tensors of one
-// element.
+// The rule knows the shapes. If it does not know the dtypes, the op runs on tensors of one element to find them.
 std::optional<Forms> forms_by_rule(const FormQuestion& q) {
   if (!q.rule || !q.rule->form.shapes) return std::nullopt;
   auto& rule = *q.rule;
@@ -112,12 +111,12 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
   auto& returns = q.op.schema().returns();
   auto is_number = [](auto& result) { return result.type()->kind() == c10::TypeKind::NumberType; };
   if (std::any_of(returns.begin(), returns.end(), is_number)) return std::nullopt;  // item(): the value is the result
-  // A rule that tells the order in memory knows the plain op on this device. In Python, ops have kernels for meta that
-  // are written in Python, and some of these answer for another device.
+  // A rule that gives strides describes the plain op on this device. In Python, some meta kernels are written in
+  // Python, and some of these give the strides of another device.
   if (q.rule && q.rule->form.strides) {
     if (auto told = forms_by_rule(q)) return told;
   }
-  // Not to be tried: an error takes much longer to throw than all the rest of a decision.
+  // Not tried: throwing an error takes much longer than all the rest of a decision.
   if (!q.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return forms_by_rule(q);
   auto stack = stand_ins(q.args, StandIn::empty);
   at::AutoDispatchBelowADInplaceOrView guard;
@@ -128,14 +127,14 @@ std::optional<Forms> forms_by_op(const FormQuestion& q) {
   } catch (const c10::Error&) {
     throw;
   } catch (const std::exception&) {
-    // In Python, some ops are told their shapes by Python code, which raises what it likes where it cannot.
+    // In Python, Python code infers the shapes of some ops, and may raise any error where it cannot.
     if (is_interrupt(std::current_exception())) throw;
     return forms_by_rule(q);
   }
   return read_forms(stack);
 }
 
-// Whether, as the plain ops see it, the channels are last in memory.
+// The memory format that plain ops read from the strides.
 at::MemoryFormat format_of(const TensorForm& form) {
   if (form.dim() == 4 && c10::is_channels_last_strides_2d(form.sizes, form.strides))
     return at::MemoryFormat::ChannelsLast;

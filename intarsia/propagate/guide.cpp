@@ -16,7 +16,7 @@ std::shared_ptr<const Guide>& guide_of_process() {
   return *guide;
 }
 
-// A call that has begun goes on with the guide that it found.
+// A call in progress keeps the guide that it found.
 std::shared_ptr<const Guide> current_guide() {
   if (!is_guided()) return nullptr;
   std::lock_guard lock(guide_mutex());
@@ -36,7 +36,7 @@ void set_guide(Guide guide) {
 std::optional<Advice> advice_for(const Question& question) {
   auto guide = current_guide();
   if (!guide) return std::nullopt;
-  UnguidedScope scope;  // it may call ops itself
+  UnguidedScope scope;  // the guide may call ops itself
   return guide->advise(question);
 }
 

@@ -1,10 +1,10 @@
 #pragma once
-// Layouts that somebody else would choose, for programs that rely on them: under the drop-in, those of PyTorch's
-// DTensor.
+// A guide advises the layouts that another library would choose, for programs that rely on them: under the drop-in,
+// those of PyTorch's DTensor.
 //
-// A guide is followed where the rows of the op's rule allow what it advises, and where all tensors are to be whole,
-// which is always right. So it decides about layouts and about what is sent, never about values. Without advice, or
-// with advice that no rows allow, the choice is our own.
+// The advice is followed if the rows of the op's rule allow it, or if it makes all tensors whole, which is always
+// right. So a guide decides about layouts and about what is sent, never about values. Without advice, or if no row
+// allows it, our own choice applies.
 
 #include <functional>
 #include <optional>
@@ -22,23 +22,24 @@ struct Advice {
 };
 
 struct Guide {
-  // All ranks must get the same answer. Decisions are kept, so it is asked once per kind of call.
+  // All ranks must get the same answer. Decisions are cached, so the guide is asked once per kind of call.
   std::function<std::optional<Advice>(const Question& question)> advise;
-  // The words in which its programs expect an error about forms or meshes. Without it, they are ours.
+  // Words an error about forms or meshes as the programs expect it. If not set, our own text is used.
   std::function<std::string(const std::string& op, const std::string& error)> word;
-  // Sees a plain tensor of one element that has dims, and is read as a number.
+  // Called when a plain tensor of one element that has dims is read as a number.
   std::function<void(const std::string& op)> see_number;
 };
 
-// For the whole process. Without a function to advise there is no guide.
+// Sets the guide of the whole process. One without `advise` means that there is no guide.
 void set_guide(Guide guide);
 
-// What it says of a call; none without a guide.
+// The guide's advice for a call; none without a guide.
 std::optional<Advice> advice_for(const Question& question);
 
-// An error about forms or meshes, worded by the guide if there is one.
+// The text of an error about forms or meshes, worded by the guide if there is one.
 std::string worded_by_guide(const std::string& op, const std::string& error);
 
+// Calls the guide's see_number.
 void show_number_to_guide(const std::string& op);
 
 }  // namespace intarsia

@@ -19,14 +19,14 @@
 namespace intarsia {
 namespace {
 
-// Below this, drawing all numbers costs less than finding one's own.
+// Below this, drawing all numbers costs less than finding those of a rank.
 constexpr int64_t kSmall = 2048;
 
 struct DrawPlan {
   c10::OperatorHandle op;
   TensorForm form;             // of the whole
-  std::vector<int64_t> order;  // of the dims, as they are drawn: the last one varies fastest
-  bool contiguous;             // for the kernel that LibTorch takes
+  std::vector<int64_t> order;  // of the dims, in the order of drawing: the last one varies fastest
+  bool contiguous;             // decides which kernel LibTorch uses
   StreamUse use;               // none: drawn whole
   std::vector<HeldRuns> held;  // per slot
   std::vector<size_t> twin;    // per slot: the first one that holds the same
@@ -48,7 +48,7 @@ Stack real_arguments(const DrawPlan& plan, Stack arguments) {
   return arguments;
 }
 
-// The others have no complex numbers, and the plain op says so.
+// Whether the op does not support complex numbers; the plain op raises that error.
 bool refuses(const c10::OperatorHandle& op, c10::ScalarType dtype) {
   auto& name = op.operator_name().name;
   return c10::isComplexType(dtype) && name != "aten::normal_" && name != "aten::uniform_";
@@ -68,7 +68,7 @@ HeldRuns held_at(const DrawPlan& plan, const Layout& layout, const Slot& slot) {
   return {std::move(sizes), std::move(positions)};
 }
 
-// Probabilities of one's own for each element, as they lie in the given layout.
+// A tensor of probabilities, one per element, in the given layout.
 Shards beside(const Stack& stack, const Layout* layout) {
   if (!stack[1].isTensor()) return {};
   auto others = stack[1].toTensor();
@@ -76,7 +76,7 @@ Shards beside(const Stack& stack, const Layout* layout) {
   return shards_in(others.sizes() == sizes ? others : at::expand_copy(others, sizes), layout);
 }
 
-// The plain op itself, on as much as one device would have.
+// The plain op itself, on a tensor of the size that one device would have.
 void draw_whole(const DrawPlan& plan, const Stack& stack, const Shards& shards, const Layout& layout) {
   auto whole = at::empty_strided(plan.form.sizes, plan.form.strides, shards[0].options());
   auto arguments = stack;
@@ -110,7 +110,7 @@ void draw_slot(const DrawPlan& plan, Drawer& drawer, size_t slot, const Shards& 
   if (!target.is_contiguous()) target.copy_(flat.view(target.sizes()));
 }
 
-// The axes along which one rank may hold a number that is no probability, and another not.
+// The axes along which one rank may hold an invalid probability while another does not.
 std::vector<int64_t> refusing_axes(const Layout& layout, const Shards& others) {
   std::vector<int64_t> cut;
   for (int64_t axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -123,7 +123,7 @@ void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, co
               at::CPUGeneratorImpl& generator) {
   auto others = beside(stack, &layout);
   auto total = plan.form.numel() * (c10::isComplexType(plan.form.dtype) ? 2 : 1);
-  std::unique_lock lock(generator.mutex_);  // as the plain op does: what other threads draw comes before or after
+  std::unique_lock lock(generator.mutex_);  // like the plain op: what other threads draw comes before or after
   Drawer drawer(plan.op, real_arguments(plan, stack), plan.use, total, c10::toRealValueType(plan.form.dtype),
                 plan.contiguous, generator);
   SlotErrors errors;
@@ -131,7 +131,7 @@ void draw_own(const DrawPlan& plan, const Stack& stack, const Shards& shards, co
     errors.attempt(slot, [&] { draw_slot(plan, drawer, slot, shards, others); });
   }
   drawer.finish(generator);
-  lock.unlock();  // ranks that ask each other may be threads
+  lock.unlock();  // ranks that exchange messages may be threads
   try {
     errors.raise(plan.op.operator_name().name, layout.mesh(), refusing_axes(layout, others));
   } catch (...) {
@@ -167,7 +167,7 @@ void draw(const DrawPlan& plan, Stack& stack) {
   stack = {self};
 }
 
-// Whether elements share memory: the plain op refuses that, or goes through it in an order of its own.
+// Whether elements share memory: the plain op rejects that, or goes through them in an unspecified order.
 bool overlaps(const TensorForm& form, const std::vector<int64_t>& order) {
   int64_t reach = 0;
   for (auto d = order.rbegin(); d != order.rend(); ++d) {

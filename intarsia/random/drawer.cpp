@@ -7,7 +7,7 @@
 namespace intarsia {
 namespace {
 
-// From so many words on, a call of the plain op for a run alone costs little beside its numbers.
+// From this many words on, calling the plain op for a single run costs little compared with its numbers.
 constexpr int64_t kLong = 1024;
 
 }  // namespace
@@ -90,7 +90,7 @@ void Drawer::take(const Stretch& stretch, int64_t begin, int64_t count, int64_t 
 }
 
 void Drawer::take_directly(int64_t word, int64_t count, int64_t to) {
-  if (beside_.defined()) flush();  // what is gathered lies beside consecutive elements
+  if (beside_.defined()) flush();  // gathered elements must be beside consecutive ones
   seek(word);
   call(shard_.narrow(0, to, count), now_, to);
   now_ = drawing_.engine().data();

@@ -1,6 +1,6 @@
 #pragma once
-// Draws parts of what the plain op would draw for a whole tensor, at the cost of these parts: see Note [What an op
-// draws].
+// Draws parts of the numbers that the plain op would draw for a whole tensor, at the cost of these parts: see Note
+// [What an op draws].
 
 #include <cstdint>
 #include <vector>
@@ -20,11 +20,11 @@ class Drawer {
   Drawer(const c10::OperatorHandle& op, Stack arguments, const StreamUse& use, int64_t total, at::ScalarType dtype,
          bool contiguous, at::CPUGeneratorImpl& generator);
 
-  // Fills `shard` (flat and contiguous) with what it holds of the whole. Where the op has a tensor as its second
-  // argument, `beside` is what the shard holds of it.
+  // Fills `shard` (flat and contiguous) with its part of the whole. If the op has a tensor as its second argument,
+  // `beside` is the shard's part of that.
   void draw(const at::Tensor& shard, const HeldRuns& held, const at::Tensor& beside = {});
 
-  // Leaves the generator as drawing the whole would.
+  // Leaves the generator in the state after drawing the whole.
   void finish(at::CPUGeneratorImpl& generator);
 
   // Leaves the generator as it was.

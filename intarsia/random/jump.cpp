@@ -15,9 +15,9 @@ namespace intarsia {
 namespace {
 
 constexpr int kDegree = 19937, kBlock = at::MERSENNE_STATE_N;
-constexpr int kTop = kDegree / 64;  // the 64 bits that x^kDegree lies in, the last ones of a JumpPolynomial
+constexpr int kTop = kDegree / 64;  // the index of the 64 bits with x^kDegree, the last ones of a JumpPolynomial
 
-// Four words at a time: compilers do not find this by themselves.
+// Four words at a time: compilers do not vectorize this.
 using Four = uint32_t __attribute__((vector_size(16)));
 
 Four load(const uint32_t* words) {
@@ -31,7 +31,7 @@ uint32_t twist(uint32_t u, uint32_t v) {
 }
 Four twist(Four u, Four v) { return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1) & at::MATRIX_A); }
 
-// words[begin, end) anew, from themselves, the next one, and those that lie `far` away.
+// Recomputes words[begin, end) from themselves, the next one, and those that are `far` away.
 void renew(uint32_t* words, int begin, int end, int far) {
   int i = begin;
   for (; i + 4 <= end; i += 4) {
@@ -43,7 +43,7 @@ void renew(uint32_t* words, int begin, int end, int far) {
 
 // Exponents below the highest one. The polynomial is that of Matsumoto and Nishimura (1998), appendix A:
 //   (x^624 + x^397) (q^31 + a0 q^30 + ... + a30) + a31,  q = x^623 + x^396,  where a is the matrix's last row.
-// It has 135 terms. The second highest lies far below the highest, so that 64 bits can be reduced at once.
+// It has 135 terms. The second highest is far below the highest, so that 64 bits can be reduced at once.
 std::vector<int> make_terms() {
   std::vector<bool> sum(kDegree + 1);
   auto times = [&](int high, int low) {
@@ -78,7 +78,7 @@ void add_at(uint64_t* polynomial, int place, uint64_t bits) {
   if (shift) polynomial[word + 1] ^= bits >> (64 - shift);
 }
 
-// Brings the `count` words of a polynomial below the degree, from the top.
+// Reduces the `count` words of a polynomial to below the degree, from the top.
 void reduce(uint64_t* polynomial, int count) {
   for (int i = count - 1; i > kTop; --i) {
     auto bits = std::exchange(polynomial[i], 0);
@@ -91,7 +91,7 @@ void reduce(uint64_t* polynomial, int count) {
   for (auto term : terms()) add_at(polynomial, term, bits);
 }
 
-// A zero between any two bits.
+// Inserts a zero between any two bits.
 uint64_t spread(uint32_t bits) {
   uint64_t x = bits;
   x = (x | x << 16) & 0x0000ffff0000ffff;
@@ -162,8 +162,8 @@ std::shared_ptr<const JumpPolynomial> power_of_x(uint64_t n) {
   return known->emplace(n, power).first->second;
 }
 
-// Word i of the block to come is the sum of words[j + i] over the terms x^j of x^n, where n is the distance. Of the
-// oldest word only one bit takes part in the recurrence, so it is left out, and the distance is one less.
+// Word i of the target block is the sum of words[j + i] over the terms x^j of x^n, where n is the distance. Only one
+// bit of the oldest word takes part in the recurrence, so that word is left out, and the distance is one less.
 void jump_blocks(uint32_t* words, uint64_t blocks) {
   auto power = power_of_x(blocks * kBlock - 1);
   constexpr int kBlocks = kDegree / kBlock + 2;

@@ -12,10 +12,10 @@ namespace intarsia {
 // x^i.
 using JumpPolynomial = std::array<uint64_t, 312>;
 
-// x^n modulo the characteristic polynomial of MT19937. The last ones are kept: shapes come again.
+// x^n modulo the characteristic polynomial of MT19937. The last results are cached, since shapes recur.
 std::shared_ptr<const JumpPolynomial> power_of_x(uint64_t n);
 
-// The 624 words of the block that follows, or that lies `blocks` (at least one) further.
+// Moves to the block of 624 words that follows, or that is `blocks` (at least one) further.
 void next_block(uint32_t* words);
 void jump_blocks(uint32_t* words, uint64_t blocks);
 

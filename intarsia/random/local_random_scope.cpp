@@ -37,7 +37,7 @@ std::vector<Shape> shapes_of_all(const at::Tensor& local, const DeviceMesh& mesh
       auto& coordinate = mesh.slots()[slot].coordinate;
       int64_t position = 0;
       for (int64_t a = 0; a < mesh.ndim(); ++a) position = position * mesh.size(a) + coordinate[a];
-      shapes[position] = value_at(local, slot).sizes().vec();  // groups draw alike, so their shapes are, too
+      shapes[position] = value_at(local, slot).sizes().vec();  // groups draw the same, so their shapes are the same
     }
     return shapes;
   }
@@ -54,7 +54,7 @@ std::vector<Shape> shapes_of_all(const at::Tensor& local, const DeviceMesh& mesh
 struct Whole {
   const LocalRandomScope::Parts& parts;
   Shape sizes;
-  std::vector<Shape> along;  // by axis: the extent of the part at each coordinate; empty where nothing is cut
+  std::vector<Shape> along;  // by axis: the extent of the part at each coordinate; empty if the axis shards nothing
   bool even = true;
 
   Whole(const LocalRandomScope::Parts& given, const std::vector<Shape>& shapes) : parts(given), sizes(shapes[0]) {
@@ -107,7 +107,7 @@ struct Whole {
   }
 };
 
-// As parts of a distributed tensor, which draws each rank's own.
+// Draws the parts as shards of a distributed tensor, of which each rank draws its own.
 void draw_even(const c10::OperatorHandle& op, torch::jit::Stack args, const at::Tensor& target,
                const LocalRandomScope::Parts& parts) {
   auto distributed = from_local(target.detach(), parts.mesh, parts.placements);
@@ -128,7 +128,7 @@ void draw_even(const c10::OperatorHandle& op, torch::jit::Stack args, const at::
   }
 }
 
-// Parts of any sizes: the whole is drawn by everybody.
+// Parts of any sizes: every rank draws the whole.
 void draw_uneven(const c10::OperatorHandle& op, torch::jit::Stack args, const at::Tensor& target, const Whole& whole) {
   TORCH_CHECK_NOT_IMPLEMENTED(!args[1].isTensor(), "[LocalRandomScope] ", op.operator_name().name, " of a tensor of ",
                               "probabilities whose parts have different sizes: ", str(whole.parts.placements), " of ",
@@ -144,7 +144,7 @@ void draw_uneven(const c10::OperatorHandle& op, torch::jit::Stack args, const at
   target.copy_(values.size() == 1 ? values[0] : per_rank(std::move(values)));
 }
 
-// The parts of a tensor of that many dims: axes whose dim it does not have are drawn alike.
+// The parts of a tensor of that many dims: along an axis whose dim it lacks, all ranks draw the same.
 LocalRandomScope::Parts parts_of(const LocalRandomScope::Parts& given, int64_t dims) {
   auto parts = given;
   for (auto& placement : parts.placements) {
@@ -191,8 +191,8 @@ void draw_part(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   stack->push_back(target);
 }
 
-// The noise that a dropout would draw if LibTorch did not return early for a tensor without elements; undefined where
-// it would draw none. Only what the cut leaves without rows is meant: where the whole is empty, nobody draws.
+// The noise that a dropout would draw if LibTorch did not return early for a tensor without elements; undefined if it
+// would draw none. Only a rank without rows draws it: if the whole is empty, no rank draws.
 at::Tensor noise_left_out(const c10::OperatorHandle& op, const c10::IValue* args) {
   static const std::set<std::string> per_element = {"aten::dropout", "aten::dropout_", "aten::alpha_dropout",
                                                     "aten::alpha_dropout_"};
@@ -214,8 +214,8 @@ at::Tensor noise_left_out(const c10::OperatorHandle& op, const c10::IValue* args
   return at::empty(own, input.options());
 }
 
-// Simulated ranks run a composite op one after the other, each by itself, where a fill knows nothing of the others. In
-// the scope the op is taken apart instead, and its fills see all ranks.
+// Simulated ranks run a composite op one after the other, where a fill does not know about the other ranks. In the
+// scope the op is decomposed instead, and its fills see all ranks.
 void take_apart(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto count = static_cast<int64_t>(op.schema().arguments().size());
   auto noise = noise_left_out(op, &*(stack->end() - count));
@@ -278,7 +278,7 @@ LocalRandomScope::LocalRandomScope(std::optional<Parts> parts) : parts_(std::mov
 void LocalRandomScope::open() {
   static std::once_flag once;
   std::call_once(once, [] {
-    start();  // which looks for kernels of others behind our keys, and would take these for such
+    start();  // it looks for other kernels on our keys, and would find these
     register_local_random();
   });
   outer_ = innermost_;

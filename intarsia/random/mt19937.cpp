@@ -9,7 +9,7 @@ namespace intarsia {
 namespace {
 
 constexpr uint64_t kWords = at::MERSENNE_STATE_N;
-// A jump costs as much as running so far.
+// A jump costs as much as running this far.
 constexpr uint64_t kJumpFrom = 5'000'000 / kWords;
 
 void advance_blocks(Mt19937State& state, uint64_t blocks) {

@@ -16,10 +16,10 @@ using Mt19937State = at::mt19937_data_pod;
 // Moves the state as drawing `count` numbers of 32 bits would, to the last bit.
 void advance(Mt19937State& state, uint64_t count);
 
-// The next `count` words before they are tempered, which moves the state just so.
+// The next `count` words before they are tempered; moves the state past them.
 void read_words(Mt19937State& state, uint32_t* words, uint64_t count);
 
-// A state whose next numbers are made of the given words, 624 at most, which are not yet tempered.
+// A state whose next numbers are made of the given words, 624 at most, which are not tempered yet.
 void give_words(Mt19937State& state, const uint32_t* words, int count);
 
 // How many numbers have been drawn, 624 at most, since it was seeded.

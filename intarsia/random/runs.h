@@ -13,7 +13,8 @@ class HeldRuns {
   // `positions` are those held of each dim, of the given sizes. The last dim varies fastest.
   HeldRuns(std::vector<int64_t> sizes, std::vector<Intervals> positions);
 
-  // Shows the runs, ascending: the first element in the whole, and how many. In the shard they follow each other.
+  // Calls `show` for the runs, ascending, with the first element in the whole and the count. In the shard they are
+  // contiguous.
   void for_each(const std::function<void(int64_t begin, int64_t count)>& show) const;
 
   int64_t numel() const;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAsked = 64;
 
-// How many words the plain op takes for so many elements; none if it refuses the arguments.
+// The number of words that the plain op takes for `count` elements; none if it rejects the arguments.
 int words_for(int64_t count, const c10::OperatorHandle& op, const Stack& arguments, at::ScalarType dtype,
               bool contiguous) {
   auto generator = at::detail::createCPUGenerator();

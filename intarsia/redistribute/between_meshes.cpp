@@ -27,22 +27,22 @@ DeviceMesh mesh_of_all(const std::vector<Passage>& passages) {
   return DeviceMesh(mesh.device_type(), {static_cast<int64_t>(ranks.size())}, {ranks.begin(), ranks.end()}, {"meshes"});
 }
 
-// The place of a rank among the slots of a mesh, or -1.
+// The index of a rank's slot on a mesh, or -1.
 int64_t slot_of(const DeviceMesh& mesh, int64_t rank) {
   auto& slots = mesh.slots();
   auto found = std::find_if(slots.begin(), slots.end(), [&](auto& slot) { return slot.rank == rank; });
   return found == slots.end() ? -1 : found - slots.begin();
 }
 
-// A scalar travels as a tensor of one element.
+// A scalar is sent as a tensor of one element.
 c10::DimVector with_a_dim(c10::ArrayRef<int64_t> shape) {
   return shape.empty() ? c10::DimVector{1} : c10::DimVector(shape);
 }
 
-// What one hosted rank of all meshes gives and gets.
+// What one hosted rank sends and receives on all meshes.
 struct Desk {
   int64_t rank;
-  // All transfers that this rank sends, or receives, by partner; `passage` tells which tensor.
+  // All transfers that this rank sends, receives, or keeps; `passage` says of which tensor.
   struct Item {
     size_t passage;
     const Transfer* transfer;
@@ -74,7 +74,7 @@ at::Tensor piece_of(const Passage& passage, const Transfer& transfer) {
   return extract(shard.view(with_a_dim(shard.sizes())), transfer.runs);
 }
 
-// A new shard of a passage: neutral where the layout leaves a reduction pending that this rank has no value for.
+// A new shard of a passage, filled with neutral elements if the rank holds no value of a pending reduction.
 at::Tensor new_shard(const Passage& passage, const Slot& slot) {
   auto& coordinate = slot.coordinate;
   auto shape = local_shape(*passage.to, passage.shape, coordinate);
@@ -88,14 +88,14 @@ at::Tensor new_shard(const Passage& passage, const Slot& slot) {
   return shard;
 }
 
-// Bytes that came as elements of the passage's dtype; a copy where they do not stand as such in memory.
+// Received bytes as elements of the passage's dtype; a copy if they are not aligned for it.
 at::Tensor elements_of(const at::Tensor& bytes, const Passage& passage, c10::ArrayRef<int64_t> shape) {
   auto size = c10::elementSize(c10::typeMetaToScalarType(passage.options.dtype()));
   auto aligned = bytes.storage_offset() % size == 0 ? bytes : bytes.clone();
   return aligned.view(c10::typeMetaToScalarType(passage.options.dtype())).view(shape);
 }
 
-// Lays out what came. A shard that came as one piece, and nothing else did, is that piece.
+// Unpacks what was received. If one piece makes up a shard, and nothing else was received, the piece becomes the shard.
 void unpack(const std::vector<Passage>& passages, const Desk& desk, const std::vector<at::Tensor>& pieces,
             std::vector<Shards>& result) {
   for (size_t i = 0; i < passages.size(); ++i) {

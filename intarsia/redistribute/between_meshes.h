@@ -11,12 +11,12 @@
 
 namespace intarsia {
 
-// Groups of two meshes (see Note [Groups of a mesh]), of which one gives its tensor to the other.
+// Groups of two meshes (see Note [Groups of a mesh]): the first sends its tensor to the second.
 struct GroupPair {
   int64_t from, to;
 };
 
-// A tensor on its way.
+// A tensor and the meshes between which it moves.
 struct Passage {
   const Layout* from;  // nothing pending
   const Layout* to;    // on a mesh of the same world
@@ -26,8 +26,8 @@ struct Passage {
   at::TensorOptions options;
 };
 
-// The shards of the slots of to->mesh(), in new memory; zeros in groups that get nothing. All ranks of all meshes call
-// it together, with the same list.
+// The shards of the slots of to->mesh(), in new memory; zeros in groups that receive nothing. All ranks of all meshes
+// call it together, with the same list.
 std::vector<Shards> carry_between_meshes(const std::vector<Passage>& passages);
 
 }  // namespace intarsia

@@ -31,8 +31,7 @@ std::optional<Box> overlap(const Box& a, const Box& b) {
 Box part_of_box(const Box& box, int64_t parts, int64_t index) {
   auto part = box;
   if (parts == 1) return part;
-  if (box.shape
-          .empty()) {  // a scalar has nothing to cut: the first part is all of it, and the others are boxes of nothing
+  if (box.shape.empty()) {  // a scalar cannot be split: the first part is all of it, and the others are empty boxes
     if (index) part = {{0}, {0}};
     return part;
   }
@@ -46,8 +45,8 @@ Box part_of_box(const Box& box, int64_t parts, int64_t index) {
   return part;
 }
 
-// Boxes that do not meet, and together have as many positions as the whole, are the whole. Sorted by their first dim, a
-// box meets only those that begin before it ends.
+// Boxes that do not overlap and have as many positions as the whole make up the whole. Sorted by their first dim, a box
+// can only overlap those that begin before it ends.
 bool make_up(const Box& whole, const std::vector<Box>& boxes) {
   int64_t count = 0;
   for (auto& box : boxes) {

@@ -7,7 +7,7 @@
 namespace intarsia {
 namespace {
 
-// What is too large for the caches leaves them alone.
+// A piece too large for the caches is copied past them.
 void copy_values(const at::Tensor& target, const at::Tensor& piece) {
   auto stands = [&](const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
@@ -85,7 +85,7 @@ void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs
 
 bool stands_flat(c10::ArrayRef<Runs> piece, c10::ArrayRef<int64_t> target, int64_t offset) {
   int64_t stride = 1, begin = 0;
-  bool whole_behind = true;  // all dims behind this one are whole, so one run of this dim is one run of memory
+  bool whole_behind = true;  // all later dims are whole, so one run of this dim is one run of memory
   for (size_t dim = target.size(); dim-- > 0; stride *= target[dim]) {
     if (piece[dim].size() != 1 || (!whole_behind && piece[dim][0].size != 1)) return false;
     begin += piece[dim][0].target * stride;

@@ -1,5 +1,5 @@
 #pragma once
-// Which positions of a tensor two shards have in common, in the local coordinates of both.
+// The positions of a tensor that two shards have in common, in the local coordinates of both.
 
 #include <cstdint>
 #include <vector>
@@ -23,14 +23,14 @@ Runs common_runs(const Intervals& source, const Intervals& target);
 std::vector<Runs> common_runs(const Layout& from, c10::ArrayRef<int64_t> from_coordinate, const Layout& to,
                               c10::ArrayRef<int64_t> to_coordinate, c10::ArrayRef<int64_t> shape);
 
-// The shape of the piece that those are, and how many elements it has.
+// The shape of the piece that consists of these positions, and its number of elements.
 c10::SmallVector<int64_t, 5> shape_of(const std::vector<Runs>& common);
 int64_t count_of(const std::vector<Runs>& common);
 
-// The elements that the runs name in a source, dim by dim. A view where possible.
+// The elements of a source tensor at the runs, dim by dim. A view where possible.
 at::Tensor extract(at::Tensor tensor, c10::ArrayRef<Runs> runs);
 
-// Copies the elements of `piece` to the places that the runs name in `target`, from dim `dim` on.
+// Copies the elements of `piece` to the runs' positions in `target`, from dim `dim` on.
 void place(const at::Tensor& target, const at::Tensor& piece, c10::ArrayRef<Runs> runs, int64_t dim = 0);
 
 // Whether the elements of a piece are contiguous in a target of this shape, from `offset` on.

@@ -11,7 +11,7 @@ namespace intarsia {
 
 // Note [Cost]
 // A plan costs what the busiest rank waits for: a fixed time per message and a time per byte it receives. Both are
-// counted in bytes at 1 GB/s, so that an axis of which nothing is known costs its bytes, plus 16384 per message.
+// expressed in bytes at 1 GB/s, so an axis that has not been measured costs its bytes, plus 16384 per message.
 struct LinkCost {
   double latency_us = 16.384;
   double gigabytes_per_second = 1;
@@ -21,17 +21,18 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
-// The cost along an axis; for several axes read as one, that of the slowest.
+// The cost along an axis; for several axes that act as one, that of the slowest.
 LinkCost link_cost(const DeviceMesh& mesh, const std::vector<int64_t>& axes);
 
-// Says what an axis costs. Every rank must say the same, or they would choose different ways.
+// Sets the cost of an axis. Every rank must set the same, or the ranks would choose different plans.
 void set_link_cost(const DeviceMesh& mesh, int64_t axis, LinkCost cost);
 
-// Measures all axes of the mesh by sending small and large messages, and takes what the slowest line has. All ranks of
-// the mesh call it together, and all get the same answer. A simulation has nothing to measure and keeps what it has.
+// Measures all axes of the mesh by sending small and large messages, and takes the figures of the slowest line. All
+// ranks of the mesh call it together, and all get the same answer. A simulation has nothing to measure and keeps its
+// costs.
 std::vector<LinkCost> measure_link_costs(const DeviceMesh& mesh);
 
-// Grows when a cost is set: decisions made before are out of date.
+// Grows when a cost is set: earlier decisions are out of date.
 uint64_t link_cost_generation();
 
 std::string str(const LinkCost& cost);  // 16.4 us + 1 GB/s

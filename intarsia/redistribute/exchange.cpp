@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// Bytes are below gradients: autograd need not follow the views that packing and unpacking make, which costs more than
-// to make them.
+// Communication is below autograd: it need not track the views that packing and unpacking create, which costs more than
+// creating them.
 using BelowGradients = at::AutoDispatchBelowADInplaceOrView;
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
@@ -23,8 +23,8 @@ std::vector<int64_t> counts_of(const std::vector<c10::DimVector>& shapes) {
   return counts;
 }
 
-// The memory of the pieces, if they stand there one behind the other; else undefined. Bytes travel, so what memory
-// holds must be the values: it is not where a conjugate or a negative is only noted.
+// The memory of the pieces, if they are contiguous one after the other; else undefined. Memory must hold the values,
+// since bytes are sent: a lazy conjugate or negative is rejected.
 at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> pieces) {
   const at::Tensor* first = nullptr;
   int64_t total = 0;
@@ -51,7 +51,7 @@ at::Tensor packed_copy(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions
   return flat;
 }
 
-// What is under way belongs to the engine, and whoever gave it may write to it meanwhile.
+// With `later`, a copy: the engine still reads what is sent, and its owner may write to it meanwhile.
 at::Tensor packed_to_send(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options, bool later) {
   return later ? packed_copy(pieces, options) : packed(pieces, options);
 }

@@ -11,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-// Local work has a token price, so that doing nothing wins a tie.
+// Local work has a nominal price, so that doing nothing wins a tie.
 constexpr double kLocalStep = 1;
 
 struct Problem {
@@ -51,7 +51,7 @@ double cost_of(const Step& step, const Problem& p) {
   }
 }
 
-// A cut may be made or undone on an axis only if no later axis cuts the same dim: later axes cut what is left.
+// An axis may start or stop sharding a dim only if no later axis shards it: later axes split what is left.
 bool innermost(const Placements& placements, int64_t axis, int64_t dim) {
   for (size_t later = axis + 1; later < placements.size(); ++later) {
     if (cut_dim(placements[later]) == dim) return false;
@@ -109,7 +109,7 @@ struct Transition {
   }  // one reduction is no other
 };
 
-// The step that takes `axis` straight to its goal, if that is legal in the present layout.
+// The step that takes `axis` directly to its goal, if that is legal in the present layout.
 std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goal) {
   auto& from = now->placements()[axis];
   auto unnested = [&](const Placement& p) { return cut_dim(p) < 0 || innermost(now->placements(), axis, cut_dim(p)); };
@@ -118,7 +118,7 @@ std::optional<Step> direct(const Layout* now, int64_t axis, const Placement& goa
   if (!kind) return std::nullopt;
   auto placements = now->placements();
   placements[axis] = goal;
-  // What is pending otherwise is reduced first: the ones that make a product pending would add up in a sum.
+  // Other pending reductions run first: the ones that make a product pending would add up in a sum.
   if (kind == StepKind::pend && !have_one_value(placements)) return std::nullopt;
   return Step{*kind, {axis}, now, now->with(placements)};
 }
@@ -136,8 +136,8 @@ int64_t common_extent(const Intervals& a, const Intervals& b) {
   return common;
 }
 
-// What every rank holds before and after a step, of the dims that the step cuts otherwise. Of the others all ranks of a
-// line along the step's axes hold the same, before and after.
+// What every rank holds before and after a step, in the dims whose sharding the step changes. In the others, all ranks
+// of a line along the step's axes hold the same, before and after.
 struct HeldByRanks {
   HeldByRanks(const Step& step, const Problem& p) {
     for (auto* layout : {step.from, step.to}) {
@@ -197,7 +197,7 @@ bool closed(const Step& step, const Problem& p) {
   return true;
 }
 
-// One all-to-all that brings the fewest axes to their goal, for cuts that are nested in each other's way.
+// One all-to-all that brings the fewest axes to their goal, if nested shardings block each other.
 Step shuffle(const Layout* now, const Layout* goal, const std::vector<int64_t>& differing, const Problem& p) {
   auto attempt = [&](const std::vector<int64_t>& axes) {
     auto placements = now->placements();
@@ -230,7 +230,7 @@ std::vector<int64_t> differing_axes(const Layout* from, const Layout* to) {
   return axes;
 }
 
-// Shard -> Partial goes by way of Replicate: gathers an innermost cut if there is one, else shuffles.
+// Shard -> Partial goes through Replicate: gathers an innermost shard if there is one, else shuffles.
 Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int64_t>& differing, const Problem& p) {
   auto goal = to->placements();
   std::vector<int64_t> cut;
@@ -243,8 +243,8 @@ Step gather_for_pend(const Layout* now, const Layout* to, const std::vector<int6
   return shuffle(now, now->with(goal), cut, p);
 }
 
-// Whether two reductions, one behind the other, are one along the axes of both: both to all members or both to parts,
-// of the same op, or of sums and averages, which are sums that are divided at the end.
+// Whether two consecutive reductions can run as one along the axes of both: both all-reduce or both reduce-scatter, of
+// the same op, or of sums and averages, which are sums that are divided at the end.
 bool merge(const Step& first, const Step& second) {
   if (first.kind != second.kind || (first.kind != StepKind::all_reduce && first.kind != StepKind::reduce_scatter))
     return false;
@@ -272,8 +272,8 @@ void append(Plan& plan, Step step, const Problem& p) {
   plan.steps.push_back(std::move(step));
 }
 
-// Visits the axes in `order` again and again, each time taking a direct step where one is legal. When none is, a
-// pending reduction is settled, or nested cuts are shuffled. Every round makes progress, so this ends.
+// Visits the axes in `order` repeatedly, each time taking a direct step where one is legal. If none is, it settles a
+// pending reduction or shuffles nested shards. Every round makes progress, so this ends.
 Plan in_order(const Layout* from, const Layout* to, const std::vector<int64_t>& order, const Problem& p) {
   Plan plan;
   auto* now = from;
@@ -353,7 +353,7 @@ Plan plan(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, in
 
 double plan_cost(const Layout* from, const Layout* to, c10::ArrayRef<int64_t> shape, int64_t element_size) {
   if (from == to) return 0;
-  if (!have_one_value(to->placements())) return kLocalStep;  // part of a choice over several axes; alone it cannot be
+  if (!have_one_value(to->placements())) return kLocalStep;  // part of a choice over several axes; impossible alone
   Problem p{shape, element_size};
   auto axes = differing_axes(from, to);
   if (axes.size() == 1) {

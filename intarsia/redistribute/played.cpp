@@ -18,11 +18,11 @@ namespace {
 
 using Held = c10::SmallVector<Intervals, 4>;  // per dim
 
-// Members of a line that give to each other: ranks apart only along axes that the step has cut before. Those that hold
-// copies along other axes of the step have lines of their own, for a rank takes from the copy beside it.
+// Members of a line that send to each other: ranks that differ only along axes that the step has sharded before. Copies
+// along other axes of the step form separate lines, since a rank takes from the copy beside it.
 struct GivingLine {
   std::vector<size_t> slots;   // in the order of their coordinates
-  std::vector<int64_t> place;  // of the line, on the axes along which anything is cut
+  std::vector<int64_t> place;  // of the line, on the axes that shard anything
   Held held, wanted;           // by all of them together
 };
 
@@ -46,7 +46,7 @@ Intervals union_of(std::vector<Interval> runs) {
   return all;
 }
 
-// A dim's positions do not depend on those of another dim, for an axis cuts one dim.
+// A dim's positions do not depend on those of another dim, since an axis shards one dim.
 Held union_of(const std::vector<Held>& by_slot, const std::vector<size_t>& slots) {
   Held all;
   for (size_t dim = 0; dim < by_slot[slots[0]].size(); ++dim) {
@@ -95,8 +95,8 @@ class PlayedStep {
     }
   }
 
-  // The most elements that a rank sends to others and receives from them. A member sends what others want of its
-  // positions, and that once for each of those who want the same.
+  // The most elements that a rank sends to others and receives from them. A member sends the positions that others want
+  // of it, once to each of them.
   std::pair<int64_t, int64_t> most_elements() const {
     int64_t alike = 1, sent = 0, received = 0;
     for (auto axis : step_.axes) {
@@ -142,14 +142,14 @@ class PlayedStep {
     return !is_replicate(step_.from->placements()[axis]) || !is_replicate(step_.to->placements()[axis]);
   }
 
-  // What the members of a line hold together, dealt to them.
+  // Assembles what the members of a line hold together, and gives each its part.
   void deal(const GivingLine& line, const Shards& shards, Shards& result) const {
     auto whole = at::empty(shape_of(line.held), shards[line.slots[0]].options());
     for (auto slot : line.slots) {
       auto runs = runs_in(before_[slot], line.held);
       if (count_of(runs)) place(whole, extract(shards[slot], runs), runs);
     }
-    std::map<std::vector<int64_t>, size_t> known;  // by the place on the axes that cut the result
+    std::map<std::vector<int64_t>, size_t> known;  // by the coordinates on the axes that shard the result
     for (auto slot : line.slots) {
       auto key = step_.from->mesh().slots()[slot].coordinate;
       for (size_t axis = 0; axis < key.size(); ++axis) {

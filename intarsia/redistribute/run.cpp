@@ -36,11 +36,11 @@ Shards narrow(const Step& step, const Shards& shards) {
   return result;
 }
 
-// A shard in the making: its shape and, for each of the pieces that its slot gets, where that stands in it, dim by dim.
+// A shard to be filled: its shape and, for each piece that its slot receives, the runs it fills, dim by dim.
 struct Target {
   c10::DimVector shape;
   std::vector<std::vector<Runs>> places;
-  bool stands_flat = false;  // the pieces, one behind the other, are the shard
+  bool stands_flat = false;  // the pieces, one after the other, are the shard
 };
 using TargetPtr = std::shared_ptr<const Target>;
 
@@ -68,7 +68,7 @@ at::Tensor laid_out(const Exchanged& exchanged, size_t slot, const Target& targe
   return shard;
 }
 
-// The shards that the pieces make. Where they stand in the shard as they were received, nothing is copied.
+// The shards that the pieces make. If they are contiguous as they were received, nothing is copied.
 Finish lay_out(Exchanged exchanged, std::vector<TargetPtr> targets) {
   return [exchanged = std::move(exchanged), targets = std::move(targets)] {
     if (exchanged.wait) exchanged.wait();
@@ -80,13 +80,13 @@ Finish lay_out(Exchanged exchanged, std::vector<TargetPtr> targets) {
   };
 }
 
-// What a line of members gathers is the same for all of them, so it is worked out once.
+// All members of a line gather the same, so it is computed once.
 struct Gathered {
   PieceShapes shapes;
   TargetPtr target;
 };
 
-// Every member's shard, laid into the place where the member's coordinate puts it.
+// Where the shard of every member goes in the result of a gather, by the member's coordinate.
 Gathered gathered_at(const Step& step, c10::ArrayRef<int64_t> shape, const Slot& slot) {
   auto dim = cut_dim(step.from->placements()[step.axes[0]]);
   auto pieces = std::make_shared<std::vector<c10::DimVector>>();
@@ -118,7 +118,7 @@ Finish all_gather(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
   return lay_out(gather(axis, shards, std::move(shapes), async), std::move(targets));
 }
 
-// Where axes agree on a copy, a member takes it from the one that shares its coordinates on the replicated axes.
+// Where axes hold copies, a member takes it from the one that shares its coordinates on the replicated axes.
 bool offers(const Layout& from, c10::ArrayRef<int64_t> axes, c10::ArrayRef<int64_t> source,
             c10::ArrayRef<int64_t> target) {
   for (auto axis : axes) {
@@ -156,10 +156,10 @@ Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
   return lay_out(exchange(axis, std::move(trades), async), std::move(targets));
 }
 
-// What one collective along the axes of a step reduces by.
+// The reduction that one collective runs along the axes of a step.
 struct MergedOp {
   ReduceOp op;
-  int64_t divisor = 1;  // of a sum along some axes and an average along others: the members of the latter
+  int64_t divisor = 1;  // if some axes sum and others average: the members of the latter
 
   MergedOp(const Step& step, const Shards& shards) : op(collective_op(step.from->placements()[step.axes[0]])) {
     int64_t averaged = 1;
@@ -190,8 +190,8 @@ std::vector<int64_t> counts_of_parts(const at::Tensor& shard, const Placement& c
   return counts;
 }
 
-// Cuts a shard along the axes of a step but the last, and hands on what each member along these gets, with the cut
-// along the last.
+// Splits a shard along all axes of a step but the last, and passes on each member's part with the placement along the
+// last.
 template <class Take>
 void each_part(const Step& step, const at::Tensor& shard, Take take, size_t k = 0) {
   auto& cut = step.to->placements()[step.axes[k]];
@@ -252,7 +252,7 @@ Finish all_reduce(const Step& step, const Shards& shards, bool async) {
   };
 }
 
-// Bytes travel, so what memory holds must be the values: a lazy conjugate or negative is carried out first.
+// Memory must hold the values, since bytes are sent: a lazy conjugate or negative is computed first.
 Shards as_stored(const Shards& shards) {
   auto is_lazy = [](auto& shard) { return shard.is_conj() || shard.is_neg(); };
   if (std::none_of(shards.begin(), shards.end(), is_lazy)) return shards;
@@ -273,13 +273,13 @@ Finish begin_sums(const Step& step, const Shards& shards, c10::ArrayRef<int64_t>
   TORCH_INTERNAL_ASSERT(false);
 }
 
-// The order of the norm that a step settles, if it does.
+// The order of the norm that a step settles, if it settles one.
 std::optional<double> settles_norm(const Step& step) {
   if (step.kind != StepKind::all_reduce && step.kind != StepKind::reduce_scatter) return std::nullopt;
   return norm_order(step.from->placements()[step.axes[0]]);
 }
 
-// |x|^order, in double: powers leave the range of smaller types soon.
+// |x|^order, in double: powers soon leave the range of smaller types.
 Shards raised(const Shards& shards, double order) {
   at::NoGradGuard no_grad;
   return made_once(shards, [&](auto& shard) {

@@ -17,8 +17,9 @@ c10::Scalar limit(c10::ScalarType dtype, bool lowest) {
   return (lowest ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max()) >> unused;
 }
 
-// The reduction that decides the share of a rank: the first one pending of which it is not the first rank and that has
-// neutral elements. None if it holds the value. What else is pending changes nothing: a share of 0 in a sum is 0.
+// The reduction that decides the share of a rank: the first pending one for which it is not the first rank and which
+// has neutral elements. None if it holds the value. Other pending reductions change nothing: a share of 0 in a sum is
+// 0.
 std::optional<ReduceOp> deciding(const Layout& layout, c10::ArrayRef<int64_t> coordinate) {
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
     auto& placement = layout.placements()[axis];

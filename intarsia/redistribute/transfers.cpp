@@ -47,7 +47,7 @@ std::vector<Runs> runs_in_common(const HeldRuns& source, const HeldRuns& target)
   return result;
 }
 
-// The positions [part.begin, part.end) of those that the runs name.
+// The positions [part.begin, part.end) of those in the runs.
 Runs within(const Runs& runs, Interval part) {
   Runs result;
   int64_t passed = 0;
@@ -60,7 +60,7 @@ Runs within(const Runs& runs, Interval part) {
   return result;
 }
 
-// A piece in at most `parts` parts, along its longest dim.
+// Splits a piece into at most `parts` parts, along its longest dim.
 std::vector<std::vector<Runs>> in_parts(const std::vector<Runs>& piece, int64_t parts) {
   auto shape = shape_of(piece);
   auto dim = std::max_element(shape.begin(), shape.end()) - shape.begin();
@@ -72,7 +72,7 @@ std::vector<std::vector<Runs>> in_parts(const std::vector<Runs>& piece, int64_t 
   return result;
 }
 
-// Deals what others ask of the ranks that hold it.
+// Distributes the requested pieces over the ranks that hold them.
 void deal_pieces(const std::vector<int64_t>& holders, const std::vector<Transfer>& asked,
                  std::vector<Transfer>& result) {
   if (asked.empty()) return;

@@ -5,14 +5,15 @@
 
 namespace intarsia {
 
-// The number of the guide that this thread asks, 0 if there is none. What one has advised says nothing of the next.
+// The number of the guide that this thread asks, 0 if there is none. A new guide has a new number, since the advice of
+// the one before does not apply to it.
 int64_t current_guide_number();
 inline bool is_guided() { return current_guide_number() != 0; }
 
-// Of the guide of this process: see set_guide.
+// Sets the number of this process's guide: see set_guide.
 void set_guide_number(int64_t number);
 
-// While it lives, the guide is not asked on this thread: inside of a lowering, say, which is made for our own choices.
+// While alive, the guide is not asked on this thread: inside a lowering, for example, which relies on our own choices.
 class UnguidedScope {
  public:
   UnguidedScope();

@@ -13,7 +13,8 @@ const std::vector<ReduceOp> kReduceOps = {ReduceOp::sum, ReduceOp::avg,  ReduceO
 
 namespace {
 
-// The dim of `form` that meets output dim `dim` when shapes are aligned at their ends, or -1 if it broadcasts there.
+// The dim of `form` that meets output dim `dim` when shapes are aligned at their ends, or -1 if `form` broadcasts
+// there.
 int64_t aligned_dim(const TensorForm& form, const TensorForm& out, int64_t dim) {
   auto own = dim - (out.dim() - form.dim());
   return form.defined && own >= 0 && form.sizes[own] == out.sizes[dim] ? own : -1;
@@ -159,7 +160,7 @@ Rule einsum(const std::string& text) {
     return rows;
   });
   if (equation.out.empty()) {
-    rule.form.shapes = [](const OpCall& call) {  // of two vectors that do not fit, the plain op speaks
+    rule.form.shapes = [](const OpCall& call) {  // if two vectors do not match, the plain op's own check fails
       return std::vector<std::vector<int64_t>>(call.inputs[0].sizes == call.inputs[1].sizes ? 1 : 0);
     };
   }
@@ -171,7 +172,8 @@ Rule pointwise(Rows pending) {
   Rule rule = rows("pointwise", [pending](const OpCall& call) {
     Rows rows;
     auto& out = call.outputs[0];
-    // Whole numbers wrap: 1 - 2 is 255 for bytes, and minus the lowest number, the max of an empty shard, is itself.
+    // Integers wrap: 1 - 2 is 255 for bytes, and the negative of the lowest number, the max of an empty shard, is
+    // itself.
     bool wraps = c10::isIntegralType(out.dtype, true);
     for (int64_t d = 0; d < out.dim(); ++d) {
       Row row;

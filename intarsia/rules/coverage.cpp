@@ -11,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-// What serves an op that is no foreach op: itself or the op that it is a variant of.
+// Whether the op itself has a rule or a lowering, and the family to list it under.
 bool served_by_rule(const RuleTable& table, const std::string& op, std::string& family) {
   if (auto rule = table.rules().find(op); rule != table.rules().end()) return family = rule->second.family, true;
   if (table.has_lowering(op)) return family = "other ops", true;

@@ -1,5 +1,5 @@
 #pragma once
-// How every ATen op is served: by a rule of its own, by that of another op, by being made of other ops, or on whole
+// How every ATen op is served: by a rule, by the rule of another op, by decomposition into other ops, or on whole
 // tensors.
 
 #include <string>
@@ -20,7 +20,7 @@ std::vector<Coverage> coverage();
 
 std::string str(Served served);
 
-// The page docs/ops.md.
+// The text of docs/ops.md.
 std::string coverage_page();
 
 }  // namespace intarsia

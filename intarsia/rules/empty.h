@@ -1,19 +1,19 @@
 #pragma once
-// Ranks that hold nothing.
+// What ops do on ranks whose shards are empty.
 
 #include "intarsia/rules/rule.h"
 
 namespace intarsia {
 
-// For Local::run: the plain op; but where a tensor of a rank is empty, which many ops refuse or leave unwritten, zeros
-// of the local shape.
+// For Local::run: the plain op, or zeros of the local shape if a tensor of the rank is empty, which many ops reject or
+// leave unwritten.
 void zeros_if_empty(LocalCall& local);
 
-// For Local::plain_does: whether a rank holds something of every tensor.
+// For Local::plain_does: whether a rank holds a part of every tensor.
 bool holds_something(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out,
                      const Slot& slot);
 
-// A rule with both.
+// The rule with both of these.
 Rule&& unless_empty(Rule&& rule);
 
 }  // namespace intarsia

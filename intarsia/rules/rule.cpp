@@ -118,7 +118,7 @@ Rule&& Rule::contiguous() && {
   return std::move(*this);
 }
 
-// The strides of a dense tensor whose dims lie in memory in this order.
+// The strides of a dense tensor whose dims are in this order in memory.
 static std::vector<int64_t> strides_in_order(const std::vector<int64_t>& shape, const std::vector<int64_t>& order) {
   std::vector<int64_t> strides(shape.size(), 1);
   int64_t stride = 1;

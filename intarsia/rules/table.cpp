@@ -49,7 +49,7 @@ bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b) 
   return true;
 }
 
-// add for add_; Python's operators are named otherwise: __lshift__ for __ilshift__.
+// add for add_; Python's operators differ: __lshift__ for __ilshift__.
 std::string functional_name(const std::string& name) {
   if (!name.ends_with("__")) return name.back() == '_' ? name.substr(0, name.size() - 1) : name;
   const std::string in_place = "aten::__i";
@@ -75,7 +75,7 @@ constexpr auto kForeach = "aten::_foreach_";
 
 bool is_foreach(const c10::OperatorName& op) { return op.name.rfind(kForeach, 0) == 0; }
 
-// What the single-tensor op calls the overload that a foreach op names after its list.
+// Foreach ops name their overloads after the second operand: List means Tensor in the op of single tensors.
 std::string foreach_base_of(const c10::OperatorName& op) {
   if (!is_foreach(op)) return "";
   auto name = "aten::" + op.name.substr(std::strlen(kForeach));
@@ -211,7 +211,7 @@ std::vector<std::string> RuleTable::lowered_ops() const {
   return {names.begin(), names.end()};
 }
 
-// A copy of a view is cut as the view is, and has memory of its own.
+// A copy of a view has the view's layouts, and separate memory.
 void add_copy_rules(RuleTable& table) {
   for (auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::string suffix = "_copy";

@@ -1,5 +1,5 @@
 #pragma once
-// What is known of every op, by name: its rule, its lowering, its traits, kernels that stand above dispatch.
+// The rule table: what is known of every op, by name. Rules, lowerings, traits, and kernels that run above dispatch.
 
 #include <functional>
 #include <map>
@@ -20,7 +20,7 @@
 
 namespace intarsia {
 
-// A kernel of ours, outside of LibTorch's own code that called it: see Note [Factories].
+// Runs a kernel of ours without the factory keys, which are for LibTorch's code that called it: see Note [Factories].
 template <class Function>
 struct Ours;
 template <class Result, class... Args>
@@ -31,7 +31,7 @@ struct Ours<Result (*)(Args...)> {
     return function(std::forward<Args>(args)...);
   }
 };
-// The same for one of two functions, the second where a guide decides about layouts.
+// The same for one of two functions: the second runs where a guide decides about layouts.
 template <class Function>
 struct OneOfOurs;
 template <class Result, class... Args>
@@ -58,7 +58,7 @@ void run_ours(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   function(op, keys, stack);
 }
 
-// A lowering that serves every call of an op, and the one that serves where a guide decides about layouts.
+// A lowering that serves every call of an op, and the one that replaces it where a guide decides about layouts.
 struct Always {
   Lowering lowering, if_advised;
 };
@@ -71,9 +71,10 @@ struct Versions {
 bool has_this_libtorch(const Versions& versions);
 
 // Ops are named as in "aten::add.Tensor", or "aten::mm" for an overload without a name. A name that LibTorch does not
-// know is an error, and so is a second entry for one op.
+// know and a second entry for an op are errors.
 class RuleTable {
  public:
+  // Adds the rule of an op, or of several.
   void add(const std::string& op, Rule rule);
   void add(std::initializer_list<const char*> ops, const Rule& rule);
   // The same for an op that some versions lack. It is an error if LibTorch has it in none or more than `versions` say.
@@ -81,20 +82,20 @@ class RuleTable {
   // Puts a rule in place of whatever was known of the op: its rows serve in all cases.
   void replace(const std::string& op, Rule rule);
 
-  // Where rows do not suffice: see lowering.h.
+  // Adds the planner of an op whose rows do not suffice: see lowering.h.
   void lower(const std::string& op, Planner planner);
-  // The same for an op whose rows never serve: nothing has to be decided. The second, if there is one, serves where a
-  // guide decides about layouts (propagate/guide.h), which is not asked about what it does.
+  // Adds a lowering for an op whose rows never apply, so that nothing has to be decided. The second, if there is one,
+  // serves where a guide decides about layouts (propagate/guide.h); the guide is not asked about what it does.
   void always(const std::string& op, Lowering lowering, Lowering if_advised = {});
 
-  // A kernel that stands above dispatch and brings its gradient with it: on the autograd key. The second, if there is
-  // one, serves where a guide decides about layouts.
+  // Adds a kernel on the autograd key: it runs above dispatch and comes with its gradient. The second, if there is one,
+  // serves where a guide decides about layouts.
   template <class Function>
   void gradient(const std::string& op, Function function, Function if_advised = {}) {
     register_later(op, false,
                    [=](torch::Library& library, const char* name) { add_ours(library, name, function, if_advised); });
   }
-  // A function that is made of differentiable ops on distributed tensors, in place of LibTorch's own.
+  // Adds a function made of differentiable ops on distributed tensors, in place of LibTorch's.
   template <class Function>
   void composite(const std::string& op, Function function, Function if_advised = {}) {
     register_later(op, true,
@@ -112,7 +113,7 @@ class RuleTable {
     register_later(op, false,
                    [make = std::move(make)](torch::Library& library, const char* name) { library.impl(name, make()); });
   }
-  // A kernel in the place of the one that dispatch would have.
+  // Adds a kernel in place of the one that dispatch would use.
   template <class Function>
   void kernel(const std::string& op, Function function) {
     kernels_.insert(op);
@@ -121,49 +122,50 @@ class RuleTable {
       aten.impl(name.c_str(), function);
     });
   }
-  // A kernel on the autograd key of tensors that are one per simulated rank.
+  // Adds a kernel on the autograd key of per-rank tensors.
   template <class Function>
   void per_rank_gradient(const std::string& op, Function function) {
     per_rank_.push_back([name = op.substr(op.find("::") + 2), function](torch::Library& autograd) {
       autograd.impl(name.c_str(), function);
     });
   }
-  // A composite op of LibTorch that is one op here: it has a rule, and is not taken apart.
+  // Declares that a composite op of LibTorch is one op here: it has a rule, and is not decomposed.
   void stays_whole(const std::string& op) { whole_.insert(op); }
 
-  // The rule for an op: its own, or that of the functional op it is an in-place or out= variant of.
-  // Null if there is none.
+  // The rule for an op: its own, or that of the functional op whose in-place or out= variant it is. Null if there is
+  // none.
   const Rule* find(const c10::OperatorName& op) const;
   const Planner* find_planner(const c10::OperatorName& op) const;
   const Always* find_lowering(const c10::OperatorName& op) const;
   bool is_composite(const std::string& op) const { return composites_.count(op) > 0; }
   bool brings_kernel(const std::string& op) const {
     return brought_.count(op) > 0;
-  }  // by composite, gradient and their like
+  }  // by composite, gradient and the like
   bool stays_whole(const c10::OperatorName& op) const { return whole_.count(c10::toString(op)) > 0; }
   const std::map<std::string, Rule>& rules() const { return rules_; }
   bool has_kernel(const std::string& op) const { return kernels_.count(op) > 0; }
   bool has_lowering(const std::string& op) const { return planners_.count(op) || lowerings_.count(op); }
   std::vector<std::string> lowered_ops() const;  // those with a planner or a lowering, by name
 
-  // What a family says of an op besides: to be filled in, for all overloads, named as in "aten::add".
+  // The further traits of an op, for its family to set. They hold for all overloads; ops are named as in "aten::add".
   Traits& traits(const std::string& op);
   void traits(std::initializer_list<const char*> ops, const std::function<void(Traits&)>& set);
-  const Traits& traits_of(const c10::OperatorName& op) const;  // those that nobody has set are false and empty
+  const Traits& traits_of(const c10::OperatorName& op) const;  // traits that nobody has set are false and empty
 
-  // Composite ops that make nothing: they check their arguments and hand them to one op, and are called in every
-  // training step.
+  // Declares composite ops that create no tensors: they check their arguments and pass them to one op. Every training
+  // step calls them.
   void hands_on(std::initializer_list<const char*> ops) {
     traits(ops, [](Traits& traits) { traits.hands_on = true; });
   }
 
-  // A formula of autograd, by the name of its node, that makes the places which it hands to an op: they are the same on
-  // all ranks.
+  // Declares autograd nodes, by name, whose formulas create the index tensors that they pass to an op: these are the
+  // same on all ranks.
   void formula_makes_places(std::initializer_list<const char*> nodes) {
     formulas_.insert(formulas_.end(), nodes.begin(), nodes.end());
   }
   bool makes_places(const std::string& node) const;
 
+  // Register the kernels that families have added, for distributed and for per-rank tensors.
   void register_kernels(torch::Library& aten, torch::Library& aten_autograd) const;
   void register_per_rank_kernels(torch::Library& autograd) const;
 
@@ -181,19 +183,19 @@ class RuleTable {
   std::vector<std::function<void(torch::Library& autograd)>> per_rank_;
 };
 
-// All of it; made on first use. A rule of one's own is added here before the op is first called; for an op of ATen,
-// before the first distributed tensor is made.
+// The table; made on first use. Add a custom rule before the op is first called; for an op of ATen, before the first
+// distributed tensor is made.
 RuleTable& rule_table();
 
 // The op whose rule serves one element of the lists of a foreach op: aten::add.Tensor for aten::_foreach_add.List.
-// Empty if `op` is none, or if no op of single tensors is like it.
+// Empty if `op` is no foreach op, or no op of single tensors corresponds to it.
 std::string foreach_base_of(const c10::OperatorName& op);
 bool is_foreach(const c10::OperatorName& op);
 
-// The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is no variant.
+// The op whose rule serves `op`: add_.Tensor and add.out are served by add.Tensor. Empty if `op` is not a variant.
 std::string base_op_of(const c10::OperatorName& op);
 
-// view_copy and the like get the rules of the views that they copy. To be called when those are there.
+// Gives view_copy and the like the rules of the views that they copy. Call it when those rules are in the table.
 void add_copy_rules(RuleTable& table);
 
 }  // namespace intarsia

@@ -42,9 +42,9 @@ bool empty(c10::ArrayRef<int64_t> sizes) { return std::find(sizes.begin(), sizes
 
 Placement cut(int64_t dim, int64_t blocks) { return blocks == 1 ? Placement(Shard(dim)) : StridedShard(dim, blocks); }
 
-// A cut of one dim inside a group repeats `before` times, once per position of the dims before it. The same cut seen
-// from the other side is a plain Shard where the repetition agrees, else a StridedShard whose blocks are the rest of
-// the repetition. Whether the parts really agree (uneven extents) is checked by same_elements.
+// Sharding one dim inside a group repeats `before` times, once per position of the dims before it. Seen from the other
+// side, the same sharding is a plain Shard where the repetition agrees, else a StridedShard whose blocks are the rest
+// of the repetition. same_elements checks whether the parts really agree (uneven extents).
 void add_group_rows(const Group& group, const OpCall& call, Rows& rows) {
   auto &in = call.inputs[0].sizes, &out = call.outputs[0].sizes;
   int64_t before_p = 1;
@@ -129,12 +129,12 @@ const Group* group_with(const std::vector<Group>& groups, int64_t dim) {
   return nullptr;
 }
 
-// Extents on the first rank, where the axes so far have cut them; same_elements looks at the others.
+// Extents on the first rank, after the axes so far have split them; same_elements checks the other ranks.
 struct Cut {
   std::vector<int64_t> in, out;
 };
 
-// The dims of the result that a cut of input dim `dim` may be one of, as placements.
+// The dims of the result that may be sharded if input dim `dim` is, as placements.
 std::vector<Placement> cuts_of_result(const Group& group, const Cut& now, const Placement& placement) {
   auto repeat = cut_blocks(placement);
   for (auto p : group.in) {
@@ -152,7 +152,7 @@ std::vector<Placement> cuts_of_result(const Group& group, const Cut& now, const 
   return found;
 }
 
-// Goes on from axis `placements.size()`, until the layout of the result holds the same elements.
+// Continues with axis `placements.size()`, until the layout of the result holds the same elements.
 bool follow_cuts(const OpCall& call, const Layout& in, const std::vector<Group>& groups, const Cut& now,
                  Placements& placements) {
   auto axis = static_cast<int64_t>(placements.size());
@@ -205,13 +205,13 @@ Rule reshape() {
     for (auto& group : groups_of(call.inputs[0].sizes, call.outputs[0].sizes)) add_group_rows(group, call, rows);
     return rows;
   });
-  rule.aligned = true;  // whatever split: rule.legal has the last word
+  rule.aligned = true;  // any split: rule.legal decides
   rule.keeps_order = true;
   rule.legal = [](const OpCall& call, const Layout& in, const Layout& out) {
     return empty(call.inputs[0].sizes) || same_elements(call, in, out);
   };
-  // A shard may be laid out in memory otherwise than the whole would be; then this copies, and the result is kept as
-  // a recipe (see Note [Views that communicate]).
+  // A shard's memory may be laid out differently from the whole's; then this copies, and the result is kept as a recipe
+  // (see Note [Views that communicate]).
   rule.local.run = [](LocalCall& local) {
     auto result = local.stack[0].toTensor().reshape(local.stack[1].toIntVector());
     local.stack.clear();

@@ -1,5 +1,5 @@
 #pragma once
-// Rules of views: what each output dim is of the input.
+// Functions that build rules of views, from what each output dim is of the input.
 
 #include <optional>
 #include <vector>
@@ -14,8 +14,9 @@ Rule view(std::function<std::vector<int64_t>(const OpCall&)> map);
 // A view that flattens and splits dims, keeping the order of elements.
 Rule reshape();
 
-// How the result of such a view lies if nothing moves, where axes cut several of the dims that it merges: rows know one
-// axis, and the blocks of a cut are counted in what the axes before it have left. None where no layout says it.
+// The layout of such a view's result if nothing moves, where axes shard several of the dims that it merges. Rows cannot
+// tell: they know one axis, and a StridedShard's blocks refer to what the axes before it have left. None if no layout
+// describes it.
 std::optional<Placements> viewed_in_place(const OpCall& call, const Layout& in);
 
 }  // namespace intarsia

@@ -9,11 +9,11 @@
 namespace intarsia {
 namespace {
 
-// Collectives that were begun on this thread and have not moved their bytes yet.
+// Collectives that were started on this thread and have not moved their bytes yet.
 struct PendingCollectives {
   Arrival arrival = Arrival::at_once;
   std::vector<std::shared_ptr<std::function<void()>>> waiting;
-  std::minstd_rand dice;  // small: libraries share little room for what is one per thread
+  std::minstd_rand dice;  // small: libraries have little room for thread-local data
 };
 thread_local PendingCollectives under_way;
 

@@ -1,5 +1,5 @@
 #pragma once
-// When collectives that a simulation only begins move their bytes, on this thread.
+// When the asynchronous collectives of a simulation move their bytes, on this thread.
 
 #include <functional>
 
@@ -8,13 +8,15 @@
 
 namespace intarsia {
 
+// The present setting, and a way to change it.
 Arrival arrives();
 Arrival set_arrival(Arrival arrival);  // returns the one before
 
-// Moves the bytes of a collective that begins now, when they are to arrive; empty if they have.
+// Moves the bytes of a collective that starts now, at the time that the setting says; the Wait is empty if they have
+// moved.
 Wait arriving(std::function<void()> move);
 
-// All that have not arrived yet.
+// Finishes all collectives that have not arrived yet.
 void arrive_all();
 
 }  // namespace intarsia

@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// As much of `from` as there is room for.
+// Copies as much of `from` as fits.
 void put(const at::Tensor& from, const at::Tensor& to) {
   auto count = std::min(from.numel(), to.numel());
   to.narrow(0, 0, count).copy_(from.narrow(0, 0, count));

@@ -24,8 +24,8 @@ std::vector<int64_t> all_ranks(int64_t n) {
   return ranks;
 }
 
-// Every rank is hosted, so a collective is copying between buffers of this process. Lines list their members by
-// rank; slots_of turns those into slots.
+// Every rank is hosted, so a collective copies between buffers of this process. Lines list their members by rank;
+// slots_of turns those into slots.
 class SimulationEngine final : public Engine {
  public:
   explicit SimulationEngine(int64_t n) : Engine(n, all_ranks(n)) {}
@@ -63,7 +63,7 @@ class SimulationEngine final : public Engine {
  private:
   using Slots = std::vector<int64_t>;
 
-  // Counts are as many as pairs of ranks: only what is really under way has a copy of them.
+  // There are as many counts as pairs of ranks: only a collective that is really asynchronous copies them.
   template <class... Parameters, class... Arguments>
   static Wait begin(void (*move)(Parameters...), const Arguments&... arguments) {
     if (arrives() != Arrival::at_once) return arriving([=] { move(arguments...); });
@@ -71,12 +71,12 @@ class SimulationEngine final : public Engine {
     return {};
   }
 
-  // Lines that do the same, for their members bring the same: see Note [Twins].
+  // Lines that do the same, because their members bring the same: see Note [Twins].
   struct Alike {
     std::vector<Slots> lines;
 
     const Slots& first() const { return lines[0]; }
-    // Member `j` of all of them, or all members.
+    // Member `j` of all lines, or all members.
     Slots all(size_t j) const {
       Slots slots;
       for (auto& line : lines) slots.push_back(line[j]);
@@ -89,7 +89,7 @@ class SimulationEngine final : public Engine {
     }
   };
 
-  // The lines of all slots. What a slot brings is its tensor, and its counts where there are any.
+  // The lines of all slots. A slot brings its tensor, and its counts if there are any.
   static std::vector<Alike> alike_lines(const Line& line, const Shards& brought, const Counts* counts) {
     auto lines = lines_of(line);
     auto hash = [&](size_t i) {
@@ -130,8 +130,8 @@ class SimulationEngine final : public Engine {
     for (auto slot : apart) buffers[slot].copy_(first);
   }
 
-  // `count` elements of a buffer, from `begin` on, to place `at` of another. Pairs of ranks are many, and two views and
-  // an op for each cost far more than its bytes.
+  // Copies `count` elements of a buffer, from `begin` on, to position `at` of another. There are many pairs of ranks,
+  // and two views and an op for each cost far more than the bytes.
   static void copy_run(const at::Tensor& to, int64_t at, const at::Tensor& from, int64_t begin, int64_t count) {
     if (!count) return;
     bool is_memory = to.is_cpu() && from.is_cpu() && to.has_storage() && from.has_storage() &&
@@ -142,7 +142,7 @@ class SimulationEngine final : public Engine {
                 static_cast<const char*>(from.const_data_ptr()) + begin * size, count * size);
   }
 
-  // The reduction of what the members of a line bring, in their order. Several of them.
+  // The reduction of what the members of a line bring, in their order. There are several members.
   static void reduce_line(const Slots& members, const Shards& mine, at::Tensor sum, ReduceOp op) {
     if (members.size() == 1) sum.copy_(mine[members[0]]);
     for (size_t j = 1; j < members.size(); ++j) reduce(sum, j == 1 ? mine[members[0]] : sum, mine[members[j]], op);
@@ -154,7 +154,7 @@ class SimulationEngine final : public Engine {
     }
   }
 
-  // Elementwise, so that it may be cut afterwards.
+  // Reductions are elementwise, so the result may be split afterwards.
   static void reduce_and_deal(const Line& line, const Shards& send, const Counts& counts, const Shards& result,
                               ReduceOp op) {
     for (auto& alike : alike_lines(line, send, &counts)) {
@@ -188,7 +188,7 @@ class SimulationEngine final : public Engine {
                              const Counts& receive_counts) {
     for (auto& alike : alike_lines(line, send, &send_counts)) {
       auto& members = alike.first();
-      std::vector<int64_t> read(members.size(), 0);  // how far each member's send buffer is dealt out
+      std::vector<int64_t> read(members.size(), 0);  // how far each member's send buffer has been read
       for (size_t j = 0; j < members.size(); ++j) {
         fill(receive, alike.all(j), [&](auto& got) {
           int64_t offset = 0;
@@ -204,7 +204,7 @@ class SimulationEngine final : public Engine {
     }
   }
 
-  // Where the source may not share its memory, the others share a copy.
+  // If the source may not share its memory, the others share a copy.
   static void broadcast_on_lines(const Line& line, const Shards& buffers, int64_t source) {
     for (auto& members : lines_of(line)) {
       auto& given = buffers[members[source]];

@@ -1,5 +1,6 @@
 #pragma once
-// A world of n ranks played by this one process: no threads, no sockets, every shard visible in a debugger.
+// simulate(n): a world whose n ranks are all hosted by this process. No threads, no sockets, every shard visible in a
+// debugger.
 
 #include <cstdint>
 
@@ -12,17 +13,16 @@ class Engine;
 // The engine of `n` simulated ranks. One per size, so that meshes of equal simulations are equal.
 const Engine& simulation_of(int64_t n);
 
-// When a simulated collective that is only begun (async_op, a Wait) really moves its bytes. Over a network that is any
-// time until the wait, so a program that writes to what is being sent gets other numbers: at once hides that, the
-// others show it.
+// When a simulated asynchronous collective (async_op, a Wait) really moves its bytes. Over a network, that is any time
+// until the wait, so a program that writes to what is being sent gets other numbers: `at_once` hides that, the others
+// expose it.
 enum class Arrival {
-  at_once,    // when it is begun
+  at_once,    // when it starts
   late,       // when it is waited for
-  at_random,  // at some collective in between or when it is waited for, in an order drawn anew, yet the same on every
-              // run
+  at_random,  // at some collective in between or at the wait, in a random order that is the same on every run
 };
 
-// While it lives, the current world is one of `n` simulated ranks:
+// While it lives, the current world has `n` simulated ranks:
 //   auto world = simulate(4);
 //   auto mesh = init_device_mesh(torch::kCPU, {4});
 class [[nodiscard]] Simulation {

@@ -39,8 +39,8 @@ Shards own_memory(const Shards& shards, const Shards& given) {
   });
 }
 
-// Where a move begins: at the shards, or, if it reduces a pending value that has been reduced before, at what came of
-// that.
+// The shards and the layout where a move begins: the tensor's own, or, if it reduces a pending value that has been
+// reduced before, those of that result.
 std::pair<const Layout*, Shards> start_of_move(const at::Tensor& tensor, const Layout* to) {
   auto& from = body_of(tensor);
   bool settles = from.layout->has_partial() && !to->has_partial();
@@ -79,7 +79,7 @@ at::Tensor local_value(const Shards& shards, const DeviceMesh& mesh) {
   return shards.size() == 1 && !rehearses ? shards[0].alias() : per_rank(shards);
 }
 
-// Takes a local gradient as the shards of a distributed one.
+// Makes a distributed gradient whose shards are a local gradient.
 at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::IntArrayRef sizes, const char* where) {
   auto& slots = layout->mesh().slots();
   Shards shards;
@@ -91,7 +91,7 @@ at::Tensor distributed_grad(const at::Tensor& grad, const Layout* layout, at::In
                       ". Pass grad_placements that fit.");
     shards.push_back(value.contiguous());
   }
-  // One plain gradient for all simulated ranks is one for each from here on.
+  // One plain gradient for all simulated ranks becomes a separate one for each.
   if (slots.size() > 1 && !is_per_rank(grad)) shards = made_once(shards, [](auto& value) { return value.clone(); });
   auto strides = c10::contiguous_strides(sizes);
   return wrap(std::move(shards), layout, sizes, strides, grad.dtype());
@@ -102,8 +102,8 @@ void check_grad(const at::Tensor& grad, const char* where) {
                    ". Pass a distributed gradient to backward.");
 }
 
-// Where the gradient of a move goes: back to where the tensor lay. What was pending there is not asked for, but a
-// gradient that comes pending alike may stay so.
+// The layout of the gradient of a move: that of the tensor that was moved. Its pending reductions are not needed, but a
+// gradient that arrives with the same ones may keep them.
 const Layout* way_back(const Layout* from, const Layout* grad) {
   auto placements = settled(from->placements());
   if (grad->mesh() != from->mesh()) return from->with(placements);
@@ -114,7 +114,7 @@ const Layout* way_back(const Layout* from, const Layout* grad) {
   return from->with(placements);
 }
 
-// The gradient of a move between meshes; its own gradient is that move.
+// Node for the gradient of a move between meshes; its own gradient is that move.
 struct GradientToMesh : torch::autograd::Function<GradientToMesh> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& grad, int64_t to) {
     ctx->set_materialize_grads(false);
@@ -173,7 +173,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
     auto slots = layout->mesh().slots().size();
     Shards shards;
     for (size_t slot = 0; slot < slots; ++slot) shards.push_back(value_at(local, slot));
-    // A plain tensor given to many simulated ranks is one copy for each.
+    // A plain tensor given to many simulated ranks is copied for each.
     bool is_copied = slots > 1 && !is_per_rank(local);
     if (is_copied) shards = made_once(shards, [](auto& value) { return value.clone(); });
     if (!is_copied)
@@ -195,7 +195,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
       if (!is_partial(placement) || pending_op(placement) == ReduceOp::sum) continue;
       TORCH_CHECK_NOT_IMPLEMENTED(pending_op(placement) == ReduceOp::avg, "[from_local] has no gradient for ",
                                   str(layout->placements()), ". Use Partial(sum) or Partial(avg), or detach.");
-      grad = at::div(grad, layout->mesh().size(axis));  // each rank's value counts 1/n
+      grad = at::div(grad, layout->mesh().size(axis));  // each rank's value has the weight 1/n
     }
     return {to_local_with_grad(grad, settled(layout)), {}, {}, {}};
   }

@@ -8,7 +8,8 @@
 
 namespace intarsia {
 
-// Brings `tensor` to `to`. Backward: the gradient goes the way back, with pending reductions read as replicated.
+// Redistributes `tensor` to `to`. Backward: redistributes the gradient back, with pending reductions read as
+// replicated.
 at::Tensor redistribute_with_grad(const at::Tensor& tensor, const Layout* to, bool async_op);
 
 // Local to distributed. Backward: the gradient's shard, in the same layout.

@@ -19,17 +19,17 @@
 namespace intarsia {
 namespace {
 
-// A value that is on its way is not waited for.
+// Does not wait for a value that is still being sent.
 c10::Device device_of(DTensorBody& body) {
   auto of_mesh = [&] { return c10::Device(body.layout->mesh().device_type()); };
   if (body.is_late()) return of_mesh();
   auto& shards = body.shards();
-  // See Note [Tensors without data] for the second.
+  // See Note [Tensors without data] for the second condition.
   bool as_the_mesh = shards.empty() || (shards[0].is_meta() && is_rehearsing());
   return as_the_mesh ? of_mesh() : shards[0].device();
 }
 
-// Code of ours that LibTorch's may be waiting for: see Note [Factories].
+// Excludes the factory keys while our code runs, which LibTorch's code may have called: see Note [Factories].
 struct OutsideLibTorch {
   c10::impl::ExcludeDispatchKeyGuard outside{kFactoryKeys};
 };
@@ -73,7 +73,7 @@ const Shards& DTensorBody::hand_out() {
   return shards_;
 }
 
-// Of the owner of memory: what is lent of it.
+// Called on the owner of memory: what is lent of it.
 std::shared_ptr<LentViews> DTensorBody::lent() {
   std::lock_guard lock(mutex_);
   if (!lent_) {
@@ -83,7 +83,7 @@ std::shared_ptr<LentViews> DTensorBody::lent() {
   return lent_;
 }
 
-// Notes the copy of a view of this tensor as lent, or that what is lent of it is up to date.
+// Records the copy of a view of this tensor as lent, or what is lent of it as up to date.
 void DTensorBody::lend(DTensorBody& view) {
   auto recipe = *view.recipe_;
   recipe.base = wrap(c10::make_intrusive<DTensorBody>(shards(), layout), recipe.base.sizes(), recipe.base.strides(),
@@ -141,7 +141,7 @@ void DTensorBody::written(const Origin& by) {
   if (owner.recipe_) owner.write_back();
 }
 
-// Of the owner of memory: takes back what was written to what it lent, and follows its base.
+// Called on the owner of memory: takes back what was written to what it lent, and updates it from its base.
 void DTensorBody::catch_up() {
   OutsideLibTorch scope;
   take_back();
@@ -155,13 +155,15 @@ void DTensorBody::take_back() {
   if (changed && recipe_) write_back();
 }
 
-// The base changed since this view copied it: replay the view, into the same memory, so that views of the copy see it.
+// The base has changed since this view copied it: replays the view, into the same memory, so that views of the copy see
+// it.
 void DTensorBody::refresh() {
   std::lock_guard lock(mutex_);
   auto& base = body_of(recipe_->base);
   base.shards();
   auto version = base.version();
-  // Nobody knows whether a tensor that is not watched has changed, but that a view of it which was just made is fresh.
+  // Nothing shows whether a tensor that is not watched has changed, except that a view of it that was just made is
+  // fresh.
   if (recipe_->seen == version && (is_replaying || !base.memory().is_unwatched_)) return;
   at::AutoDispatchBelowADInplaceOrView guard;
   recipe_->seen = version;
@@ -179,7 +181,7 @@ void DTensorBody::refresh() {
   base.renew_lent(*this);
 }
 
-// What is lent of a view that has been renewed shows this tensor as it is.
+// What is lent of a view that has been updated shows this tensor as it is now.
 void DTensorBody::renew_lent(const DTensorBody& view) {
   auto& owner = memory();
   if (owner.has_lent_.load(std::memory_order_acquire) && !view.shards_.empty()) owner.lent_->renew(view.shards_);
@@ -209,7 +211,7 @@ void DTensorBody::settle_in_place() {
   auto& targets = owner.shards();
   at::AutoDispatchBelowADInplaceOrView guard;
   auto reduced = owner.settled([&] {
-    // The reductions are elementwise, so that the shape does not matter: the same plan on every rank.
+    // The reductions are elementwise, so the shape does not matter: the plan is the same on every rank.
     auto steps = plan(owner.layout, done, {}, 1);
     return Settled{done, owner.version(), run(steps, targets, {})};
   });
@@ -224,7 +226,7 @@ void DTensorBody::settle_in_place() {
   owner.pending_views_.clear();
 }
 
-// With the lock held.
+// The caller holds the lock.
 bool DTensorBody::has_settled(bool ask_now) {
   auto fresh = [&] { return settled_ && settled_->version == version() && !memory().is_unwatched_; };
   if (fresh()) return true;
@@ -258,7 +260,7 @@ c10::intrusive_ptr<DTensorBody> shared_body_of(const at::Tensor& tensor) {
 
 at::Tensor wrap(c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype) {
-  // Autograd must replay views instead of calling as_strided, which has no meaning on a cut tensor.
+  // Autograd must replay views instead of calling as_strided, which has no meaning on a sharded tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   auto device = device_of(*body);
   auto keys = c10::DispatchKeySet(kDTensorKey) | autocast_keys(device);
@@ -286,7 +288,7 @@ void attach_note(const at::Tensor& tensor, NotePtr note) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(another_handle(tensor).getIntrusivePtr());
 }
 
-// A slice of a local tensor is a view of it; what comes of a move has the order of the whole, too.
+// A slice of a local tensor is a view of it; the results of other steps get the order of the whole.
 static Shards moved(const at::Tensor& tensor, const Plan& plan, const Shards& shards) {
   OriginScope origin(body_of(tensor).origin);
   auto result = run(plan, shards, tensor.sizes());

@@ -1,6 +1,6 @@
 #pragma once
-// DTensorBody: the shards and the layout of a distributed tensor, attached to an at::Tensor with the key PrivateUse3 as
-// its c10::BackendMeta.
+// DTensorBody: the shards and the layout of a distributed tensor, attached as c10::BackendMeta to an at::Tensor that
+// has the key PrivateUse3.
 
 #include <atomic>
 #include <cstdint>
@@ -27,25 +27,25 @@ namespace intarsia {
 // Note [Tensors with a note]
 // A tensor may carry a note for the ops that use it: a parallel style says on a parameter how `linear` prepares its
 // input and leaves its output (nn/). Such a tensor has one more key, above autograd, where those ops have kernels and
-// all others fall through. LibTorch keeps this key free for libraries and has no kernel on it, so tensors without a
-// note pay nothing. clone, to and detach hand the note on, and set_data of a distributed tensor keeps it.
+// all others fall through. LibTorch has no kernel on this key, so tensors without a note pay nothing. clone, to and
+// detach pass the note on, and set_data of a distributed tensor keeps it.
 using NotePtr = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 
 // Note [Writes through local memory]
-// A program gets hold of local tensors by to_local and shards_of, or has them from before from_local, and what it
-// writes to them does not pass dispatch. Version counters show such writes: what is remembered of a tensor (its reduced
-// value, a view that is a copy) is valid for one state of these counters. Dispatch itself writes below them. Tensors
-// that view one memory get one counter when they are handed out. The local tensors of a view that is a copy are lent:
-// whoever reads the base first carries into it what was written to them, and it is an error if the base had changed by
-// then. A copied view of a copied view lends through both. Tensors made in inference mode have no counter: once handed
-// out, nothing of them is remembered, and nothing is carried. A write through local memory is every rank's business,
-// like any op: a rank that alone has to renew what it remembers would wait for the others.
+// A program gets local tensors from to_local and shards_of, or still has those it passed to from_local, and what it
+// writes to them does not go through dispatch. Version counters show such writes: what is remembered of a tensor (its
+// reduced value, a view that is a copy) is valid for one state of these counters. Dispatch itself writes below them.
+// Tensors that view one memory get one counter when they are handed out. The local tensors of a view that is a copy are
+// lent: the next reader of the base first carries over what was written to them, and it is an error if the base had
+// changed by then. A copied view of a copied view lends through both. Tensors made in inference mode have no counter:
+// once handed out, nothing of them is remembered, and nothing is carried over. All ranks must write through local
+// memory, like any op: a rank that alone has to renew what it remembers would wait for the others.
 
 // Note [Reading from several threads]
-// Several threads may read one tensor. Three reads change the body: the first read of a value that is still on its way,
-// of a view whose base has changed, and of a pending reduction. Each takes the lock of the body it changes, on its rare
-// path alone; a view takes its own lock before that of its base. Writing needs the caller's care, as with plain
-// tensors.
+// Several threads may read one tensor. Three reads change the body: the first read of a value of an asynchronous
+// redistribution, of a view whose base has changed, and of a pending reduction. Each takes the lock of the body it
+// changes, on its rare path only; a view takes its own lock before that of its base. The caller synchronizes writes, as
+// with plain tensors.
 class DTensorBody final : public c10::BackendMeta {
  public:
   DTensorBody(Shards shards, const Layout* layout) : layout(layout), shards_(std::move(shards)) {}
@@ -61,7 +61,7 @@ class DTensorBody final : public c10::BackendMeta {
     return shards_;
   }
 
-  // The same for a caller who may write to them without dispatch; see Note [Writes through local memory].
+  // The same for a caller that may write to them outside dispatch; see Note [Writes through local memory].
   const Shards& hand_out();
 
   // The local tensors as they were last read: a view whose base has changed since may show old values. Never
@@ -70,43 +70,46 @@ class DTensorBody final : public c10::BackendMeta {
     if (late_.load(std::memory_order_acquire)) finish();
     return shards_;
   }
-  // Whether they are still on their way.
+  // Whether an asynchronous redistribution has yet to deliver them.
   bool is_late() const { return late_.load(std::memory_order_acquire); }
   // Whether shards() would communicate: the tensor is a view that does, and its base has changed.
   bool is_stale();
 
-  // Who owns the memory that the shards view.
+  // The owner of the memory that the shards view.
   DTensorBody& memory() { return base_ ? *base_ : *this; }
-  // Who owns the memory that this is a view of, also through views that are copies.
+  // The owner of the memory that this is a view of, also through views that are copies.
   DTensorBody& root();
-  // Another number after every write to the memory, by whomever.
+  // Changes after every write to the memory, whoever writes.
   uint64_t version();
 
-  // To be called after the shards have been written to. `by`: a call that is known, see Note [Origins].
+  // Call this after the shards have been written to. `by`: the call that wrote, if known, see Note [Origins].
   void written();
   void written(const Origin& by);
 
-  // Does what is pending, in the memory itself, for all who see it: the value is the same, and from now on each rank
-  // holds it. For ops that write to a value whose reduction is pending.
+  // Runs the pending reduction in the memory itself, for all tensors that see it: the value is the same, and from now
+  // on each rank holds it. For ops that write to a value whose reduction is pending.
   void settle_in_place();
 
+  // Ties this body to its source: as a view of the memory of `base`, as a copied view, or as the result of an
+  // asynchronous redistribution.
   void view_memory_of(const c10::intrusive_ptr<DTensorBody>& base);
   void follow(std::unique_ptr<Recipe> recipe);
   void arrive_later(std::function<Shards()> finish);
 
-  // The value of a pending reduction is often asked for several times (an optimizer reads a gradient thrice): the
-  // reduced shards are kept until the tensor changes. Other layouts are also made from them: a second reduction could
-  // round otherwise, and the gradient of amax looks for the very values that the forward pass found.
+  // The value of a pending reduction is often read several times (an optimizer reads a gradient three times): the
+  // reduced shards are kept until the tensor changes. Other layouts are derived from them as well: a second reduction
+  // could round differently, and the gradient of amax looks for exactly the values that the forward pass found.
   struct Settled {
     const Layout* layout;
     uint64_t version;
     Shards shards;
   };
-  // The settled value, made by `settle` if it is not known yet: by one thread for all.
+  // The settled value, computed by `settle` if it is not known yet: by one thread for all.
   Settled settled(const std::function<Settled()>& settle);
   // The same if it is known, without communication.
   std::optional<Settled> known_settled();
-  // Somebody reduces this value together with others. `ask(now)` gives the result; unless `now`, only if it is there.
+  // Another owner reduces this value together with others. `ask(now)` returns the result; unless `now`, only if it is
+  // there.
   using AskSettled = std::function<std::optional<Settled>(bool now)>;
   void settles_with_others(AskSettled ask);
 
@@ -128,14 +131,14 @@ class DTensorBody final : public c10::BackendMeta {
 
   Shards shards_;
   std::atomic<uint64_t> version_{0};
-  c10::intrusive_ptr<DTensorBody> base_;  // null if the memory is its own
+  c10::intrusive_ptr<DTensorBody> base_;  // null if this body owns the memory
   std::unique_ptr<Recipe> recipe_;
-  std::atomic<bool> is_tied_{false};       // has a recipe, or lent something
+  std::atomic<bool> is_tied_{false};       // has a recipe, or has lent something
   std::atomic<bool> is_unwatched_{false};  // handed out, and writes to it are not counted
   bool shares_counters_ = false;           // with its base
   std::atomic<bool> has_lent_{false};
-  std::shared_ptr<LentViews> lent_;  // made when something is lent for the first time; counts the writes from then on
-  std::vector<c10::weak_intrusive_ptr<DTensorBody>> pending_views_;  // of this memory, and pending like it
+  std::shared_ptr<LentViews> lent_;  // created when something is first lent; counts the writes from then on
+  std::vector<c10::weak_intrusive_ptr<DTensorBody>> pending_views_;  // of this memory, with the same pending reductions
   std::atomic<bool> late_{false};                                    // pending_ is set
   std::function<Shards()> pending_;
   std::unique_ptr<Settled> settled_;
@@ -156,13 +159,13 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> siz
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype);
 
-// A shallow copy: the same body under a new handle.
+// Another handle to the same body: a shallow copy.
 at::Tensor another_handle(const at::Tensor& tensor);
 
-// Puts a note on the tensor's body, or takes it away, and gives this handle the key for it, in place.
+// Puts a note on the tensor's body, or removes it, and sets this handle's key for it, in place.
 void attach_note(const at::Tensor& tensor, NotePtr note);
 
-// The shards of `tensor` in another layout; may share memory with it. The plan leads there.
+// The shards of `tensor` in another layout, to which `plan` leads; they may share memory with it.
 Shards shards_in(const at::Tensor& tensor, const Layout* layout);
 Shards shards_by(const at::Tensor& tensor, const Layout* layout, const Plan& plan);
 

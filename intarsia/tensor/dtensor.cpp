@@ -45,12 +45,12 @@ void check_device(const at::Tensor& tensor, const DeviceMesh& mesh, const char* 
                     ". Move the tensor there first.");
 }
 
-// A form as a word, and as a number of it.
+// The form of a tensor as a text, to compare it between ranks.
 std::string form_text(const at::Tensor& tensor, bool requires_grad) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), requires_grad ? " that requires grad" : "");
 }
 
-// A tensor that lies in another order of dims than the usual, such as a transposed one, keeps it.
+// A tensor with another order of dims than the usual, such as a transposed one, keeps it.
 std::vector<int64_t> strides_like(const at::Tensor& data) {
   if (!data.is_contiguous() && data.is_non_overlapping_and_dense()) return data.strides().vec();
   auto strides = c10::contiguous_strides(data.sizes());
@@ -67,7 +67,7 @@ void check_same_forms(const std::vector<std::string>& forms, const DeviceMesh& m
                     ". Their values may differ, but not their shape, dtype and whether they require grad.");
 }
 
-// The place of the rank whose every coordinate is `source`, in the order of all ranks of the mesh.
+// The position of the rank whose every coordinate is `source`, in the order of all ranks of the mesh.
 int64_t place_of(int64_t source, const DeviceMesh& mesh) {
   int64_t place = 0;
   for (int64_t a = 0; a < mesh.ndim(); ++a) {
@@ -79,7 +79,7 @@ int64_t place_of(int64_t source, const DeviceMesh& mesh) {
   return place;
 }
 
-// Simulated ranks, whose tensors are all here.
+// For simulated ranks, whose tensors are all in this process.
 std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh,
                                       int64_t place) {
   std::vector<std::string> forms;
@@ -91,8 +91,8 @@ std::vector<int64_t> compared_strides(const Shards& tensors, bool requires_grad,
   return strides_like(tensors[place]);
 }
 
-// Ranks that cut tensors of different shapes would each see another whole: they compare notes before any data moves.
-// Returns the strides of the tensor whose data counts, whatever the order in which the others have theirs in memory.
+// Ranks that sharded tensors of different shapes would each see another whole: they compare before any data moves.
+// Returns the strides of the source rank's tensor, whatever the strides of the others.
 std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, const DeviceMesh& mesh, int64_t source) {
   auto place = place_of(source, mesh);
   auto& everyone = Axis::whole(mesh);
@@ -109,8 +109,8 @@ std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, c
   return {agreed.data_ptr<int64_t>(), agreed.data_ptr<int64_t>() + agreed.numel()};
 }
 
-// Axis by axis, the rank at `source` deals its tensor out; after the last axis every rank has its own part of the
-// tensor of the rank whose every coordinate is `source`.
+// Axis by axis, the rank at `source` scatters its tensor; after the last axis every rank has its part of the tensor of
+// the rank whose every coordinate is `source`.
 Shards deal(Shards tensors, const Layout& layout, int64_t source) {
   auto& mesh = layout.mesh();
   for (int64_t a = 0; a < mesh.ndim(); ++a) {
@@ -153,7 +153,7 @@ at::Tensor make_shards(at::IntArrayRef size, const DeviceMesh& mesh, const Place
   bool requires_grad = options.requires_grad();
   options = options.requires_grad(false).device(options.has_device() ? options.device() : mesh.device_type());
   auto& slots = mesh.slots();
-  auto same = [&](size_t i, size_t j) {  // where they differ, everything is replicated
+  auto same = [&](size_t i, size_t j) {  // if they differ, everything is replicated
     for (size_t axis = 0; axis < placements.size(); ++axis) {
       bool differ = slots[i].coordinate[axis] != slots[j].coordinate[axis];
       if (differ && !is_replicate(layout->placements()[axis])) return false;
@@ -248,7 +248,7 @@ at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>
   auto* grad_layout = Layout::replicated(mesh);
   if (grad_placements) grad_layout = checked_layout(mesh, *grad_placements, tensor.dim(), "full_tensor");
   auto result = whole_with_grad(whole, grad_layout);
-  // The caller may write to it, and must not reach one of the replicas.
+  // The caller may write to the result, and must not reach one of the replicas.
   return layout_of(tensor).is_replicated() ? result.clone() : result;
 }
 
@@ -298,7 +298,7 @@ bool is_alias_of(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
                  at::TensorOptions options) {
-  if (std::any_of(size.begin(), size.end(), [](auto n) { return n < 0; })) at::zeros(size);  // has an error of its own
+  if (std::any_of(size.begin(), size.end(), [](auto n) { return n < 0; })) at::zeros(size);  // raises its own error
   return full(size, 0, mesh, placements, options.has_dtype() ? options : options.dtype(at::get_default_dtype()));
 }
 
@@ -318,7 +318,7 @@ at::Tensor full(at::IntArrayRef size, const at::Scalar& value, const DeviceMesh&
   if (!options.has_dtype() && value.isBoolean()) options = options.dtype(at::kBool);
   auto* layout = checked_layout(mesh, placements, size.size(), "full");
   return make_shards(size, mesh, placements, options, "full", [&](at::IntArrayRef shape, auto options, auto& slot) {
-    // Where its reduction is pending: see Note [A value as a pending reduction].
+    // Where the reduction is pending: see Note [A value as a pending reduction].
     return at::full(shape, share_of(value, *layout, slot.coordinate), options);
   });
 }

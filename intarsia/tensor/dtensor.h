@@ -1,6 +1,6 @@
 #pragma once
-// Distributed tensors. A DTensor is an ordinary at::Tensor of global shape, distributed over a mesh; every LibTorch
-// function accepts it.
+// Distributed tensors. A DTensor is an ordinary at::Tensor of global shape that is distributed over a mesh; every
+// LibTorch function accepts it.
 
 #include <optional>
 #include <string>
@@ -15,11 +15,11 @@
 
 namespace intarsia {
 
-// Distributes a whole tensor over the mesh. With `src_data_rank`, the data of the rank at that position (of every axis)
-// counts, and ranks with other data agree with it, while another shape or dtype on one rank is an error on all; with
-// none, every rank shards its own, and nothing is sent. The result is a leaf that requires grad if `tensor` does. A
-// Partial placement makes it a pending reduction whose value is `tensor`: see Note [A value as a pending reduction]. To
-// give the terms themselves, use from_local.
+// Distributes a whole tensor over the mesh. With `src_data_rank`, all ranks take the data of the rank at that position
+// (on every axis), and a different shape or dtype on one rank is an error on all; with none, every rank shards its own
+// data, and nothing is sent. The result is a leaf that requires grad if `tensor` does. A Partial placement makes it a
+// pending reduction whose value is `tensor`: see Note [A value as a pending reduction]. To give the terms themselves,
+// use from_local.
 at::Tensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                              std::optional<int64_t> src_data_rank = 0);
 
@@ -28,31 +28,32 @@ struct FromLocalOptions {
   std::optional<std::vector<int64_t>> shape, stride;  // global; needed for uneven shards unless run_check is set
 };
 
-// Takes each rank's `local` as its shard. Shares memory with it; but one plain tensor that is given for all ranks of a
+// Takes each rank's `local` as its shard. Shares memory with it, except that one plain tensor given for all ranks of a
 // simulation is copied for each, and so is one whose memory does not have the given strides, or whose elements overlap.
-// Differentiable. Without a shape or run_check all shards are taken to have equal shapes; without strides or run_check,
-// to have their dims in the same order in memory.
+// Differentiable. Without a shape or run_check, all shards are assumed to have equal shapes; without strides or
+// run_check, to have their dims in the same order in memory.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                       const FromLocalOptions& options = {});
 
 // This rank's shard, sharing memory. In a simulation: a per-rank tensor that stands for the shards of all ranks, on
-// which plain ops work. Differentiable; `grad_placements` is the layout of the incoming gradient (default: as the
-// tensor, with pending reductions read as replicated).
+// which plain ops work. Differentiable; `grad_placements` is the layout of the incoming gradient (default: the
+// tensor's, with pending reductions read as replicated).
 at::Tensor to_local(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
 // The whole tensor, on every rank, in new memory. Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor, const std::optional<Placements>& grad_placements = std::nullopt);
 
-// The same tensor in another layout. Differentiable. With `async_op` the last collective is only begun, and the wait
-// happens at first use.
+// The same tensor in another layout. Differentiable. With `async_op` the last collective is only started, and the first
+// use of the result waits for it.
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements, bool async_op = false);
 
 // The same tensor on another mesh of the same world: larger, smaller, with other ranks or the same. All ranks of both
-// meshes call it; a rank that is not on the tensor's mesh has a handle without shards, as every op on that mesh gives
-// it. Exactly the bytes that a rank lacks travel, in one message per pair of ranks. Differentiable: the gradient goes
-// back to the first mesh.
+// meshes call it; a rank that is not on the tensor's mesh has a handle without shards, as every op on that mesh returns
+// it. Exactly the bytes that a rank lacks are sent, in one message per pair of ranks. Differentiable: the gradient
+// moves back to the first mesh.
 at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements);
 
+// Whether a tensor is distributed; its mesh, placements and layout.
 inline bool is_dtensor(const at::Tensor& tensor) {
   return tensor.defined() && tensor.key_set().has(c10::DispatchKey::PrivateUse3);
 }
@@ -61,14 +62,14 @@ const Placements& placements_of(const at::Tensor& tensor);
 const Layout& layout_of(const at::Tensor& tensor);
 // The local tensors of the hosted ranks, in the order of mesh_of(tensor).slots().
 const Shards& shards_of(const at::Tensor& tensor);
-Shards shards_of(at::Tensor&& tensor);  // of one that is about to go
+Shards shards_of(at::Tensor&& tensor);  // of a temporary
 
-// Whether the two share memory, as Tensor::is_alias_of, which asks for a storage and so is an error on distributed
-// tensors. A view shares memory with what it views, also where its shards are copies: writes to the one are seen in the
+// Whether two tensors, distributed or not, share memory. (Tensor::is_alias_of reads the storage, and so is an error on
+// distributed tensors.) A view shares memory with its base even if its shards are copies: writes to one are seen in the
 // other.
 bool is_alias_of(const at::Tensor& a, const at::Tensor& b);
 
-// Factories that make only the local shards.
+// Factory functions that create only the local shards.
 at::Tensor zeros(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,
                  at::TensorOptions options = {});
 at::Tensor ones(at::IntArrayRef size, const DeviceMesh& mesh, const Placements& placements,

@@ -16,7 +16,7 @@ namespace {
 
 bool is_ours(const c10::TensorImpl& impl) { return impl.key_set().has(kDTensorKey) || impl.key_set().has(kPerRankKey); }
 
-// What to call instead.
+// The advice which function to call instead.
 std::string advice(const c10::TensorImpl& impl) {
   auto* body = const_cast<c10::TensorImpl&>(impl).get_backend_meta();
   if (!impl.key_set().has(kDTensorKey) || !body) {
@@ -47,7 +47,7 @@ std::ostream& at::print(std::ostream& stream, const at::Tensor& tensor, int64_t 
 void c10::TensorImpl::throw_data_ptr_access_error() const {
   TORCH_CHECK(!intarsia::is_ours(*this), "[data_ptr] ", intarsia::advice(*this));
   intarsia::next_definition<void (*)(const c10::TensorImpl*)>(intarsia::symbols::kDataPtrError)(this);
-  TORCH_INTERNAL_ASSERT(false);  // the declaration says that it does not return
+  TORCH_INTERNAL_ASSERT(false);  // its declaration says that it does not return
 }
 
 void c10::TensorImpl::throw_storage_access_error() const {

@@ -1,9 +1,9 @@
 #pragma once
-// Functions of LibTorch that this library interposes: printing, and the errors of data_ptr() and storage().
+// The functions of LibTorch that this library interposes: printing, and the errors of data_ptr() and storage().
 
 namespace intarsia {
 
-// Does nothing. Its mention makes a linker take the file with those functions along from a static library.
+// Does nothing. A reference to it makes a linker include the file with those functions from a static library.
 void take_along_interposed();
 
 }  // namespace intarsia

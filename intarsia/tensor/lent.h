@@ -18,35 +18,35 @@ class LentViews;
 
 // The copy of one view.
 struct Lent {
-  Recipe recipe;  // its base is a tensor of its own over the same local tensors: what is lent does not hold who lends
+  Recipe recipe;  // its base is a separate tensor over the same local tensors: Lent does not keep its lender alive
   Shards values;
   const Layout* layout;
   uint64_t writes;                     // to `values` that the base knows
   uint64_t seen;                       // version of the base that the values show
   std::shared_ptr<LentViews> further;  // views of the copy that are lent in turn; null for most
 
-  bool is_returned() const;  // no one else holds it any more
+  bool is_returned() const;  // nothing else holds it any more
 };
 
-// All that is lent of one memory, and how often that was written to. It outlives the tensor: a local tensor may be all
+// Everything lent of one memory, and how often that was written to. It outlives the tensor: a local tensor may be all
 // that the program has kept of a view of a view.
 class LentViews {
  public:
   LentViews(Shards memory, uint64_t writes) : memory_(std::move(memory)), writes_(writes) {}
 
-  // Another number after every write to the memory, by whomever.
+  // Changes after every write to the memory, whoever writes.
   uint64_t version() const;
   void count_write() { writes_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Notes that these values show the memory as it is now.
+  // Records that these values show the memory as it is now.
   void lend(Lent lent);
   void renew(const Shards& values);
 
-  // Carries into the memory what was written to the copies. Whether there was anything.
+  // Carries over into the memory what was written to the copies. Returns whether there was anything.
   bool take_back();
   bool empty();
 
-  // The memory's pending reductions have been done in place.
+  // Call this when the memory's pending reductions have run in place.
   void settle();
 
  private:

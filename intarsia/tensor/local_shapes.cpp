@@ -10,7 +10,7 @@
 namespace intarsia {
 namespace {
 
-// Every shard as large as this one.
+// The global shape if every shard is as large as this one.
 std::vector<int64_t> even_shape(const at::Tensor& local, const Layout& layout) {
   auto shape = value_at(local, 0).sizes().vec();
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
@@ -20,7 +20,7 @@ std::vector<int64_t> even_shape(const at::Tensor& local, const Layout& layout) {
   return shape;
 }
 
-// The shards' true extents add up along the axes that cut a dim, with the last axis innermost.
+// The global shape if the shards' true extents add up along the axes that shard a dim, with the last axis innermost.
 std::vector<int64_t> summed_shape(const at::Tensor& local, const Layout& layout) {
   auto& mesh = layout.mesh();
   Shards extents;
@@ -49,7 +49,7 @@ void check_local_shapes(const at::Tensor& local, const Layout& layout, at::IntAr
   }
 }
 
-// The ranks must agree on what a shard is: the number of its dims, its dtype, and whether it needs a gradient.
+// Checks that the ranks agree on what a shard is: its number of dims, its dtype, and whether it needs a gradient.
 void check_same_kind(const at::Tensor& local, const Layout& layout) {
   auto& everyone = Axis::whole(layout.mesh());
   auto own =
@@ -68,7 +68,7 @@ void check_same_kind(const at::Tensor& local, const Layout& layout) {
                     " hold a tensor that requires grad and some one that does not. All or none must.");
 }
 
-// What the mesh's first rank takes the shape and the strides to be, for all to compare theirs with.
+// Replaces shape and strides by those that the mesh's first rank has inferred, for all to compare theirs with.
 void take_first(FittedLocal& fitted, const Layout& layout) {
   auto& everyone = Axis::whole(layout.mesh());
   auto dims = fitted.shape.size();
@@ -82,7 +82,7 @@ void take_first(FittedLocal& fitted, const Layout& layout) {
   fitted.stride.assign(first + dims, first + 2 * dims);
 }
 
-// With run_check all ranks hear of a shard that does not fit, so that none is left waiting for one that has stopped.
+// With run_check, all ranks raise an error if a shard does not fit, so that none waits for one that has stopped.
 void check_on_all_ranks(const at::Tensor& local, const Layout& layout, at::IntArrayRef shape) {
   auto& mesh = layout.mesh();
   Shards verdicts;
@@ -92,12 +92,12 @@ void check_on_all_ranks(const at::Tensor& local, const Layout& layout, at::IntAr
   }
   auto agreed = Axis::whole(mesh).all_reduce(verdicts, ReduceOp::min);
   if (agreed[0].item<int64_t>() == 1) return;
-  check_local_shapes(local, layout, shape);  // the rank at fault says what is wrong with it
+  check_local_shapes(local, layout, shape);  // the rank at fault says what is wrong with its shard
   TORCH_CHECK_VALUE(false, "[from_local] a shard on another rank does not fit ", str(layout), " of a tensor of shape ",
                     shape, ". See the errors of the other ranks.");
 }
 
-// Where an axis replicates, its first rank's values count for all.
+// Along an axis that replicates, all ranks take the values of the first.
 at::Tensor equal_replicas(const at::Tensor& local, const Layout& layout) {
   auto& mesh = layout.mesh();
   Shards values;
@@ -141,7 +141,7 @@ FittedLocal fit_local_shapes(const at::Tensor& local, const Layout* layout, cons
   }
   take_first(fitted, *layout);
   check_on_all_ranks(local, *layout, shape);
-  // Autograd passes through: the values are the caller's own wherever the ranks agree.
+  // Autograd passes through: the values are the caller's wherever the ranks agree.
   if (!local.requires_grad()) fitted.local = equal_replicas(local, *layout);
   return fitted;
 }

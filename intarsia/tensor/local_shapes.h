@@ -10,11 +10,11 @@
 namespace intarsia {
 
 struct FittedLocal {
-  at::Tensor local;                    // another one than was given only where run_check has made replicas equal
+  at::Tensor local;                    // differs from the given one only where run_check has made replicas equal
   std::vector<int64_t> shape, stride;  // of the whole
 };
 
-// The global shape and strides that the local tensors make, checked as the options ask.
+// The global shape and strides that follow from the local tensors, checked as the options say.
 FittedLocal fit_local_shapes(const at::Tensor& local, const Layout* layout, const FromLocalOptions& options);
 
 }  // namespace intarsia

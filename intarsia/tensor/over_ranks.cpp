@@ -15,7 +15,7 @@
 namespace intarsia {
 namespace {
 
-// The number that each hosted rank has, as a plain or a per-rank tensor of double.
+// The number of each hosted rank, as a plain or a per-rank tensor of double.
 at::Tensor number_of(const char* where, const at::Tensor& given) {
   TORCH_CHECK_VALUE(given.defined() && given.numel() == 1, "[", where, "] needs one number per rank, but the tensor ",
                     given.defined() ? c10::str("has shape ", given.sizes()) : "is undefined",
@@ -28,7 +28,7 @@ at::Tensor number_of(const char* where, const at::Tensor& given) {
   return number.to(at::kDouble).reshape({1});
 }
 
-// Where this process plays several groups of a mesh, they have to come to one result.
+// If this process hosts several groups of a mesh, all of them must come to one result.
 double one_of(const char* where, const Shards& results, const DeviceMesh& mesh) {
   auto first = results[0].item<double>();
   for (auto& result : results) {

@@ -3,9 +3,9 @@
 //
 //   print_once("loss ", mean_over_ranks(loss));
 //
-// Every rank of the current world (or of `mesh`) calls it with its own number, and all get the same result. A tensor
-// has one element; it may be plain, per-rank (in a simulation), or distributed, which is one number
-// for all ranks of its mesh. In a simulation a plain number is that of every rank.
+// Every rank of the current world (or of `mesh`) calls it with its number, and all get the same result. A tensor has
+// one element; it may be plain, per-rank (in a simulation), or distributed, which is one number for all ranks of its
+// mesh. In a simulation a plain number is that of every rank.
 
 #include <optional>
 

@@ -24,13 +24,13 @@ bool strict_by_environment() {
   return strict;
 }
 
-// The nodes of one thread that were made in scopes, by number.
+// The nodes of one thread that were created in scopes, by number.
 struct Made {
   uint64_t begin, end;
   PlainTensors policy;
 };
 
-// See Note [Scopes and graphs]. A scope without nodes leaves nothing; of the others the newest are kept.
+// See Note [Scopes and graphs]. A scope without nodes leaves nothing; of the others, the newest are kept.
 class MadeInScopes {
  public:
   void add(Made made) {
@@ -50,7 +50,7 @@ class MadeInScopes {
     auto list = of_threads_.find(node.thread_id());
     if (list == of_threads_.end()) return PlainTensors::error;
     auto number = node.sequence_nr();
-    // A derivative may be passed on after a later scope, so the list is not in order. The newest are asked for most.
+    // A derivative may be recorded after a later scope, so the list is not in order. The newest are needed most often.
     auto found = std::find_if(list->second.rbegin(), list->second.rend(),
                               [&](auto& made) { return made.begin <= number && number < made.end; });
     return found == list->second.rend() ? PlainTensors::error : found->policy;
@@ -68,7 +68,7 @@ MadeInScopes& made_in_scopes() {
 }
 
 thread_local PlainTensors plain_tensors_ = PlainTensors::error;
-thread_local uint64_t first_node_ = 0;  // made under that policy
+thread_local uint64_t first_node_ = 0;  // created under that policy
 
 void change_plain_policy(PlainTensors policy) {
   auto next = at::sequence_number::peek();
@@ -83,7 +83,7 @@ std::atomic<PendingWrites> pending_writes_{PendingWrites::settle};
 
 struct FollowedLayouts {
   std::mutex mutex;
-  std::unordered_map<const Layout*, const Layout*> by_gradient;  // they are interned, and stay
+  std::unordered_map<const Layout*, const Layout*> by_gradient;  // layouts are interned, and stay
 };
 FollowedLayouts& followed() {
   static auto* all = new FollowedLayouts;
@@ -92,7 +92,8 @@ FollowedLayouts& followed() {
 
 }  // namespace
 
-// Of parameters that are cut along different dims, whose pending gradients are alike, the first one decides.
+// If parameters are sharded along different dims but their pending gradients have the same layout, the first one
+// decides.
 void let_plain_state_follow(const Layout* gradient, const Layout* state) {
   std::lock_guard lock(followed().mutex);
   followed().by_gradient.emplace(gradient, state);

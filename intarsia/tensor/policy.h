@@ -1,11 +1,12 @@
 #pragma once
-// Policies of dispatch for plain tensors among distributed ones, and for ops without a rule.
+// Policies of dispatch: for plain tensors among distributed ones, ops without a rule, errors of one rank, and in-place
+// writes to pending values.
 
 #include <string>
 
 namespace intarsia {
 
-// What happens to a plain tensor of more than one element that meets a distributed one.
+// How dispatch treats a plain tensor of more than one element beside a distributed one.
 enum class PlainTensors {
   error,      // the default: say which argument it is and what to do
   replicate,  // take it as a replicated tensor: the caller vouches that all ranks hold the same
@@ -28,26 +29,27 @@ PlainTensors plain_tensor_policy();
 
 // Note [Scopes and graphs]
 // The backward pass of an op meets the plain tensors that the op saved, long after the scope that admitted them has
-// ended. Autograd numbers the nodes of a thread in the order in which they are made, so a scope remembers its first and
-// last number, and a formula of autograd that meets a plain tensor follows the scope in which its node was made.
+// ended. Autograd numbers the nodes of a thread in order of creation, so a scope remembers its first and last number,
+// and an autograd formula that meets a plain tensor follows the scope in which its node was created.
 
-// The policy for the node that autograd runs on this thread: that of the scope in which it was made; error if there is
-// none.
+// The policy for the node that autograd runs on this thread: that of the scope in which it was created; `error` if
+// there was none.
 PlainTensors plain_tensor_policy_of_graph();
-// The node that this thread has made last belongs to the same scope as the one that autograd runs: a derivative of it.
+// Gives the node that this thread has created last, a derivative of the one that autograd runs, the policy of that
+// one's scope.
 void pass_on_policy(PlainTensors policy);
 
 // Note [State from before]
-// An optimizer may be made, and may have made steps, before fully_shard cuts its parameters: its state is plain, and
-// the same on all ranks. When a gradient is first added to it, it becomes distributed like that gradient, once the
-// ranks have compared it. The layouts of such gradients are known here; another plain tensor that is written to is an
-// error as ever. A gradient of a pass without sync is a pending average: state beside it becomes cut like the
+// An optimizer may be created, and may have made steps, before fully_shard shards its parameters: its state is plain,
+// and the same on all ranks. When a gradient is first added to it, it becomes distributed like that gradient, once the
+// ranks have compared it. The layouts of such gradients are recorded here; any other plain tensor that is written to is
+// an error as usual. A gradient of a pass without sync is a pending average: state beside it is sharded like the
 // parameter.
 class Layout;
 void let_plain_state_follow(const Layout* gradient, const Layout* state);
 const Layout* layout_of_plain_state(const Layout* gradient);  // null: it does not follow such a gradient
 
-// While it lives, an op without a rule is an error instead of running on whole tensors. The environment variable
+// While it lives, an op without a rule raises an error instead of running on whole tensors. The environment variable
 // INTARSIA_STRICT=1 sets this for the process.
 class StrictScope {
  public:
@@ -61,8 +63,8 @@ class StrictScope {
 };
 bool is_strict();
 
-// While it lives, a wrong value in a shard (an index out of range) is an error on the rank that holds it only, and no
-// op waits for word from the others: for loops that count microseconds and whose values are known to be right.
+// While it lives, a wrong value in a shard (an index out of range) is an error only on the rank that holds it, and no
+// op waits for a message from the others: for loops that count microseconds and whose values are known to be right.
 class LocalErrorScope {
  public:
   explicit LocalErrorScope(bool local = true);
@@ -75,11 +77,11 @@ class LocalErrorScope {
 };
 bool errors_are_local();
 
-// What happens when an op writes in place to a value whose reduction is pending, and cannot leave it so: clamp_, relu_,
-// add_ of a number.
+// How an in-place op treats a value whose reduction is pending if it cannot leave it so: clamp_, relu_, add_ of a
+// number.
 enum class PendingWrites {
-  settle,  // the default: the reduction is done first, for all who see the tensor; the value is the same
-  error,   // as PyTorch's DTensor: an error. fill_, which leaves it pending, gives every rank's term the number
+  settle,  // the default: the reduction runs first, for all tensors that see the memory; the value is the same
+  error,   // an error, as in PyTorch's DTensor. fill_, which leaves it pending, gives every rank's term the number
 };
 // For the whole process.
 void set_pending_writes(PendingWrites policy);

@@ -38,7 +38,7 @@ std::string entry(const at::Tensor& scalar) {
   return std::to_string(scalar.item<int64_t>());
 }
 
-// The entries that are shown of a dim; a gap is -1.
+// The indices of a dim that are printed; a gap is -1.
 std::vector<int64_t> shown(int64_t size, bool summarize) {
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < size; ++i) {
@@ -51,7 +51,7 @@ std::vector<int64_t> shown(int64_t size, bool summarize) {
   return indices;
 }
 
-// All entries first, so that columns can be made equally wide.
+// Collects all entries first, so that columns can have equal widths.
 void collect(const at::Tensor& tensor, bool summarize, Entries& entries) {
   if (tensor.dim() == 0) return entries.push_back(entry(tensor));
   for (auto i : shown(tensor.size(0), summarize)) {
@@ -113,7 +113,7 @@ std::string safe_values_text(const at::Tensor& tensor, const std::string& indent
   }
 }
 
-// One shard per line or more, each after its heading: `rank 0 [2, 3]: `.
+// Prints one shard per line or more, each after its heading: `rank 0 [2, 3]: `.
 template <class Heading>
 std::string shards_text(const Shards& shards, Heading heading) {
   std::string text;
@@ -136,7 +136,7 @@ std::string dtensor_text(const at::Tensor& tensor) {
   auto& slots = layout.mesh().slots();
   if (slots.empty()) return text + "\nno rank of the mesh is hosted here";
   try {
-    // Waits for a collective that is under way, which may fail, but starts none: one rank may print alone.
+    // Waits for a collective that has started, which may fail, but starts none: one rank may print alone.
     bool stale = body_of(tensor).is_stale();
     auto& shards = stale ? body_of(tensor).last_known_shards() : body_of(tensor).shards();
     if (stale) text += " as it was: its base has changed since, read it to refresh";

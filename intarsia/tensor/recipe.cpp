@@ -17,7 +17,7 @@ void write_local(const Shards& targets, const Shards& values) {
              [&](size_t slot) { write_into(targets[slot], values[slot].reshape(targets[slot].sizes())); });
 }
 
-// What the base is as a whole, per slot, with the values of the view written into it.
+// The base as a whole, per slot, with the values of the view written into it.
 Shards rewritten(const Recipe& recipe, const Shards& wholes, const Shards& values) {
   auto same = [&](size_t i, size_t j) { return are_twins(wholes[i], wholes[j]) && are_twins(values[i], values[j]); };
   auto first =
@@ -49,7 +49,7 @@ at::Tensor replay(const Recipe& recipe, const at::Tensor& base) {
   return stack[recipe.output].toTensor();
 }
 
-// Opens the base as a whole tensor, writes the view's values through a plain view of it, and keeps each rank's part.
+// Gathers the base as a whole tensor, writes the view's values through a plain view of it, and keeps each rank's part.
 void write_through(const Recipe& recipe, const Shards& values, const Layout* layout) {
   at::AutoDispatchBelowADInplaceOrView guard;
   CauseScope cause("write through a view", true);
@@ -75,7 +75,7 @@ bool overlap(const Recipe& a, const Recipe& b) {
   return at::any(replay(b, shown)).item<bool>();
 }
 
-// An expanded dim is one place in memory, which copy_ would refuse to write many times; all its values are equal.
+// An expanded dim is one place in memory, and copy_ refuses to write it many times; all its values are equal.
 void write_into(at::Tensor target, at::Tensor value) {
   for (int64_t d = 0; d < target.dim(); ++d) {
     if (target.stride(d) == 0 && target.size(d) > 1) target = target.narrow(d, 0, 1), value = value.narrow(d, 0, 1);

@@ -2,10 +2,10 @@
 // A scope in which explain() runs a step on meta tensors.
 //
 // Note [Tensors without data]
-// A program may make them to fill them later; they say that they are on the meta device. explain rehearses a step with
-// them: then they say that they are on the device of their mesh, as the real ones will be, so that what a model makes
-// for itself mixes with them as it will. Many ops of LibTorch cannot run on the meta device; but what an op gives
-// follows from its decision, so most need not run at all.
+// A program may create tensors on the meta device to fill them later; they report the meta device. explain rehearses a
+// step with them: then they report the device of their mesh, as the real ones will, so that tensors that a model
+// creates meanwhile mix with them as in a real step. Many ops of LibTorch cannot run on the meta device, but the form
+// of an op's result follows from its decision, so most need not run at all.
 
 namespace intarsia {
 

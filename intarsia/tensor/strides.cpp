@@ -11,7 +11,8 @@
 namespace intarsia {
 namespace {
 
-// The dims from the innermost to the outermost; those of one element, which lie anywhere, as in a contiguous tensor.
+// The dims from the innermost to the outermost; those of one element, whose strides do not matter, as in a contiguous
+// tensor.
 std::vector<int64_t> inside_out(at::IntArrayRef sizes, at::IntArrayRef strides) {
   auto dense = at::infer_dense_strides(sizes, strides);
   std::vector<int64_t> dims(sizes.size());
@@ -24,7 +25,7 @@ bool is_expanded(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t dim) {
   return strides[dim] == 0 && sizes[dim] > 1;
 }
 
-// Whether a shard's dims lie in the order of the strides of a whole of `sizes`, expanded where it is expanded and dense
+// Whether a shard's dims are in the order of the strides of a whole of `sizes`, expanded where it is expanded and dense
 // where it is dense.
 bool lies_as(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef strides) {
   if (shard.numel() < 2) return true;
@@ -46,7 +47,7 @@ bool lies_as(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef str
   return true;
 }
 
-// Whether a shard has values of its own along a dim that the strides expand.
+// Whether a shard has several values along a dim that the strides expand.
 bool has_more(const at::Tensor& shard, at::IntArrayRef sizes, at::IntArrayRef strides) {
   for (int64_t d = 0; d < shard.dim(); ++d) {
     if (is_expanded(sizes, strides, d) && shard.size(d) > 1 && shard.stride(d) != 0) return true;

@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// Where a pending reduction is settled before the tensor leaves its mesh: each rank of the axis reduces a part, which
-// is what it gives away then. A scalar is reduced on all of them.
+// The layout in which a tensor leaves its mesh, pending reductions settled: each rank of the axis reduces a part, and
+// that is what it sends. A scalar is reduced on all of them.
 const Layout* before_leaving(const Layout* layout, c10::ArrayRef<int64_t> shape) {
   if (!layout->has_partial()) return layout;
   auto placements = layout->placements();
@@ -66,7 +66,7 @@ at::Tensor arrived(Shards shards, const at::Tensor& tensor, const Layout* to) {
 
 std::vector<at::Tensor> moved_to_meshes(const std::vector<at::Tensor>& tensors, const std::vector<const Layout*>& to) {
   at::NoGradGuard no_grad;
-  std::vector<std::vector<int64_t>> from_groups;  // all that can be wrong is told before anything is settled
+  std::vector<std::vector<int64_t>> from_groups;  // all errors are found before anything is settled
   for (size_t i = 0; i < tensors.size(); ++i)
     from_groups.push_back(givers(body_of(tensors[i]).layout->mesh(), to[i]->mesh()));
   std::vector<Passage> passages;
@@ -83,8 +83,8 @@ std::vector<at::Tensor> moved_to_meshes(const std::vector<at::Tensor>& tensors, 
 
 at::Tensor gradient_to_mesh(const at::Tensor& grad, const Layout* to) {
   at::NoGradGuard no_grad;
-  // Forward, group `group` of the gradient's mesh got its tensor from group givers[group]. One passage carries at most
-  // one gradient to each.
+  // In forward, group `group` of the gradient's mesh got its tensor from group givers[group]. One passage carries at
+  // most one gradient to each.
   auto from_groups = givers(to->mesh(), body_of(grad).layout->mesh());
   auto way = passage_of(grad, to);
   std::vector<Passage> passages(1, way);

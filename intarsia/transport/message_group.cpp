@@ -24,12 +24,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLongestWait{50};  // for bytes, before a wait looks around
 
-// A message to or from a member: a header and bytes behind it.
+// A message to or from a member: a header followed by bytes.
 struct Piece {
   int64_t member;
   char* data;
   uint64_t bytes;
-  MessageHeader header{};  // what is sent, or what came
+  MessageHeader header{};  // sent or received
   uint64_t done = 0;       // of both
   bool finished() const { return done == sizeof header + bytes; }
 };
@@ -39,7 +39,7 @@ struct Exchange {
   Collective call;
   std::vector<Piece> sends, receives;
   std::vector<at::Tensor> tensors;
-  std::atomic<int64_t> waited_since{0};  // ticks of the clock; 0: nobody waits yet
+  std::atomic<int64_t> waited_since{0};  // ticks of the clock; 0: no thread waits yet
 };
 
 // One collective as the thread sees it that runs it.
@@ -213,8 +213,8 @@ class MessageGroup final : public Group {
     return offsets;
   }
 
-  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one behind the other. Counts
-  // of zero are no message.
+  // Sends counts[j] elements from offset from[j] to each member j, and receives from all, one after the other. A count
+  // of zero is no message.
   Wait run(Collective call, const at::Tensor& send, const MemberCounts& send_counts, const MemberCounts& from,
            const at::Tensor& receive, const MemberCounts& receive_counts) const {
     TORCH_CHECK_VALUE(send.is_cpu(), line_->watched->carrier.c_str(), " carries tensors in CPU memory, not on ",
@@ -245,7 +245,7 @@ class MessageGroup final : public Group {
   }
 
   std::shared_ptr<MessageLine> line_;
-  mutable std::mutex order_;  // collectives have their numbers in the order in which the thread runs them
+  mutable std::mutex order_;  // collectives are numbered in the order in which the thread runs them
   mutable Worker worker_;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// A group over connections that move bytes between pairs of ranks: the collectives, their order, and what a wait finds
-// out when nothing comes. The shortest way to a transport; one that has a faster way to reduce or to copy implements
-// Group itself.
+// A group over connections that move bytes between pairs of ranks: it adds the collectives, their order, and the
+// diagnosis of waits that do not end. The shortest path to a transport; one that has a faster way to reduce or to copy
+// implements Group itself.
 
 #include <chrono>
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace intarsia {
 
-// The connections of one member to all others. Bytes of a pair arrive in the order in which they were sent. For one
-// thread at a time.
+// The connections of one member to all others. Bytes of a pair arrive in the order in which they were sent. One thread
+// uses it at a time.
 class ByteLinks {
  public:
   virtual ~ByteLinks() = default;
   virtual const char* carrier() const = 0;  // its name, for traces and errors
 
-  // Moves as many of `size` bytes as can go now, and returns how many: 0 if none. Never blocks. Throws LostMember.
+  // Moves as many of `size` bytes as can go now, and returns that number: 0 if none. Never blocks. Throws LostMember.
   virtual size_t send(int64_t member, const char* from, size_t size) = 0;
   virtual size_t receive(int64_t member, char* to, size_t size) = 0;
 
@@ -29,8 +29,8 @@ class ByteLinks {
 };
 
 // One thread of the group runs its collectives, one after the other. Every message has a header, so ranks in different
-// collectives get an error that shows both; a rank that is gone, late or interrupted is named on all others. Reduces in
-// the order of the line: the same bits as every other transport.
+// collectives get an error that shows both; if a rank is gone, late or interrupted, the error on all others names it.
+// Reduces in the order of the line: the same bits as every other transport.
 std::shared_ptr<const Group> make_message_group(const LineRequest& line, std::unique_ptr<ByteLinks> links);
 
 }  // namespace intarsia

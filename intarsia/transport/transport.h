@@ -1,6 +1,6 @@
 #pragma once
-// What a transport implements: it connects the ranks of one line of a real job, or leaves that to the next transport.
-// docs/adding_a_transport.md goes through one.
+// The interface of transports: a transport connects the ranks of one line of a real job, or leaves that to the next
+// one. docs/adding_a_transport.md goes through one.
 
 #include <chrono>
 #include <cstdint>
@@ -22,12 +22,11 @@ struct LineRequest {
   int64_t position;                                       // our own
   std::chrono::milliseconds timeout;                      // of every wait
   std::string name;                                       // of the line, unique in the job
-  c10::intrusive_ptr<c10d::Store> store;                  // for this line alone; null where the job has none
-  c10::intrusive_ptr<c10d::Store> board_store = nullptr;  // that of the job, for boards; nobody waits in it; null: none
+  c10::intrusive_ptr<c10d::Store> store;                  // for this line alone; null if the job has none
+  c10::intrusive_ptr<c10d::Store> board_store = nullptr;  // the job's, for boards; never used for waits; null: none
   c10::intrusive_ptr<c10d::Backend> group = nullptr;  // an existing process group that connects the ranks; null: none
   std::vector<int> peers = {};                        // the ranks as that group numbers them
-  std::string instance =
-      {};  // keeps lines of the same ranks apart: the uid of the group in whose place the line is made
+  std::string instance = {};  // distinguishes lines of the same ranks: the uid of the group that this line replaces
 
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
   int64_t rank() const { return ranks[position]; }
@@ -42,7 +41,7 @@ struct LineRequest {
 std::string name_of_ranks(const std::vector<int64_t>& ranks);  // 0,1,2: for keys of stores
 
 struct Connection {
-  std::shared_ptr<const Group> group;  // null: this transport does not carry the line
+  std::shared_ptr<const Group> group;  // null: this transport cannot carry the line
   std::string why_not = {};            // "do not share memory: rank 1 is on another host"
 };
 
@@ -51,7 +50,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // All members of the line call it together, and all get a group, or none does.
+  // All members of the line call it together; either all get a group, or none does.
   virtual Connection connect(const LineRequest& line) const = 0;
 };
 

@@ -11,9 +11,9 @@
 namespace intarsia {
 namespace {
 
-constexpr size_t kTold = 16;  // collectives that a note tells: the one waited in, and those before it
+constexpr size_t kTold = 16;  // collectives in a note: the one waited in, and those before it
 
-// What a rank wrote: the number it waits in, its last collectives, what it sends to and awaits of each member.
+// What a rank posted: the number it waits in, its last collectives, what it sends to and awaits of each member.
 struct Note {
   struct Entry {
     uint64_t fingerprint;
@@ -21,7 +21,7 @@ struct Note {
   };
   uint64_t number = 0;
   std::map<uint64_t, Entry> calls;
-  std::vector<CallLog::Line> log;  // what led to the collective that it waits in
+  std::vector<CallLog::Line> log;  // the calls before the collective that it waits in
   std::vector<int64_t> sends, receives;
 };
 
@@ -68,7 +68,7 @@ std::string write_awaited(uint64_t number, const std::vector<int64_t>& ranks) {
   return out.str();
 }
 
-// None, if that is a collective to which we have not come yet.
+// Empty, if that is a collective that we have not reached yet.
 std::vector<int64_t> read_awaited(const std::string& text, uint64_t number) {
   std::istringstream in(text);
   uint64_t then = 0;
@@ -80,7 +80,7 @@ std::vector<int64_t> read_awaited(const std::string& text, uint64_t number) {
 
 std::string last_key(int64_t rank) { return "waiting/" + std::to_string(rank); }
 
-// Parts of one all_to_all that do not fit each other.
+// Parts of one all_to_all that do not match.
 std::string uneven_parts(const Collective& call, const Note& note, int64_t me, int64_t other) {
   if (note.number != call.number || call.sends.empty() || note.sends.empty()) return "";
   if (call.sends[other] != note.receives[me]) {
@@ -110,7 +110,7 @@ std::string CollectiveBoard::read(int64_t member, const History& history, const 
   auto me = ranks_[position_], other = ranks_[member];
   if (!store_->check({key(other)})) return "";
   auto note = read_note(store_->get_to_str(key(other)));
-  for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of what follows
+  for (auto& [number, theirs] : note.calls) {  // the first that differs is the cause of all later ones
     auto* ours = history.find(number);
     if (!ours || theirs.fingerprint == ours->fingerprint()) continue;
     return mismatch_text(*ours, me, other, theirs.text) + first_difference(log_of(call), me, note.log, other);
@@ -119,7 +119,7 @@ std::string CollectiveBoard::read(int64_t member, const History& history, const 
   return uneven.empty() ? "" : mismatch_text(call, me, other, c10::str(note.calls[call.number].text, ", and ", uneven));
 }
 
-// A store that does not answer is no news: its server may have ended well before us.
+// A store that does not answer means nothing: its server may have ended normally before us.
 std::string CollectiveBoard::compare(const History& history, const Collective& call,
                                      const std::vector<int64_t>& awaited) const {
   if (!store_) return "";

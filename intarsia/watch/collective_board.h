@@ -1,5 +1,5 @@
 #pragma once
-// Where ranks that wait post what they wait in, so that those in different collectives find out.
+// The collective board: waiting ranks post the collective they wait in, which reveals ranks in different collectives.
 
 #include <atomic>
 #include <chrono>
@@ -26,19 +26,19 @@ class CollectiveBoard {
   ~CollectiveBoard();
   bool exists() const { return store_ != nullptr; }
 
-  // Posts that we wait in `call`, and reads what the others wait in. Two that differ at the same number are a mistake
-  // of the program: the text shows both sides, and is empty otherwise. `awaited`: the ranks for whom we wait, where
+  // Posts that we wait in `call`, and reads what the others wait in. If two ranks differ at the same number, the
+  // program is wrong: the text shows both sides; otherwise it is empty. `awaited`: the ranks for which we wait, if
   // others may wait for us because of them.
   std::string compare(const History& history, const Collective& call, const std::vector<int64_t>& awaited = {}) const;
 
-  // We wait no longer: takes back for whom we waited.
+  // We no longer wait: withdraws the posted `awaited`.
   void settle() const;
 
-  // We wait for `ranks` in collective `number`, and they in turn for others: those at the end, as far as they have
-  // posted it.
+  // We wait for `ranks` in collective `number`, and they in turn for others: returns those at the end of the chain, as
+  // far as they have posted it.
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, uint64_t number) const;
 
-  // Where those members wait, as far as they have posted it, on whatever line: "; rank 1 was last seen waiting in ...".
+  // What those members wait in, as far as they have posted it, on any line: "; rank 1 was last seen waiting in ...".
   std::string last_seen(const std::vector<int64_t>& ranks) const;
 
   // Posts that we take no part any more, where nothing else says so.
@@ -57,7 +57,7 @@ class CollectiveBoard {
   mutable std::atomic<bool> awaits_{false};  // whether we have posted so
 };
 
-// When a wait looks at the board: after a second, then ever more rarely.
+// When a wait looks at the board: after a second, then at growing intervals.
 class BoardTimes {
  public:
   bool due();
@@ -68,7 +68,7 @@ class BoardTimes {
   Clock::time_point next_ = Clock::now() + pause_;
 };
 
-// The error of two ranks in different collectives.
+// The error text for two ranks in different collectives.
 std::string mismatch_text(const Collective& ours, int64_t rank, int64_t other_rank, const std::string& other);
 
 }  // namespace intarsia

@@ -1,6 +1,6 @@
 #pragma once
-// Where ranks post that one of them was interrupted or is gone, so that all hear of it, also those who do not wait for
-// that one.
+// The failure board: ranks post that one of them was interrupted or is gone, so that all ranks learn of it, including
+// those that do not wait for it.
 
 #include <cstdint>
 #include <mutex>
@@ -15,23 +15,23 @@ class Store;
 
 namespace intarsia {
 
-// Entries in the store of the job. A store that does not answer is no news: its server may have ended well before us.
+// Entries in the job's store. A store that does not answer means nothing: its server may have ended normally before us.
 class FailureBoard {
  public:
-  // Nobody waits in `store`.
+  // `store` is never used for waits.
   FailureBoard(c10::intrusive_ptr<c10d::Store> store, std::string key);
   ~FailureBoard();
   void raise(int64_t rank);
-  std::optional<int64_t> raised();  // the rank that did
+  std::optional<int64_t> raised();  // the rank that raised it
 
-  // `rank` is gone. Those who wait for it end with an error, and to others they look gone, too: returns the first that
-  // was reported.
+  // Reports that `rank` is gone. Ranks that wait for it end with an error, and then seem gone to others as well: so
+  // this returns the first that was reported.
   int64_t first_gone(int64_t rank);
-  std::optional<int64_t> gone();  // that one, if there is
-  // Why this rank gives up, for those to whom it looks gone then; empty: it did not say.
+  std::optional<int64_t> gone();  // that rank, if any
+  // Why this rank gives up, for ranks to which it then seems gone; empty: it did not say.
   void tell_why(int64_t rank, const std::string& text);
   std::string why(int64_t rank);
-  bool answers() const;  // whether the store did, as far as we have asked
+  bool answers() const;  // whether the store did when it was last called
 
  private:
   template <class Answer, class Ask>

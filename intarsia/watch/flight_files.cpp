@@ -41,7 +41,7 @@ std::string pickled(const Value& value) {
   return bytes;
 }
 
-// Names are cut off somewhere, maybe inside a letter of several bytes.
+// Names are truncated, maybe inside a character of several bytes.
 std::string plain_letters(const std::string& text) {
   auto result = text;
   for (auto& c : result) {
@@ -55,8 +55,8 @@ std::string group_name(const FlightEntry& flight) {
   return plain_letters(c10::str(flight.axis, " ", c10::ArrayRef<int64_t>(flight.line->ranks), world));
 }
 
-// What fr_trace compares. It takes sizes of all_gather and reduce_scatter that differ between ranks for a mistake, so
-// where they may, every rank tells the sum of all.
+// What fr_trace compares. It treats sizes of all_gather and reduce_scatter that differ between ranks as an error, so
+// where they may differ, every rank reports the sum of all.
 struct Sizes {
   const char* name;
   int64_t in, out;
@@ -89,7 +89,7 @@ Value entry_of(const FlightEntry& flight, const TickScale& scale) {
       {"p2p_seq_id", int64_t{0}},
       {"op_id", static_cast<int64_t>(flight.id) - 1},
       {"is_p2p", false},
-      // The tool knows gloo, not shm; "engine" has the truth.
+      // The tool knows gloo, not shm; "engine" has the real one.
       {"profiling_name", c10::str("gloo:", sizes.name)},
       {"engine", flight.line->carrier},
       {"time_created_ns", begun},
@@ -136,7 +136,7 @@ std::string event(const char* phase, int64_t rank, const std::string& more) {
   return c10::str("{\"ph\":\"", phase, "\",\"pid\":", rank, ",", more, "},\n");
 }
 
-// A collective is an event of its own, which may overlap others; a wait is what a thread does meanwhile.
+// A collective is a separate event, which may overlap others; a wait is what a thread does meanwhile.
 std::string events_of(const FlightEntry& flight, const TickScale& scale, int64_t last) {
   auto rank = flight.line->rank;
   auto begun = scale.ns(flight.begun), ended = flight.ended ? scale.ns(flight.ended) : last;

@@ -1,5 +1,5 @@
 #pragma once
-// The entries of the flight recorder in the formats of other programs.
+// The entries of the flight recorder in file formats of other programs.
 
 #include <string>
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace intarsia {
 
-// What PyTorch's own flight recorder dumps for one rank: a pickle of entries and groups.
+// The format of PyTorch's flight recorder for one rank: a pickle of entries and groups.
 std::string flights_as_pickle(const std::vector<FlightEntry>& flights, const TickScale& scale);
 
-// Chrome's trace events: each collective from its begin to its end, and when threads waited for it.
+// Chrome's trace events: each collective from its begin to its end, and the waits of threads.
 std::string flights_as_timeline(const std::vector<FlightEntry>& flights, const TickScale& scale);
 
 }  // namespace intarsia

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::is_trivially_copyable_v<FlightEntry> && sizeof(FlightEntry) % 8 == 0);
 constexpr size_t kWords = sizeof(FlightEntry) / 8;
 
-// A place in the ring. `id` is 0 while the words change. What changes later stands beside them.
+// A slot of the ring. `id` is 0 while the entry is written. Fields that change later are beside it.
 struct alignas(64) Seat {
   std::atomic<uint64_t> id{0}, waited{0}, ended{0}, state{FlightEntry::under_way};
   std::atomic<uint64_t> words[kWords];
@@ -60,7 +60,7 @@ std::optional<FlightEntry> read(Seat& seat, uint64_t id) {
   return flight;
 }
 
-// The place of an entry that was not overwritten; else null.
+// The slot of an entry that was not overwritten; else null.
 Seat* seat_of(const Collective& call) {
   auto& seat = ring_.seat_of(call.entry);
   return call.entry && seat.id.load(std::memory_order_relaxed) == call.entry ? &seat : nullptr;

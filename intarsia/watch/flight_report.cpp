@@ -23,7 +23,7 @@
 namespace intarsia {
 namespace {
 
-constexpr size_t kOnFailure = 8, kOnSignal = 40;  // entries that are shown, unless INTARSIA_FLIGHT_LINES says otherwise
+constexpr size_t kOnFailure = 8, kOnSignal = 40;  // entries to show, unless INTARSIA_FLIGHT_LINES is set
 
 size_t lines_told(size_t usual) {
   auto* text = getenv("INTARSIA_FLIGHT_LINES");
@@ -56,7 +56,7 @@ std::string line_of(const FlightEntry& flight, const TickScale& scale, uint64_t 
                   state, seconds_text(end - begun), ", begun ", seconds_text(scale.ns(now) - begun), " ago\n");
 }
 
-// In one piece, so that the lines of ranks do not mix.
+// In one call, so that the lines of ranks do not mix.
 void say(const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     auto written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
@@ -82,7 +82,7 @@ void report_all(size_t most) {
   write_if_wanted();
 }
 
-// Set by the handler, which may do next to nothing; a thread that sleeps otherwise does the rest.
+// Set by the handler, which may do next to nothing; a sleeping thread does the rest.
 sem_t asked_;
 
 void on_signal(int) {
@@ -121,7 +121,7 @@ void write_flights(const std::string& folder) {
   auto put = [&](const std::string& name, const std::string& bytes) {
     auto path = folder + "/" + name, unfinished = folder + "/." + name + ".new";
     std::ofstream(unfinished, std::ios::binary) << bytes;
-    std::filesystem::rename(unfinished, path, failed);  // nobody reads half a file
+    std::filesystem::rename(unfinished, path, failed);  // so that no reader sees half a file
     TORCH_CHECK(!failed, "[write_flights] cannot write ", path, ": ", failed.message(),
                 ". See INTARSIA_FLIGHT_FOLDER.");
   };
@@ -159,7 +159,7 @@ void write_last_flights() noexcept {
   try {
     write_if_wanted();
   } catch (const std::exception&) {
-    // There is nobody left to tell.
+    // No rank is left to report to.
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The reports of the flight recorder: on stderr when a collective fails or a signal asks, and in files.
+// Reports of the flight recorder: on stderr after a failed collective or a signal, and in files.
 
 #include <string>
 
@@ -9,18 +9,17 @@ namespace intarsia {
 std::string flight_report(size_t most);
 
 // Writes, for rank R, `folder`/flight_R, which `python -m torch.distributed.flight_recorder.fr_trace folder` reads, and
-// `folder`/timeline.R.json, which chrome://tracing and Perfetto read. Makes the folder; errors name the file.
+// `folder`/timeline.R.json, which chrome://tracing and Perfetto read. Creates the folder; errors name the file.
 void write_flights(const std::string& folder);
 
-// A collective has failed: reports once per world, and writes the files where INTARSIA_FLIGHT_FOLDER says so. Never
-// throws.
+// Call this when a collective has failed: reports once per world, and writes the files if INTARSIA_FLIGHT_FOLDER is
+// set. Never throws.
 void report_failure() noexcept;
 
-// From now on SIGUSR1 makes the process report, unless the program has a handler of its own or INTARSIA_FLIGHT_SIGNAL
-// is 0.
+// From now on SIGUSR1 makes the process report, unless the program has a handler for it or INTARSIA_FLIGHT_SIGNAL is 0.
 void report_on_signal();
 
-// Where INTARSIA_FLIGHT_FOLDER says so, writes the files: the process leaves its world. Never throws.
+// Writes the files if INTARSIA_FLIGHT_FOLDER is set: the process leaves its world. Never throws.
 void write_last_flights() noexcept;
 
 }  // namespace intarsia

@@ -1,5 +1,5 @@
 #pragma once
-// A store that passes every call on to another one; what a subclass adds is how.
+// Base class of stores that forward every call to another store; a subclass decides how.
 
 #include <chrono>
 #include <functional>
@@ -30,8 +30,8 @@ class ForwardingStore : public c10d::Store {
   bool hasExtendedApi() const override;
 
  protected:
-  // Runs the call on the other store, maybe on another thread. The call holds what it needs, also when nobody waits for
-  // it any more.
+  // Runs the call on the other store, maybe on another thread. The call holds what it needs, even if no thread waits
+  // for it any more.
   using Call = std::function<void(c10d::Store&)>;
   virtual void forward(const Call& call) const = 0;
 

@@ -1,5 +1,5 @@
 #pragma once
-// A store that does not make its callers wait for an answer that may never come.
+// A store whose calls end with an error after a time-out, instead of waiting for an answer that may never come.
 
 #include <chrono>
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace intarsia {
 
-// Where the link to the server of a store is cut, c10d waits for its answer for a quarter of an hour or for ever. Here
-// a call that is not answered in time is an error, and from then on every call is, at once.
+// If the link to a store's server is cut, c10d waits for its answer for a quarter of an hour or forever. Here a call
+// without an answer in time raises an error, and from then on every call does, at once.
 class ImpatientStore final : public ForwardingStore {
  public:
-  // A thread of ours waits in `store`; nobody else may.
+  // Our thread waits in `store`; no other thread may.
   ImpatientStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience);
   ~ImpatientStore() override;
 
@@ -22,7 +22,7 @@ class ImpatientStore final : public ForwardingStore {
   struct Asker;
   void forward(const Call& call) const override;
 
-  std::shared_ptr<Asker> asker_;  // shared with its thread, which may hang: nobody joins it
+  std::shared_ptr<Asker> asker_;  // shared with its thread, which may hang and is never joined
   std::chrono::milliseconds patience_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// One connection to a store, in which several threads may wait.
+// One connection to a store in which several threads may wait.
 
 #include <chrono>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace intarsia {
 
-// Who waits in a store of c10d's holds its connection until the answer comes. Here one who waits asks again and again,
-// so a connection can be shared: to make one for every group would take time, and a lookup of the server's name each.
+// A wait in a c10d store occupies its connection until the answer comes. Here a wait polls, so a connection can be
+// shared: making one for every group would take time, and a lookup of the server's name each.
 class SharedStore final : public ForwardingStore {
  public:
-  explicit SharedStore(c10::intrusive_ptr<c10d::Store> store);  // nobody else waits in it
+  explicit SharedStore(c10::intrusive_ptr<c10d::Store> store);  // no other thread waits in it
 
   c10::intrusive_ptr<c10d::Store> clone() override;
   std::vector<uint8_t> get(const std::string& key) override;

@@ -1,5 +1,5 @@
 #pragma once
-// A clock that costs next to nothing to read, for what is on the way of every collective.
+// A clock that costs next to nothing to read, since every collective reads it.
 
 #include <chrono>
 #include <cstdint>
@@ -15,10 +15,10 @@ inline uint64_t ticks_now() {
 #endif
 }
 
-// Turns ticks into nanoseconds since 1970, so that what several ranks of a host did can be laid side by side.
+// Turns ticks into nanoseconds since 1970, so that the records of several ranks of a host can be compared.
 class TickScale {
  public:
-  TickScale();  // as of now; the longer the process runs, the more precise
+  TickScale();  // as of now; more precise the longer the process runs
   int64_t ns(uint64_t ticks) const;
 
  private:

@@ -1,6 +1,5 @@
 #pragma once
-// What waits have in common, whatever carries the bytes: how they look, how they leave a lock, and the words of their
-// errors.
+// What waits share, whatever the transport: polling, leaving a lock, and the texts of their errors.
 
 #include <chrono>
 #include <cstdint>
@@ -24,7 +23,7 @@ inline void pause_core() {
 #endif
 }
 
-// Leaves a lock for as long as it lives.
+// Unlocks a lock for as long as it lives.
 class Unlocked {
  public:
   explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
@@ -36,7 +35,7 @@ class Unlocked {
   std::unique_lock<std::mutex>& lock_;
 };
 
-// A thread that moves bytes itself. When the last one goes, a thread of the progress engine goes on if it must.
+// A thread that moves bytes itself. When the last one ends, the progress engine's own thread takes over if necessary.
 template <class Progress>
 class Mover {
  public:
@@ -51,12 +50,12 @@ class Mover {
   Progress& progress_;
 };
 
-// Calls `done` ever more slowly until it is true or the deadline has passed. `between` is called before each pause.
+// Calls `done` at growing intervals until it is true or the deadline has passed. Calls `between` before each pause.
 bool poll_until(
     std::chrono::steady_clock::time_point deadline, const std::function<bool()>& done,
     const std::function<void()>& between = [] {});
 
-// Asks until there is a text, for `patience` at most, but once at least.
+// Calls `ask` until it returns a text, for `patience` at most, but at least once.
 template <class Ask>
 std::string ask_patiently(std::chrono::milliseconds patience, Ask ask) {
   constexpr std::chrono::milliseconds kBetween{50};

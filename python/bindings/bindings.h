@@ -1,5 +1,5 @@
 #pragma once
-// What the files of the extension share. Each file binds one header of the core and holds no logic of its own.
+// Declarations that the files of the extension share. Each file binds one header of the core and holds no logic.
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -11,8 +11,8 @@ namespace intarsia::python {
 
 namespace py = pybind11;
 
-// A tensor as Python gives it. An object that says of itself that it is a tensor, such as a mock, is none: what
-// LibTorch would read there is not a tensor's.
+// A tensor from Python. An object that only claims to be a tensor, such as a mock, is rejected: LibTorch would read it
+// as one.
 struct GivenTensor {
   at::Tensor value;
   operator const at::Tensor&() const { return value; }
@@ -24,12 +24,12 @@ inline bool is_tensor(py::handle object) {
 }
 inline std::vector<at::Tensor> values_of_given(const GivenTensors& given) { return {given.begin(), given.end()}; }
 
-// Placements as Python gives them: a sequence of PyTorch's placement objects.
+// Placements from Python: a sequence of PyTorch's placement objects.
 struct GivenPlacements {
   Placements value;
 };
 
-// PyTorch's placement objects, and back. The tuple of a layout is made once.
+// Converts PyTorch's placement objects, in both directions. The tuple of a layout is made once.
 Placement placement_from(py::handle object);
 py::object placement_to(const Placement& placement);
 py::tuple placements_of_layout(const Layout& layout);

@@ -10,7 +10,7 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 using checkpoint::Item;
 using checkpoint::Items;
 
-// An object of Python that goes, on whatever thread, under Python's lock.
+// Destroys a Python object under the GIL, on whatever thread.
 std::shared_ptr<py::object> held(py::handle object) {
   return {new py::object(py::reinterpret_borrow<py::object>(object)), [](py::object* held) {
             py::gil_scoped_acquire locked;
@@ -18,7 +18,7 @@ std::shared_ptr<py::object> held(py::handle object) {
           }};
 }
 
-// What tensors a checkpoint has: dtype, shape, and whether they were plain.
+// The tensors of a checkpoint: dtype, shape, and whether they were plain.
 py::dict forms_in(const checkpoint::CheckpointIndex& index) {
   py::dict result;
   for (auto& [name, tensor] : index.tensors) {
@@ -28,7 +28,7 @@ py::dict forms_in(const checkpoint::CheckpointIndex& index) {
   return result;
 }
 
-// An object whose method `want` makes the state of an optimizer as the checkpoint has it.
+// An object whose method `want` creates the state of an optimizer from what the checkpoint has.
 checkpoint::StateMaker maker_from(py::handle target) {
   return {[object = held(target)](const std::string&, const checkpoint::CheckpointIndex& index,
                                   const checkpoint::Rename& rename, checkpoint::Wanted& wanted) {

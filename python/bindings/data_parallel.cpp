@@ -15,7 +15,7 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 using GivenNamed = std::vector<std::pair<std::string, GivenTensor>>;
 
-// A Python object that threads without Python's lock may hold and let go.
+// A Python object that threads without the GIL may hold and release.
 std::shared_ptr<py::object> held(py::object object) {
   return {new py::object(std::move(object)), [](py::object* held) {
             py::gil_scoped_acquire lock;

@@ -19,7 +19,7 @@ Given given_from(const py::handle& list, const DeviceMesh& mesh) {
   return given;
 }
 
-// ops that the function calls are those of any program, not those inside of a kernel
+// The ops that the function calls are those of any program, not those inside a kernel.
 c10::impl::LocalDispatchKeySet outside_of_kernels() {
   auto keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = c10::default_excluded_set;
@@ -30,7 +30,7 @@ auto advice_of(py::function function) {
   return [function = shared(std::move(function))](const Question& q) -> std::optional<Advice> {
     py::gil_scoped_acquire locked;
     c10::impl::ForceDispatchKeyGuard guard(outside_of_kernels());
-    py::list now;  // of the tensors that are defined
+    py::list now;  // of the defined tensors
     for (size_t i = 0; i < q.now.size(); ++i) {
       if (!q.call.inputs[i].defined) continue;
       now.append(q.now[i] ? py::object(placements_of_layout(*q.now[i])) : py::none());
@@ -51,12 +51,12 @@ auto advice_of(py::function function) {
   };
 }
 
-// As those of PyTorch's DTensor, whose errors about sizes and dims are all of one kind.
+// Words errors like PyTorch's DTensor, whose errors about sizes and dims are all of one kind.
 std::string word(const std::string& op, const std::string& error) {
   return error + "\n\nSharding propagation failed for " + op;
 }
 
-// As PyTorch's DTensor does.
+// Warns as PyTorch's DTensor does.
 void warn_of_number(const std::string& op) {
   TORCH_WARN("[", op,
              "] Found a non-scalar tensor with numel=1 and ndim!=0: it is taken for a number that is the same on ",

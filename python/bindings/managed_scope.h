@@ -1,5 +1,5 @@
 #pragma once
-// A scope of the core as a context manager.
+// Wraps a scope of the core as a context manager.
 
 #include <functional>
 #include <memory>

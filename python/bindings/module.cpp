@@ -9,7 +9,7 @@
 PYBIND11_MODULE(_core, module) {
   namespace python = intarsia::python;
   module.doc() = "The C++ core of Intarsia.";
-  // Errors of the core get the Python types that PyTorch gives its own.
+  // Maps errors of the core to the Python types that PyTorch uses.
   pybind11::register_local_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);

@@ -12,7 +12,7 @@ namespace {
 
 Shards as_shards(const GivenTensors& values) { return {values.begin(), values.end()}; }
 
-// A symbolic number of Python. The casts of PyTorch would hide our floats and bools inside of another node.
+// A symbolic number of Python. PyTorch's casts would hide our floats and bools inside another node.
 c10::IValue number_from(py::handle number) {
   if (!torch::is_symint(number) && !torch::is_symfloat(number) && !torch::is_symbool(number)) return {};
   auto inside = number.attr("node");

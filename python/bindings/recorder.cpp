@@ -6,7 +6,7 @@
 namespace intarsia::python {
 namespace {
 
-// Hands every collective to a Python function.
+// Passes every collective to a Python function.
 class CallbackRecorder final : public Recorder {
  public:
   explicit CallbackRecorder(py::object callback) : callback_(std::move(callback)) {}

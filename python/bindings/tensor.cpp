@@ -48,7 +48,7 @@ void bind_doors(py::module_& m) {
   m.def(
       "to_local",
       [](const GivenTensor& tensor, const std::optional<GivenPlacements>& grad_placements) {
-        // Where nothing is recorded it is the shard itself, as PyTorch's own gives it.
+        // If nothing is recorded it is the shard itself, as in PyTorch.
         if (!at::GradMode::is_enabled() && is_dtensor(tensor) && shards_of(tensor).size() == 1)
           return shards_of(tensor)[0];
         return to_local(tensor, value_of(grad_placements));

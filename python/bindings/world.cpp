@@ -35,28 +35,28 @@ const World* joined_world(const StorePtr& store, int64_t rank, int64_t size, int
   return choose_engine("")({rank, size, own, "", std::chrono::milliseconds(milliseconds)}).release();
 }
 
-// Engines that have no use for groups connect the ranks themselves.
+// Engines that do not use groups connect the ranks themselves.
 void adopt(const World& world, const std::vector<int64_t>& ranks, const GroupPtr& group, const at::Device& device) {
   auto* engine = dynamic_cast<const JobEngine*>(&engine_of(world));
   if (engine) engine->adopt(ranks, group->getBackend(device.type()));
 }
 
-// Most of PyTorch's functions let go of the GIL before they call an op; indexing does not.
+// Most of PyTorch's functions release the GIL before they call an op; indexing does not.
 std::shared_ptr<void> let_go_of_gil() {
   if (!Py_IsInitialized() || !PyGILState_Check()) return nullptr;
   return std::make_shared<py::gil_scoped_release>();
 }
 
-// Python answers signals on its main thread.
+// Python handles signals on its main thread.
 unsigned long main_thread() {
   static auto ident = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
   return ident;
 }
 
-// KeyboardInterrupt and its like are no failures of what they interrupt.
+// KeyboardInterrupt and the like are not failures of what they interrupt.
 bool is_stop(PyObject* type) { return type && !PyErr_GivenExceptionMatches(type, PyExc_Exception); }
 
-// A tensor may go, and wait for what was sent to it, while an error is on its way: that error stays.
+// A tensor's destructor may wait for data sent to it while an error is being raised: that error stays.
 void check_signals() {
   if (!Py_IsInitialized() || PyThread_get_thread_ident() != main_thread()) return;
   py::gil_scoped_acquire locked;
@@ -103,7 +103,7 @@ void close(const World& world) { engine_of(world).close(); }
 }  // namespace
 
 void bind_worlds(py::module_& module) {
-  py::module_::import("torch._C._distributed_c10d");  // knows Store and ProcessGroup
+  py::module_::import("torch._C._distributed_c10d");  // it knows Store and ProcessGroup
   set_around_waits(&let_go_of_gil);
   main_thread();
   set_interrupts(&kSignals);

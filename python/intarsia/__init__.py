@@ -1,7 +1,7 @@
 """Distributed tensors for PyTorch, on a C++ core.
 
-A distributed tensor is an ordinary ``torch.Tensor`` whose data is cut over a mesh of ranks. The names here are those of
-``torch.distributed.tensor``; :func:`install` puts them in its place, and :func:`simulate` plays many ranks in one process.
+A distributed tensor is an ordinary ``torch.Tensor`` whose data is sharded over a mesh of ranks. The names here are those of
+``torch.distributed.tensor``; :func:`install` replaces it by them, and :func:`simulate` hosts many ranks in one process.
 """
 
 from importlib import import_module as _import_module
@@ -37,8 +37,8 @@ if _TYPE_CHECKING:
     from ._redistribute import redistribute
     from .data_parallel import fully_shard, replicate
 
-# Where the names come from that are loaded when they are first used. PyTorch's placements are used here as well;
-# their module takes about a second to load, so that is not part of `import intarsia`.
+# The modules of names that are loaded when first used. PyTorch's placements are among them:
+# their module takes about a second to load, which `import intarsia` avoids.
 _LATER = {
     "Placement": "torch.distributed.tensor.placement_types",
     "Shard": "torch.distributed.tensor.placement_types",

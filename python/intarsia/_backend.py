@@ -11,12 +11,12 @@ from . import _core
 
 NAME = "intarsia"
 _MILLISECONDS = 1000
-_made: "collections.Counter[str]" = collections.Counter()  # groups by name; a name comes again after destroy_process_group
+_made: "collections.Counter[str]" = collections.Counter()  # groups by name; a name may recur after destroy_process_group
 
 
 def _create(common: Any, _options: Any) -> Any:
     _made[common.group_id] += 1
-    store = dist.PrefixStore(f"{NAME}/{_made[common.group_id]}", common.store)  # the store may be that of the last time
+    store = dist.PrefixStore(f"{NAME}/{_made[common.group_id]}", common.store)  # the store may be reused
     ranks = list(common.global_ranks_in_group)  # empty for the default group
     world_size = dist.get_world_size() if ranks else common.group_size
     seconds = common.timeout.total_seconds()

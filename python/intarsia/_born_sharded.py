@@ -1,4 +1,4 @@
-"""Models whose parameters are distributed from birth."""
+"""Models whose parameters are created distributed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ Plan = Callable[[str, torch.Size], Sequence[Any]] | ParallelStyle | dict[str, Pa
 
 
 class BornSharded:
-    """Inside, new tensors of a given size are made in parts, one for each rank: no rank ever holds a whole model.
+    """Inside, new tensors of a given size are created in parts, one for each rank: no rank ever holds a whole model.
 
-    Its numbers are those of the model made plainly after the same ``torch.manual_seed``. ``finish`` moves each parameter and
-    buffer to where the plan wants it: a function ``plan(name, shape)`` that returns placements, or what
+    Its numbers are those of the model created outside the scope after the same ``torch.manual_seed``. ``finish`` redistributes
+    each parameter and buffer to the layout in the plan: a function ``plan(name, shape)`` that returns placements, or what
     :func:`~intarsia.parallel.parallelize_module` takes. What styles do not name becomes plain and whole on every rank, as
-    ``parallelize_module`` leaves it. Without a plan everything stays as it was born, for ``fully_shard``.
+    ``parallelize_module`` leaves it. Without a plan everything keeps its initial layout, for ``fully_shard``.
     """
 
     def __init__(self, mesh: Any, plan: "Plan | None" = None) -> None:  # type: ignore[valid-type]

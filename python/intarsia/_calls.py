@@ -1,4 +1,4 @@
-"""Calls of ops as functions in Python see them."""
+"""Calls of ops, as Python rules and guides see them."""
 
 from typing import Any
 

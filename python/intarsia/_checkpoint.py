@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint on our tensors: they are handed over as PyTorch's own, without a copy."""
+"""torch.distributed.checkpoint on our tensors: they are passed as PyTorch's own, without a copy."""
 
 import functools
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Collectives between simulated ranks: what each rank gets from the values of all.
 
-``values`` holds one tensor per rank of the world, ``lines`` the ranks that talk to each other; on a mesh every rank has a line
-of its own along an axis. What a function returns has one entry per rank; None for a rank that gets nothing.
+``values`` holds one tensor per rank of the world, ``lines`` the ranks that communicate with each other; on a mesh every rank
+has one line along an axis. Functions return one entry per rank; None for a rank that gets nothing.
 """
 
 import functools
@@ -39,7 +39,7 @@ def op_name(op: Any) -> str:
 
 def _reduced(parts: Values, op: str) -> torch.Tensor:
     _check_alike(parts)
-    parts = [part.clone() if part._is_zerotensor() else part for part in parts]  # zeros without memory get some
+    parts = [part.clone() if part._is_zerotensor() else part for part in parts]  # zeros without memory get memory
     result = functools.reduce(_OPS[op], parts[1:], parts[0].clone())  # type: ignore[call-overload]
     if op != "avg":
         return result

@@ -1,6 +1,6 @@
 """torch.compile does not trace distributed tensors: the code around them runs uncompiled.
 
-Under the drop-in that also holds where a program asks for one graph, which PyTorch's DTensor would give it.
+Under the drop-in that also holds if a program requests one graph, which PyTorch's DTensor supports.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The mesh of a call of fully_shard or replicate, and which of its axes are those of data parallelism."""
+"""The mesh of a call of fully_shard or replicate, and which of its axes belong to data parallelism."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ class DataMesh:
     """A mesh that is data-parallel along all of its axes; with names, one of more axes, over which parameters are distributed."""
 
     mesh: Any
-    copies: tuple[str, ...] = ()  # names of axes, which are read as one
+    copies: tuple[str, ...] = ()  # names of axes, which act as one
     shards: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Puts Intarsia in the place of torch.distributed.tensor, for programs that do not know of it."""
+"""Replaces torch.distributed.tensor by Intarsia, for unmodified programs."""
 
 import functools
 import importlib
@@ -25,7 +25,7 @@ _STYLES = (
     "SequenceParallel",
 )
 
-# What is replaced: where PyTorch has it, and where we have it.
+# The replaced names: PyTorch's place and ours.
 _REPLACED = {
     f"{_TENSOR}._api": {
         "DTensor": "intarsia._tensor",
@@ -100,7 +100,7 @@ _FRONT = (
     f"{_TENSOR}.parallel.loss",
 )
 
-# Modules whose functions go on with PyTorch's names: programs are shown a copy.
+# Modules whose functions keep PyTorch's names: programs get a copy.
 _COPIED = (
     f"{_TENSOR}._api",
     "torch.distributed._composable.replicate_with_fsdp",
@@ -124,13 +124,13 @@ def installed() -> bool:
 
 
 def install(layouts: "str | None" = None) -> None:
-    """Makes the names of ``torch.distributed.tensor`` mean Intarsia's, also where they have been imported already.
+    """Makes the names of ``torch.distributed.tensor`` refer to Intarsia's, including those already imported.
 
     Processes that multiprocessing starts from here do the same. What Intarsia does not offer stays PyTorch's.
 
     With ``layouts="pytorch"``, which is the default, results have the layouts of PyTorch's DTensor, whose rules are asked:
-    programs may count on whole results after a softmax over a cut dim. With ``"intarsia"`` results stay cut and less is
-    sent. The environment variable ``INTARSIA_LAYOUTS`` says so where the argument does not.
+    programs may rely on whole results after a softmax over a sharded dim. With ``"intarsia"`` results stay sharded and less is
+    sent. Without the argument, the environment variable ``INTARSIA_LAYOUTS`` decides.
     """
     layouts = layouts or os.environ.get("INTARSIA_LAYOUTS") or "pytorch"
     if layouts not in ("pytorch", "intarsia"):

@@ -1,4 +1,4 @@
-"""Factories that make only the local shards."""
+"""Factory functions that create only the local shards."""
 
 from collections.abc import Sequence
 from typing import Any

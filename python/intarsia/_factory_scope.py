@@ -1,7 +1,7 @@
-"""Functions of PyTorch that are written in Python and make plain tensors on their way.
+"""Functions of PyTorch that are written in Python and create plain tensors internally.
 
-What they make from numbers and shapes alone is the same on all ranks, so it is made on the mesh of their arguments, as the core
-does for functions that are written in C++. A plain tensor of the caller's stays an error where it meets distributed ones.
+What they create from numbers and shapes alone is the same on all ranks, so it is created on the mesh of their arguments, as the
+core does for functions that are written in C++. A plain tensor of the caller is still an error where it meets distributed ones.
 """
 
 import functools

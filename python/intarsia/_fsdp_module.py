@@ -1,4 +1,4 @@
-"""What a module gets by fully_shard: PyTorch's methods, which steer the groups of the core."""
+"""The class that fully_shard gives a module: PyTorch's methods, which control the groups of the core."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from ._wrapped_module import WrappedModule, set_data_scope, state_of
 
 
 class UnshardHandle:
-    """A gathering that has been begun."""
+    """A gather in progress."""
 
     def wait(self) -> None:
         """The parameters are whole afterwards."""
@@ -29,7 +29,7 @@ class _Gathering(UnshardHandle):
 
 
 class FSDPModule(WrappedModule):
-    """What a module gets by :func:`fully_shard`."""
+    """The class that :func:`fully_shard` gives a module."""
 
     def _sharding(self) -> Sharding:
         return state_of(self, Sharding)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ class FSDPModule(WrappedModule):
         self._set(recurse, "set_reshard_after_backward", reshard_after_backward)
 
     def set_modules_to_forward_prefetch(self, modules: "list[FSDPModule]") -> None:
-        """Modules whose gathering begins when this one is gathered in forward."""
+        """Modules to prefetch when this one is gathered in forward."""
         self._set_prefetched(False, modules)
 
     def set_modules_to_backward_prefetch(self, modules: "list[FSDPModule]") -> None:
@@ -109,7 +109,7 @@ class FSDPModule(WrappedModule):
         self.set_gradient_divide_factor(factor)
 
     def set_reduce_scatter_unused_params(self, reduce_scatter_unused_params: bool, *, recurse: bool = True) -> None:
-        """Whether a parameter that gets no gradient counts as zeros."""
+        """Whether a parameter without a gradient is taken as having zeros."""
         self._set(recurse, "set_unused_as_zeros", reduce_scatter_unused_params)
 
     def set_all_reduce_hook(self, hook: Callable[[torch.Tensor], None], *, stream: Any = None) -> None:
@@ -185,7 +185,7 @@ class FSDPModule(WrappedModule):
         """Gatherings go on by themselves once they have begun."""
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self.reshard()  # what is cast or moved is the shards
+        self.reshard()  # the shards are cast or moved
         with set_data_scope():
             return super()._apply(*args, **kwargs)  # type: ignore[misc]
 

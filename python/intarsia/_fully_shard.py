@@ -38,7 +38,7 @@ def fully_shard(
 ) -> Any:
     """Keeps each parameter in shards, gathers it for use and reduces its gradient to shards; in place.
 
-    Each call makes a group of the parameters that are in none yet: one gathering, one reduction. The mesh has one axis, or two
+    Each call makes a group of the parameters that are in none yet: one gather, one reduction. The mesh has one axis, or two
     (copies along the first, shards along the second). Parameters are taken from the first rank. With ``dp_mesh_dims``, which name
     these axes, the mesh may have others, and parameters and activations are distributed over all of it.
     """

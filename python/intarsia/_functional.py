@@ -116,7 +116,7 @@ def play() -> None:
             library.impl(name, _kernel(name, played), key)  # type: ignore[arg-type]
     for name in ("isend", "irecv", "batch_p2p_ops"):
         library.impl(name, _refused(name), "PrivateUse2")
-    library.impl("wait_tensor", lambda tensor: tensor, "PrivateUse2")  # it has come
+    library.impl("wait_tensor", lambda tensor: tensor, "PrivateUse2")  # it has arrived
     play.library = library
     wrap = _theirs._maybe_wrap_tensor
     _theirs._maybe_wrap_tensor = lambda tensor: tensor if _core.is_per_rank(tensor) else wrap(tensor)  # type: ignore[assignment]

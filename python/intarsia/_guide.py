@@ -1,6 +1,6 @@
-"""What PyTorch's DTensor would do with a call: asked once per kind of call under the drop-in, so that results have its layouts.
+"""The guide of the drop-in: asks the rules of PyTorch's DTensor once per kind of call, so that results have its layouts.
 
-The answer only picks among what our own rules allow, so values never depend on it. What PyTorch refuses is refused.
+Its advice only chooses among what our own rules allow, so values never depend on it. What PyTorch rejects is rejected.
 """
 
 import logging
@@ -18,7 +18,7 @@ from ._kinds import is_known
 from ._mesh import python_mesh
 
 _log = logging.getLogger(__name__)
-_own: set[str] = set()  # ops whose rule the program has given
+_own: set[str] = set()  # ops for which the program has registered a rule
 _SPLITS = frozenset({"aten::view", "aten::view_copy", "aten::_unsafe_view", "aten::reshape"})
 _WAY_OUT = 'Redistribute first. With intarsia.install(layouts="intarsia") the op moves what it needs itself.'
 _SERVED = ("aten", "prims", "intarsia")  # whose ops run here also where PyTorch has no rule: what they do is known
@@ -41,7 +41,7 @@ def advise(name: str, overload: str, args: list, now: list, results: list, mesh:
         placements, grid = iter(now), python_mesh(mesh)
         specs = [_spec_of(value, placements, grid) for value in args]
         return _guide_products.advise(name, specs, _asked) or _asked(_op(name, overload), specs, [*map(_meta_of, results)])
-    except Exception as error:  # it is not asked to run, so what it can not do is done as our own rules say
+    except Exception as error:  # it only has to advise: without advice our own rules decide
         _log.debug("%s.%s: %s", name, overload, error)
         if isinstance(error, _Refused) and not _in_backward():
             raise RuntimeError(str(error)) from None

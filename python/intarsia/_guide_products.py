@@ -1,7 +1,7 @@
 """Products that are one op here and several in PyTorch: linear, matmul with leading dims, and the gradient of a weight.
 
-PyTorch flattens leading dims, transposes the weight, and has a rule for the product of matrices. What its rule says of these
-matrices is said here of the tensors that they come from.
+PyTorch flattens leading dims, transposes the weight, and has a rule for the product of matrices. What its rule says about these
+matrices is translated to the tensors from which they are made.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""nn.init on distributed tensors. All but sparse_ are made of ops that the core knows."""
+"""nn.init on distributed tensors. All but sparse_ are composed of ops that the core knows."""
 
 import functools
 from typing import Any

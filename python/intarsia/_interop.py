@@ -1,4 +1,4 @@
-"""Zero-copy ways between our distributed tensors and PyTorch's own."""
+"""Zero-copy conversions between our distributed tensors and PyTorch's."""
 
 from typing import Any
 

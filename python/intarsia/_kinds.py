@@ -1,7 +1,7 @@
 """Placements that the core represents differently from PyTorch: masked lookups, and dims that axes shard in another order.
 
-The core has masked sums, whose masks have been used, and strided shards. A spec that a program gave to a tensor is shown as long
-as the tensor lies as it did then.
+The core has masked sums, whose masks have been applied, and strided shards. A spec that a program gave to a tensor is shown as
+long as the tensor keeps that layout.
 """
 
 import copy
@@ -13,7 +13,7 @@ import torch
 
 from . import _core
 
-GIVEN = "_given_spec"  # in the tensor's __dict__: how it lay, and the spec
+GIVEN = "_given_spec"  # in the tensor's __dict__: its layout then, and the spec
 WITHOUT_LAYOUT = "_without_layout"  # in its __dict__: a tensor that waits for a spec
 OTHER_NAMES = {"prod", "mul"}  # of products: PyTorch's placements keep the name that they are given
 

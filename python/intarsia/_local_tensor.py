@@ -1,4 +1,4 @@
-"""PyTorch's LocalTensorMode on simulations: many ranks in one process."""
+"""PyTorch's LocalTensorMode as a simulation: many ranks in one process."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ __all__ = [
     "tensor_map",
 ]
 
-_modes: list["LocalTensorMode"] = []  # that are open, innermost last
+_modes: list["LocalTensorMode"] = []  # open ones, innermost last
 
 
 class _LocalTensorMeta(type):

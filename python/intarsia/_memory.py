@@ -1,4 +1,4 @@
-"""Methods of tensors that need memory, which distributed tensors have none of: their errors say what to call instead."""
+"""Methods of tensors that need memory, which distributed tensors lack: their errors say what to call instead."""
 
 import functools
 from collections.abc import Callable

@@ -102,7 +102,7 @@ def core_mesh(mesh: Any) -> "_core.Mesh":
     if known is not None and known[0] is world:
         _python_meshes[known[1].id] = mesh  # of equal ones, the last used is shown: its groups are alive
         return known[1]
-    # One row per group: a slice of a mesh has several side by side, and a simulation plays them all.
+    # One row per group: a slice of a mesh has several side by side, and a simulation hosts them all.
     ranks = mesh._layout.remap_to_tensor(mesh._rank_map).flatten().tolist()
     names = list(mesh.mesh_dim_names or ())
     made = _core.Mesh(world, torch.device(mesh.device_type), list(mesh.shape), ranks, names)
@@ -164,9 +164,9 @@ def _fake_group_of(world: "_core.World") -> bool:
 
 @contextlib.contextmanager
 def simulate(n: int, *, process_group: bool = True) -> Iterator["_core.World"]:
-    """Plays ``n`` ranks in this process while the scope is open.
+    """Hosts ``n`` simulated ranks in this process while the scope is open.
 
-    ``to_local`` yields a tensor that stands for the shards of all ranks; ``shards_of`` takes them apart. If there is no
+    ``to_local`` returns a tensor that stands for the shards of all ranks; ``shards_of`` lists them. If there is no
     process group yet, a fake one of ``n`` ranks stands in while the scope is open, so that DeviceMesh can be made as in
     a real job; with ``process_group=False`` the program makes its own.
     """
@@ -215,5 +215,5 @@ def _start_fake_group(n: int) -> bool:
 
     hook = sys.excepthook
     dist.init_process_group("fake", rank=0, world_size=n, store=fake_pg.FakeStore())
-    sys.excepthook = hook  # PyTorch's would put [rank0] before every line, once per group: here one process plays all ranks
+    sys.excepthook = hook  # PyTorch's would put [rank0] before every line, once per group: here one process hosts all ranks
     return True

@@ -1,4 +1,4 @@
-"""What distributed tensors can do beyond plain ones. It lives on ``torch.Tensor``; plain tensors deny having it."""
+"""Attributes of distributed tensors. They are on ``torch.Tensor``; plain tensors raise AttributeError for them."""
 
 import functools
 from collections.abc import Callable

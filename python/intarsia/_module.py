@@ -26,7 +26,7 @@ def distribute_module(
 ) -> nn.Module:
     """Distributes parameters and buffers as ``partition_fn(name, submodule, mesh)`` says, the others replicated.
 
-    ``input_fn(module, inputs, mesh)`` and ``output_fn(module, outputs, mesh)`` prepare what goes in and comes out.
+    ``input_fn(module, inputs, mesh)`` and ``output_fn(module, outputs, mesh)`` prepare its inputs and outputs.
     Parameters keep their identity, so an optimizer made before sees them.
     """
     mesh = _given_mesh(device_mesh, "distribute_module")

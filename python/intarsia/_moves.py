@@ -1,4 +1,4 @@
-"""How a distributed tensor gets to local ones and to the whole."""
+"""Conversions from distributed tensors to local ones and to the whole."""
 
 from collections.abc import Sequence
 from typing import Any

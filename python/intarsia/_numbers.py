@@ -1,4 +1,4 @@
-"""Numbers and tensors that are one per simulated rank: how they are taken apart, put together, and enter ops."""
+"""Per-rank numbers and tensors of a simulation: how they are split, joined, and passed to ops."""
 
 import contextlib
 import functools
@@ -123,11 +123,11 @@ def answer_guards() -> None:
 torch.Tensor._wrapped_number = property(_get_wrapped, _set_wrapped)
 
 
-# Who calls functions while every rank has a generator of its own: with the function, its arguments and the usual way to call it.
+# Calls functions while every rank has a separate generator: gets the function, its arguments and the usual way to call it.
 own_generators: list[Callable] = []
-# Who calls a function that draws different amounts on different ranks: each rank then has a generator of its own.
+# Calls a function that draws different amounts on different ranks: each rank then has a separate generator.
 draws_apart: list[Callable] = []
-# Who is told the states of the generators of all ranks when they begin to differ.
+# Gets the states of the generators of all ranks when they begin to differ.
 generators_differ: list[Callable] = []
 
 
@@ -147,7 +147,7 @@ class NumbersMode(TorchFunctionMode):
         return draws_apart[0](func, args, kwargs)
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
-        if func is torch.Tensor.new_tensor:  # of other data: the tensor tells dtype and device
+        if func is torch.Tensor.new_tensor:  # of other data: the tensor gives dtype and device
             args = (value_on(args[0], 0), *args[1:])
         ranks = _ranks_in(args)
         if ranks <= 0 and kwargs:
@@ -354,7 +354,7 @@ def _set_places(tensor: torch.Tensor, index: Any, value: Any) -> None:
 _BY_PLACE = {torch.Tensor.__getitem__: _get_places, torch.Tensor.__setitem__: _set_places}
 
 
-# Modules of PyTorch that ask for their rank as a program does, to do something else on each.
+# Modules of PyTorch that ask for their rank like a program, to do something different on each.
 _LIKE_PROGRAMS = tuple(f"torch.distributed.{name}." for name in ("nn", "optim", "algorithms", "pipelining"))
 
 

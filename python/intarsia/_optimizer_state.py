@@ -1,6 +1,6 @@
 """The state of torch.optim's optimizers as checkpoints have it, by the names of parameters: the same as that of C++'s torch::optim.
 
-Where the two languages differ, the checkpoint has it as C++ does: `betas` are beta1 and beta2, and steps are whole numbers.
+Where the two languages differ, the checkpoint has it as C++ does: `betas` are beta1 and beta2, and steps are integers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

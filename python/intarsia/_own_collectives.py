@@ -1,4 +1,4 @@
-"""Collectives of a program in place of the engine's, for the messages of sharded groups."""
+"""Custom collectives of a program in place of the engine's, for the messages of sharded groups."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Copies of distributed tensors, and what pickle keeps of them."""
+"""Copying and pickling of distributed tensors."""
 
 import copy
 import functools
@@ -38,7 +38,7 @@ def deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
         )
     if id(self) in memo:
         return memo[id(self)]
-    with torch.no_grad():  # of a tensor that is one per rank, all are copied
+    with torch.no_grad():  # all values of a per-rank tensor are copied
         made = self.detach().clone()
     if type(self) is not torch.Tensor:
         made = made.as_subclass(type(self))

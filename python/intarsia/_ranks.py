@@ -1,4 +1,4 @@
-"""Who am I: the functions by which a program asks for ranks and groups. In a simulation the answer is a number per rank."""
+"""The functions by which a program asks for ranks and groups. In a simulation the answer is a per-rank number."""
 
 import functools
 import inspect
@@ -119,7 +119,7 @@ def _new_subgroups_by_enumeration(theirs: Callable) -> Callable:
         lines = [sorted(ranks) for ranks in ranks_per_subgroup_list]
         _check_apart(lines)
         subgroups = [dist.new_group(ranks=ranks, **options) for ranks in lines]
-        mine = dist.new_group(ranks=lines[0], **options)  # every rank's own: it plays them all
+        mine = dist.new_group(ranks=lines[0], **options)  # every rank's own: it represents them all
         mine.lines = lines
         return mine, subgroups
 
@@ -143,7 +143,7 @@ def _split_group(theirs: Callable) -> Callable:
         splits = _checked_splits(split_ranks, parent.size())
         lines = [[line[place] for place in split] for line in parent.lines for split in splits]
         options = {"timeout": timeout, "pg_options": pg_options, "group_desc": group_desc}
-        group = dist.new_group(ranks=lines[0], sort_ranks=False, **options)  # every rank's own: it plays them all
+        group = dist.new_group(ranks=lines[0], sort_ranks=False, **options)  # every rank's own: it represents them all
         group.lines = lines
         return group
 

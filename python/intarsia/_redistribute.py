@@ -24,9 +24,9 @@ def redistribute_tensor(
     forward_dtype: "torch.dtype | None" = None,
     backward_dtype: "torch.dtype | None" = None,
 ) -> torch.Tensor:
-    """The same tensor in another layout. Differentiable; the dtypes say in which precision data and gradient travel.
+    """The same tensor in another layout. Differentiable; the dtypes are those in which data and gradient are sent.
 
-    The mesh may be another one of the same world, larger, smaller or of other ranks: all ranks of both meshes call it then.
+    The mesh may be another one of the same world, larger, smaller or of other ranks: then all ranks of both meshes call it.
     """
     if placements is None:
         raise RuntimeError("[redistribute] placements is needed for redistribute!")
@@ -118,11 +118,11 @@ def _settled(placement: Any, now: Any, may_stay: bool) -> Any:
 
 
 def redistribute(what: Any, device_mesh: Any, plan: "Plan | Sequence[Any]") -> Any:
-    """Takes a distributed tensor, a module or a dict of tensors to a mesh of the same world; of a module or a dict, all in one exchange.
+    """Moves a distributed tensor, a module or a dict of tensors to a mesh of the same world; a module or a dict in one exchange.
 
     ``plan`` is a list of placements, or a function of name and tensor that returns one. A tensor and the tensors of a dict are
     returned, differentiably for a tensor. A module is moved in place with its gradients: parameters keep their identity, so an
-    optimizer made before sees them. What is plain stays as it is. All ranks of the old meshes and of the new one call it.
+    optimizer made before sees them. Plain tensors stay as they are. All ranks of the old meshes and of the new one call it.
     """
     if isinstance(what, torch.Tensor):
         if not _core.is_dtensor(what):

@@ -48,7 +48,7 @@ class _Replication:
         return {id(now[name]) for name in self._names if name in now}
 
     def refusal(self, function: str, mesh: Any) -> str:
-        """Why parallelize_module may not cut the parameters: each rank holds the whole along the axis of replicate."""
+        """Why parallelize_module may not shard the parameters: each rank holds the whole along the axis of replicate."""
         if function != "parallelize_module" or len({*self.mesh.mesh.flatten().tolist()} & {*mesh.mesh.flatten().tolist()}) < 2:
             return ""
         return (
@@ -76,7 +76,7 @@ class _Replication:
 
 
 class ReplicatedModule(WrappedModule):
-    """What a module gets by :func:`replicate`."""
+    """The class that :func:`replicate` gives a module."""
 
     def _set(self, setting: str, *values: Any) -> None:
         states = [state_of(module, _Replication) for module in self.modules()]

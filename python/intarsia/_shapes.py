@@ -1,4 +1,4 @@
-"""PyTorch's question for the shape and place of a rank's shard: in a simulation the answer is one per rank."""
+"""PyTorch's function for the shape and offset of a rank's shard: in a simulation it returns per-rank numbers."""
 
 import functools
 from collections.abc import Sequence

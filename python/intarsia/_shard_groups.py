@@ -1,4 +1,4 @@
-"""Groups of parameters that are gathered and reduced together, and what a module that belongs to them knows of them."""
+"""Parameter groups that are gathered and reduced together, and the state of the modules that belong to them."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -103,7 +103,7 @@ class Group:
         self.made = _core.ParamGroup(
             id(self.modules[0]), self.name, self.mesh.core(), parameters, buffers, [dim for *_, dim in self.places],  # type: ignore[arg-type]
             *self.reshards, self.policy.param_dtype, self.policy.reduce_dtype, True, self.replicated, self.mesh.is_named,
-            not installed(),  # there buffers stay each rank's own, as PyTorch's fully_shard leaves them
+            not installed(),  # under it each rank keeps its own buffers, as in PyTorch's fully_shard
         )
         self.made.set_root(self.is_root)
         self.leaves = [weakref.ref(parameter) for _, parameter in parameters]

@@ -1,8 +1,8 @@
-"""Process groups of simulated ranks: the collectives that a program calls itself.
+"""Process groups of simulated ranks: the collectives that a program calls directly.
 
-PyTorch's "fake" groups, which send nothing, are made by us. While a simulation of their ranks is open their collectives are
-played: on tensors that are one per rank and on plain ones, which are the same on every rank. Else they are PyTorch's, but for
-per-rank tensors, which are recognized without a simulation as well.
+We create PyTorch's "fake" groups, which send nothing. While a simulation of their ranks is open we simulate their collectives, on
+per-rank tensors and on plain ones, which are the same on every rank. Otherwise they are PyTorch's, except for per-rank tensors,
+which are recognized without a simulation as well.
 """
 
 import functools
@@ -48,7 +48,7 @@ class _Later(dist.Work):
         return self._action is None
 
 
-# Who wants to know of collectives: functions of the op of PyTorch that it would have been.
+# Observers of collectives: functions that get the op that PyTorch would have called.
 watchers: list[Callable[[Any], None]] = []
 _AS_OPS = {
     "all_gather_single": "_allgather_base_",
@@ -98,10 +98,10 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def __init__(self, rank: int, size: int, ranks: Sequence[int], fake: Any) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        self.lines = [list(ranks) or list(range(size))]  # who talks to whom, in the order of the group
+        self.lines = [list(ranks) or list(range(size))]  # which ranks communicate, in the order of the group
         self.of_world = not ranks
-        self.acting = rank  # the rank that PyTorch's own functions go on as
-        self._busy = False  # one collective may be made of others
+        self.acting = rank  # the rank for which PyTorch's own functions run
+        self._busy = False  # one collective may consist of others
         self._letters: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._fake = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
         for device in ("cpu", "cuda"):

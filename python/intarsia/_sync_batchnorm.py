@@ -16,8 +16,8 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def convert_sync_batchnorm(module: nn.Module, mesh: Any) -> int:
     """All BatchNorm1d, 2d and 3d in a model use mean and variance of the rows of all ranks of the mesh, which has one axis; in place.
 
-    Outputs, gradients and running statistics are those of one device with all rows, of which ranks may have different numbers. To be
-    called before or after fully_shard or replicate. Returns how many norms there are.
+    Outputs, gradients and running statistics are those of one device with all rows, of which ranks may have different numbers. Call it
+    before or after fully_shard or replicate. Returns the number of norms.
     """
     if mesh.ndim != 1:
         raise ValueError(f"[convert_sync_batchnorm] expects a mesh of one axis, not {mesh}. Take a slice of it by name, or flatten it.")

@@ -1,7 +1,7 @@
 """DTensor: the class that distributed tensors are instances of, and how they are made.
 
 A distributed tensor is a ``torch.Tensor`` with another body, so its class is ``torch.Tensor`` or ``Parameter``. The
-attributes of DTensor therefore live on ``torch.Tensor``; see _methods.py.
+attributes of DTensor are therefore on ``torch.Tensor``; see _methods.py.
 """
 
 import functools
@@ -59,7 +59,7 @@ class _DTensorMeta(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class DTensor(torch.Tensor, metaclass=_DTensorMeta):
-    """A tensor of global shape that is cut over a mesh. Made by :func:`distribute_tensor`, :meth:`from_local` and ops."""
+    """A tensor of global shape that is distributed over a mesh. Made by :func:`distribute_tensor`, :meth:`from_local` and ops."""
 
     def __new__(cls, local_tensor: torch.Tensor, spec: Any, *, requires_grad: bool = False) -> "DTensor":
         if local_tensor.requires_grad and not requires_grad:
@@ -85,8 +85,8 @@ class DTensor(torch.Tensor, metaclass=_DTensorMeta):
     ) -> "DTensor":
         """Takes each rank's ``local_tensor`` as its shard; shares memory with it. Differentiable.
 
-        Without ``shape`` and ``run_check``, all shards are taken to have equal shapes. ``grad_placements`` says how the
-        gradient is laid out when it goes back to the local tensors.
+        Without ``shape`` and ``run_check``, all shards are assumed to have equal shapes. ``grad_placements`` is the layout in
+        which the gradient returns to the local tensors.
         """
         if isinstance(local_tensor, DTensor):
             raise RuntimeError("[from_local] the local_tensor argument only accepts torch.Tensor but got a DTensor.")
@@ -211,7 +211,7 @@ def _given_mesh(mesh: Any, where: str) -> Any:
 
 
 def xla_function(name: str) -> Any:
-    """What PyTorch/XLA has for its own meshes, if it is there."""
+    """The counterpart of PyTorch/XLA for its own meshes, if it is installed."""
     try:
         return getattr(importlib.import_module("torch_xla.distributed.spmd"), name)
     except ImportError as error:
@@ -231,9 +231,9 @@ def distribute_tensor(
     *,
     src_data_rank: "int | None" = 0,
 ) -> "DTensor":
-    """Deals a whole tensor out to the mesh; replicated where no placements are given.
+    """Distributes a whole tensor over the mesh; replicated if no placements are given.
 
-    The data of the rank at ``src_data_rank`` of every axis counts; with None every rank cuts its own and nothing is sent.
+    All ranks take the data of the rank at ``src_data_rank`` of every axis; with None every rank shards its own, and nothing is sent.
     """
     mesh = _given_mesh(device_mesh, "distribute_tensor")
     if mesh.device_type == "xla":
@@ -253,7 +253,7 @@ def distribute_tensor(
     _check_one_kind_of_partial(placements, "distribute_tensor")
     _check_dims(placements, tensor.ndim, "distribute_tensor")
     if _is_dtensor(tensor):
-        if _core.moves_parameters():  # it was born on the mesh, and a plan lays it out now
+        if _core.moves_parameters():  # it was created on the mesh, and a plan redistributes it now
             _core.distribute_parameter(tensor, core_mesh(mesh), placements, src_data_rank)
         else:
             _check_lies_so(tensor, mesh, placements)

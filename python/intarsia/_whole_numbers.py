@@ -1,6 +1,6 @@
-"""What Python's whole numbers can and PyTorch's symbolic ones can not: numbers that are one per simulated rank do it rank by rank.
+"""Operations of Python's integers that PyTorch's symbolic ones lack: per-rank numbers do them rank by rank.
 
-What has one answer for all ranks, such as a key of a dict, is an error that says what to write instead.
+An operation that needs one answer for all ranks, such as a key of a dict, is an error that says what to write instead.
 """
 
 import functools

@@ -127,7 +127,7 @@ def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def save(path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progress = None, quiet: bool = False) -> None:
-    """Writes a checkpoint and returns when it is complete on the disk. `keep`: how many stay in its folder; 0: all.
+    """Writes a checkpoint and returns when it is complete on the disk. `keep`: how many checkpoints stay in its folder; 0: all.
 
     `progress(done, total)` is called with the bytes of this process; in addition, rank 0 reports long loads and saves on stderr, unless `quiet`.
     """
@@ -137,9 +137,9 @@ def save(path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progr
 def save_async(
     path: Path, items: Mapping[str, Any], *, keep: int = 0, progress: Progress = None, quiet: bool = False, timeout: float = 1800
 ) -> "_core.PendingSave":
-    """The same, but returns when everything has been copied: ``.wait()`` raises what went wrong, and so does the next save.
+    """The same, but returns when everything has been copied: ``.wait()`` raises an error of the save, and so does the next save.
 
-    `timeout`: seconds that it waits for other ranks.
+    `timeout`: how many seconds it waits for other ranks.
     """
     return _core.checkpoint_save_async(current_world(), os.fspath(path), _flat(items), keep, progress, quiet, timeout)
 
@@ -156,7 +156,7 @@ def load(
     progress: Progress = None,
     quiet: bool = False,
 ) -> Loaded:
-    """Reads a checkpoint, or files of Hugging Face, into the items, in place: every rank what it holds.
+    """Reads a checkpoint, or files of Hugging Face, into the items, in place: every rank reads what it holds.
 
     `strict`: names that are missing, unexpected or of another shape or kind are an error. `rename`: from a name here to the one there.
     """
@@ -212,7 +212,7 @@ def keep(folder: Path, count: int) -> None:
 
 
 def convert(source: Path, target: Path, files: int = 1, *, replace: bool = False) -> None:
-    """Writes a checkpoint, or files of Hugging Face, once more, as a checkpoint of so many files. One process calls it.
+    """Copies a checkpoint, or files of Hugging Face, to a checkpoint of that many files. One process calls it.
     A checkpoint at `target` is an error unless `replace` is set."""
     _core.checkpoint_convert(os.fspath(source), os.fspath(target), files, replace)
 

@@ -1,4 +1,4 @@
-"""Seeing what moves and who holds what."""
+"""Tools that show what is sent and which rank holds what."""
 
 import importlib.util
 import sys
@@ -40,7 +40,7 @@ _COUNTED_AS = {
 }
 
 
-# Of fully_shard, which sends whole groups.
+# The cause of fully_shard's collectives, which send whole groups.
 _COUNTED_AS_GROUPS = {
     "all_gather": torch.ops.c10d._allgather_base_,
     "all_reduce": torch.ops.c10d.allreduce_,
@@ -131,9 +131,9 @@ def describe(value: "torch.Tensor | torch.nn.Module") -> str:
 
 
 class CommDebugMode(_TorchCommDebugMode):  # type: ignore[misc, valid-type]
-    """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls itself.
+    """Counts the collectives inside its scope: those of distributed tensors, and those that the program calls directly.
 
-    Beside PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
+    In addition to PyTorch's counts by module and their tables, ``text()`` lists every collective and ``table()`` groups them,
     with bytes, times and the op that caused each.
     """
 

@@ -1,4 +1,4 @@
-"""What torch.distributed.tensor.experimental offers, and scopes that say how ops go about their work."""
+"""The functions of torch.distributed.tensor.experimental, and scopes that control how ops run."""
 
 import contextlib
 import functools
@@ -51,7 +51,7 @@ def strict_rules() -> Iterator[None]:
 def local_errors() -> Iterator[None]:
     """Inside, a wrong value in a shard (an index out of range) is an error on the rank that holds it only.
 
-    No op waits for word from the others then: for loops that count microseconds and whose values are known to be right.
+    No op waits for messages from the others then: for loops that count microseconds and whose values are known to be right.
     """
     with _core.LocalErrorScope(True):
         yield
@@ -61,7 +61,7 @@ def local_errors() -> Iterator[None]:
 def random_scope(mesh: Any) -> "Iterator[_core.RandomScope]":
     """Inside, ranks agree on the random generator once, not before every draw.
 
-    All ranks of the mesh are seeded alike; one that is not is named in an error on all of them. After a rank has used its
+    All ranks of the mesh need the same seed; an error on all of them names one that differs. After a rank has used its
     generator independently, or on a part of the mesh, all ranks call ``agree()`` on the scope.
     """
     scope = _core.RandomScope(core_mesh(mesh))
@@ -81,15 +81,15 @@ def local_random_scope(mesh: Any, placements: Sequence[Any] = ()) -> Iterator[No
 
 
 def agree_on_generator(mesh: Any, generator: "torch.Generator | None" = None) -> None:
-    """To be called by all ranks of the mesh: their generators go on from the state of the first rank's."""
+    """All ranks of the mesh call it: their generators continue from the state of the first rank's."""
     _core.agree_on_generator(core_mesh(mesh), generator)
 
 
 def set_generators(policy: str) -> None:
-    """What the ranks of a mesh do before a draw outside of a ``random_scope``, for the whole process.
+    """Sets what the ranks of a mesh do before a draw outside a ``random_scope``, for the whole process.
 
-    With ``"compare"``, which is the default, a rank whose generator differs is an error on all ranks. With ``"follow"`` all go
-    on from the state of the first rank's, 5 KB to each of the others; ``install`` chooses this.
+    With ``"compare"``, which is the default, a rank whose generator differs is an error on all ranks. With ``"follow"`` all
+    continue from the state of the first rank's, 5 KB to each of the others; ``install`` chooses this.
     """
     if policy not in ("compare", "follow"):
         raise ValueError(f"[set_generators] the policy is 'compare' or 'follow', but got {policy!r}.")
@@ -99,7 +99,7 @@ def set_generators(policy: str) -> None:
 class ExplicitRedistributionContext:
     """A scope in which implicit communication of an op is an error, or a warning.
 
-    Moves that send nothing count only if ``strict``.
+    Moves that send nothing are included only if ``strict``.
     """
 
     def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise") -> None:
@@ -199,10 +199,10 @@ def _distributed(result: Any, placements: Any, mesh: Any) -> Any:
 
 
 def register_sharding(op: Any) -> Callable:
-    """Says how an op may be split over one mesh axis.
+    """Declares how an op may be sharded over one mesh axis.
 
     The decorated function gets the arguments of a call, tensors as objects with ``shape``, ``ndim`` and ``dtype``, and
-    returns a list of ``(output placements, input placements)``; inputs that are no tensors have None.
+    returns a list of ``(output placements, input placements)``; inputs that are not tensors have None.
     """
 
     def register(function: Callable) -> Callable:
@@ -212,7 +212,7 @@ def register_sharding(op: Any) -> Callable:
             _core.add_rule(name, variant, _rows_of(function, overload))
             if theirs is None:
                 _guide.leave(f"{name}.{variant}".rstrip("."))
-        if theirs is not None:  # who follows PyTorch's rules has to find this one there
+        if theirs is not None:  # code that follows PyTorch's rules must find this one there
             theirs(op)(function)
         return function
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: styles say how one module is cut, and a plan says which module gets which style."""
+"""Tensor parallelism: styles say how one module is sharded, and a plan says which module gets which style."""
 
 import contextlib
 import warnings
@@ -44,7 +44,7 @@ def _distributed(tensor: torch.Tensor, mesh: Any, layout: Placement, extent: "in
 def _brought(tensor: torch.Tensor, layout: "Placement | None") -> torch.Tensor:
     """The tensor in the layout, moved only if it has another layout."""
     if layout is None or tensor.placements == (_counted_from_front(layout, tensor.ndim),):
-        return tensor  # a gradient with a pending sum goes on as it is, to where the tensor was moved
+        return tensor  # a gradient with a pending sum is passed on unchanged
     return _core.redistribute(tensor, (layout,), True)
 
 
@@ -53,13 +53,13 @@ def _left(tensor: torch.Tensor, use_local: bool) -> torch.Tensor:
 
 
 class _LeafStyle(ParallelStyle):
-    """A style of Linear and Embedding: the weights are cut, one input comes in, one output goes out.
+    """A style of Linear and Embedding: the weights are sharded, there is one input and one output.
 
     The methods have the names and arguments that PyTorch's have, for programs that replace them.
     """
 
     _cuts: dict[type, dict[str, Placement]]  # by module and parameter; those not named are replicated
-    desired_input_layouts: tuple[Placement, ...]  # what the module needs to get
+    desired_input_layouts: tuple[Placement, ...]  # the layouts that the module needs
 
     def __init__(self, input_layout: Placement, output_layout: Placement, use_local_output: bool) -> None:
         self.input_layouts = (input_layout,)
@@ -106,7 +106,7 @@ class _LeafStyle(ParallelStyle):
 
 
 class ColwiseParallel(_LeafStyle):
-    """Cuts the output features of Linear, or the columns of Embedding."""
+    """Shards the output features of Linear, or the columns of Embedding."""
 
     _cuts = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
 
@@ -122,7 +122,7 @@ class ColwiseParallel(_LeafStyle):
 
 
 class RowwiseParallel(_LeafStyle):
-    """Cuts the input features of Linear, or the rows of Embedding."""
+    """Shards the input features of Linear, or the rows of Embedding."""
 
     _cuts = {nn.Linear: {"weight": Shard(1)}, nn.Embedding: {"weight": Shard(0)}}
 
@@ -141,7 +141,7 @@ class RowwiseParallel(_LeafStyle):
 
 
 class SequenceParallel(ParallelStyle):
-    """Replicates the parameters and cuts the input along its sequence: for norms and dropout."""
+    """Replicates the parameters and shards the input along its sequence: for norms and dropout."""
 
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
         self.sequence_sharding = (Shard(sequence_dim),)
@@ -281,7 +281,7 @@ class PrepareModuleOutput(ParallelStyle):
 
 
 class PrepareModuleInputOutput(ParallelStyle):
-    """Both: what goes in and what comes out."""
+    """Both: inputs and outputs."""
 
     def __init__(
         self,
@@ -354,11 +354,11 @@ def _check_free(module: nn.Module, mesh: Any, plan: "list[tuple[nn.Module, Any]]
 
 @contextlib.contextmanager
 def loss_parallel() -> Iterator[None]:
-    """Cross entropy of logits that are cut along their classes, without gathering them.
+    """Cross entropy of logits that are sharded along their classes, without gathering them.
 
-    The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims cut that ops
-    would gather, and logits that are not cut along their classes are an error, as PyTorch's; without, the core does so for all
-    distributed tensors of any layout.
+    The scope lets the targets be plain tensors, the same on every rank. Under the drop-in it also keeps dims sharded that ops
+    would gather, and logits that are not sharded along their classes are an error, as in PyTorch. Without the drop-in, the core keeps
+    dims sharded for all distributed tensors of any layout.
     """
     from ._dropin import installed
 

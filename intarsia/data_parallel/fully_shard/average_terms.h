@@ -1,5 +1,5 @@
 #pragma once
-// What each rank has of a gradient that comes distributed over the axes of data parallelism.
+// Converts a gradient that is distributed over the axes of data parallelism to terms of an average, one per rank.
 
 #include <string>
 #include <vector>
@@ -12,14 +12,14 @@
 namespace intarsia {
 
 // Note [Terms of an average]
-// Where activations, too, are distributed over the axes of data parallelism, a gradient comes as one tensor over all
-// ranks. Data parallelism takes what each rank has of it for a term of an average: so each rank's own loss counts as on
-// a plain model. A value that all ranks have is the average of equal terms. A sum that is pending becomes that sum
-// divided by the ranks, as in PyTorch; and so does a gradient that is cut along the axis, which is a sum of parts that
-// are zero elsewhere. With `one_loss` there is one loss over all ranks, and the sum is what it is: the terms are as
-// many times larger as there are ranks.
+// If activations are also distributed over the axes of data parallelism, a gradient arrives as one tensor over all
+// ranks. Data parallelism takes each rank's part of it as a term of an average, as if each rank had its own loss, as on
+// a plain model. A value that all ranks have is the average of equal terms. A pending sum becomes that sum divided by
+// the ranks, as in PyTorch; and so does a gradient that is sharded along the axis, which is a sum of parts that are
+// zero elsewhere. With `one_loss` there is one loss over all ranks, and the sum stays as it is: the terms are larger by
+// the number of ranks.
 
-// One per slot, in the layout of the whole but for the `axes` of data parallelism, where they are the terms.
+// One per slot, in the layout of the whole except for the `axes` of data parallelism, along which they are the terms.
 Shards to_average_terms(const std::string& name, const at::Tensor& grad, const Layout& whole,
                         const std::vector<int64_t>& axes, bool one_loss);
 

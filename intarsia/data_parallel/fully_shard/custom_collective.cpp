@@ -7,7 +7,7 @@
 namespace intarsia {
 namespace {
 
-// The tensors of one dtype, and how long the part of a member is.
+// The tensors of one dtype, and the length of a member's part.
 struct Batch {
   std::vector<size_t> tensors;
   int64_t part = 0;
@@ -93,7 +93,7 @@ ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, cons
   for (auto& batch : batches_of(send, counts)) {
     auto dtype = send[batch.tensors[0]][0].scalar_type();
     auto given = own.allocate(batch.part * axis.size(), dtype), sums = own.allocate(batch.part, dtype);
-    Shards flat;  // what the parts are views of, without padding
+    Shards flat;  // the parts are views of it, without padding
     for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
       given[slot].zero_();
       for (int64_t j = 0; j < axis.size(); ++j) {

@@ -1,5 +1,5 @@
 #pragma once
-// Messages of sharded groups that code of one's own carries out, in place of the engine.
+// Custom functions that carry a group's messages in place of the engine.
 
 #include <cstdint>
 #include <functional>
@@ -10,12 +10,12 @@
 
 namespace intarsia {
 
-// Flat buffers, one per hosted rank, as long on all ranks: a member's part is padded where the others have more.
+// Flat buffers, one per hosted rank, equally long on all ranks: a member's part is padded if others have more.
 struct CustomCollective {
   std::function<Shards(int64_t elements, at::ScalarType dtype)> allocate;
-  // All_gather: every `result` becomes the `given` of all members, one behind the other; `given` is this member's place
-  // in it. Reduce_scatter: `result` becomes the sum of this member's part of all `given`. Both at once, or when what is
-  // returned is called.
+  // All_gather: every `result` becomes the `given` of all members, one after the other; `given` is this member's place
+  // in it. Reduce_scatter: `result` becomes the sum of this member's part of all `given`. Either at once, or when the
+  // returned function is called.
   std::function<Wait(const Shards& result, const Shards& given)> run;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Gradients of a group as flat tensors.
+// A group's gradients as flat tensors.
 
 #include <functional>
 
@@ -7,8 +7,8 @@
 
 namespace intarsia {
 
-// Calls `change` once for each dtype, with the parts of that dtype as one flat tensor per hosted rank. What it writes
-// is written to the parts.
+// Calls `change` once for each dtype, with the parts of that dtype as one flat tensor per hosted rank. The parts get
+// the changes.
 void change_as_flat(const ShardsList& parts, const std::function<void(const Shards&)>& change);
 
 }  // namespace intarsia

@@ -30,7 +30,7 @@ void check_parameter(const std::string& name, const at::Tensor& tensor) {
                               tensor.device(), ". Parameters must have values in CPU memory.");
 }
 
-// Each parameter that is in no group yet, once; those inside other groups tell which groups are inner ones.
+// Each parameter that is in no group yet, once; parameters inside other groups show which groups are inner ones.
 NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
   std::set<const c10::TensorImpl*> seen;
   for (auto& tensor : options.ignored_parameters) seen.insert(tensor.unsafeGetTensorImpl());
@@ -53,7 +53,7 @@ NamedTensors free_parameters(const std::vector<torch::nn::Module*>& modules, con
   return parameters;
 }
 
-// The groups inside of the modules that keep their buffers equal, each once: those that were made on this mesh.
+// The groups inside the modules that keep their buffers equal, each once: those that were made on this mesh.
 std::vector<std::shared_ptr<ParamGroup>> groups_on(const DeviceMesh& mesh,
                                                    const std::vector<torch::nn::Module*>& modules) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
@@ -83,8 +83,7 @@ void cast_tensors(HookArguments& values, at::ScalarType dtype) {
   }
 }
 
-// Hooks make the gathering earlier, and the freeing; and they can cast. A module without parameters of its own has no
-// group.
+// Hooks gather earlier, free earlier, and can cast. A module without its own parameters has no group.
 void hook_module(torch::nn::Module& module, const std::shared_ptr<ParamGroup>& group,
                  const MixedPrecisionPolicy& policy) {
   auto* hooks = hooks_of(module);
@@ -164,7 +163,7 @@ static bool is_sharded(const torch::nn::Module& module, const WrappedModules& wr
     if (group && group->module() == &module) return true;
     all_in_groups = all_in_groups && group;
   }
-  return all_in_groups && wrapped.has(module);  // what explain has wrapped is free again
+  return all_in_groups && wrapped.has(module);  // modules that explain has wrapped are free again
 }
 
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,

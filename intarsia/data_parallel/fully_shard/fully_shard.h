@@ -1,6 +1,6 @@
 #pragma once
-// Data parallelism with parameters, gradients and optimizer states in shards: each rank keeps a part of every
-// parameter, and the whole is there only while it is used.
+// fully_shard: data parallelism with parameters, gradients and optimizer states in shards. Each rank keeps a part of
+// every parameter, and the whole is in memory only while it is used.
 //
 //   auto mesh = init_device_mesh(kCPU, {4}, {"dp"});
 //   for (auto& layer : *model->layers) fully_shard(*layer, mesh);
@@ -9,14 +9,14 @@
 //   loss_of(model, my_part_of_the_batch).backward();           // gradients are averaged, in shards
 //   optimizer.step();
 //
-// Each call makes a group of the parameters that are not in one yet: one gathering before its first use, in forward and
-// in backward, and one reduction. It works on every torch::nn module, see Note [Gathered at first use]; a module with
-// hooks (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains the same
-// leaf: members, dictionaries and optimizers made before stay valid.
+// Each call makes a group of the parameters that are in no group yet: they are gathered together before first use, in
+// forward and in backward, and reduced together. It works on every torch::nn module, see Note [Gathered at first use];
+// a module with hooks (INTARSIA_MODULE) is gathered when its forward begins and freed when it ends. A parameter remains
+// the same leaf: members, dictionaries and optimizers made before stay valid.
 //
-// A parameter may be distributed already: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh
-// that has these axes as well; it is cut once more at rest, and when it is whole it is what it was. See Note [Cut
-// twice], and for what becomes of gradients that are pending along these axes Note [Terms of an average].
+// A parameter may already be distributed: over other axes (parallelize_module(*model, mesh["tp"], ...)), or over a mesh
+// that also has these axes; it is sharded once more between uses, and has its original layout while it is whole. See
+// Note [Sharded twice], and for gradients that are pending along these axes Note [Terms of an average].
 
 #include <cstdint>
 #include <memory>
@@ -33,7 +33,7 @@ namespace intarsia {
 
 class ParamGroup;
 
-// A group of parameters. A handle: it may be dropped and asked for again with sharded_by.
+// A group of parameters. A handle: it may be dropped, and sharded_by returns it again.
 class Sharded {
  public:
   explicit Sharded(std::shared_ptr<ParamGroup> group) : group_(std::move(group)) {}
@@ -52,11 +52,11 @@ class Sharded {
   void set_requires_all_reduce(bool reduces);
   void set_reshard_after_forward(bool reshards);
   void set_reshard_after_backward(bool reshards);
-  // Gradients are the sum over all ranks divided by this; default: their number.
+  // Gradients are the sum over all ranks divided by this; default: the number of ranks.
   void set_gradient_divide_factor(double factor);
-  void set_unused_as_zeros(bool zeros);  // as the option
-  // The groups whose gathering is begun when this one is gathered, the same on all ranks; with none, the one that came
-  // next in the last step.
+  void set_unused_as_zeros(bool zeros);  // like the option
+  // The groups to prefetch when this one is gathered, the same on all ranks; if none are set, the one that came next in
+  // the last step.
   void set_forward_prefetch(const std::vector<Sharded>& groups);
   void set_backward_prefetch(const std::vector<Sharded>& groups);
 
@@ -65,17 +65,17 @@ class Sharded {
   std::shared_ptr<ParamGroup> group_;
 };
 
-// All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second.
-// A module whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
+// All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second. A module
+// whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
 Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 // One group for several modules.
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,
                     const FullyShardOptions& options = {});
 
-// Of a module that fully_shard was called on.
+// The group of a module on which fully_shard was called.
 Sharded sharded_by(const torch::nn::Module& module);
 
-// Of all groups with parameters in the module, submodules included.
+// All groups with parameters in the module, submodules included.
 std::vector<Sharded> groups_in(const torch::nn::Module& module);
 
 // The same for holders (torch::nn::Linear) and shared pointers.

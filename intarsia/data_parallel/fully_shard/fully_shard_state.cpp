@@ -109,13 +109,13 @@ void FullyShardState::hold(ParamGroup& group, bool held) {
 
 ParamGroup* FullyShardState::Sequence::after(ParamGroup* group) {
   if (std::find(now.begin(), now.end(), group) != now.end())
-    before = std::move(now), now.clear();  // it comes round again
+    before = std::move(now), now.clear();  // the next step begins
   now.push_back(group);
   auto found = std::find(before.begin(), before.end(), group);
   return found == before.end() || found + 1 == before.end() ? nullptr : *(found + 1);
 }
 
-// Begins the groups that this one names, or else the one that came next in the last step.
+// Starts to gather the groups that this one names, or else the one that came next in the last step.
 void FullyShardState::prefetch(ParamGroup& group, bool in_backward) {
   std::erase(ahead_, &group);
   auto* next = sequences_[in_backward].after(&group);
@@ -130,7 +130,7 @@ void FullyShardState::begin_ahead(ParamGroup& group) {
   begin_unshard(group);
 }
 
-// Not on behalf of one group: ranks at different ones must be able to tell each other.
+// Not on behalf of one group: ranks at different groups must be able to exchange their positions.
 void FullyShardState::agree(int64_t group, int64_t phase) {
   CauseScope cause(kShardCause, false);
   all_know_ = true;
@@ -149,7 +149,7 @@ void FullyShardState::after_gradient(const Group& group, size_t index) {
   if (group->after_gradient(index)) reduce(group);
 }
 
-// What expects no gradient is not resharded by its reduction: it is when another node needs another group.
+// The reduction does not reshard a group that expects no gradient: it is resharded when a node needs another group.
 void FullyShardState::used_in_backward(const Group& group) {
   arm();
   const void* node = torch::autograd::get_current_node().get();
@@ -161,7 +161,7 @@ void FullyShardState::used_in_backward(const Group& group) {
   if (last && other_node && last->is_frozen()) last->reshard_after_backward();
 }
 
-// What is sent stays in memory until the reduction is finished, so few are under way at a time.
+// What is sent stays in memory until the reduction is finished, so few are in progress at a time.
 void FullyShardState::reduce(const Group& group) {
   constexpr size_t kUnderWay = 2;
   agree(group->id(), group->reduce_phase());
@@ -212,7 +212,7 @@ void FullyShardState::check_late_parameters() {
   CauseScope cause(kShardCause, false);
   try {
     collective_order_.agree(CollectiveOrder::kNoModule, CollectiveOrder::kFailed);
-  } catch (...) {  // that others see an error as well
+  } catch (...) {  // so that others see an error as well
   }
   TORCH_CHECK_VALUE(
       false, "[fully_shard] ", late, " was registered after fully_shard was called: it is in no group, and ",
@@ -263,7 +263,7 @@ void FullyShardState::failed() {
   CauseScope cause(kShardCause, false);
   try {
     if (!all_know_) collective_order_.agree(CollectiveOrder::kNoModule, CollectiveOrder::kFailed);
-  } catch (...) {  // the others raise it, too
+  } catch (...) {  // the others raise it as well
   }
   close_step();
 }

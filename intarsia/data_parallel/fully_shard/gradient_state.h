@@ -1,5 +1,5 @@
 #pragma once
-// Where the gradient of a parameter of fully_shard is, and how it gets from one place to another: one enum, one table.
+// Where the gradient of a fully_shard parameter is, and which events move it: one enum, one table of transitions.
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
@@ -10,20 +10,20 @@
 namespace intarsia {
 
 enum class GradientState {
-  none,                 // no gradient of ours: leaf.grad is empty, or reduced, or what the program has put there
+  none,                 // no gradient of ours: leaf.grad is empty, or reduced, or the program's
   pending,              // leaf.grad is the sum of passes without sync, [P(avg)] over the axes of data parallelism
   pending_over_copies,  // leaf.grad is reduced over the shards, and [P(avg)] over the copies
-  accumulating,  // autograd adds the gradient of the whole to leaf.grad; what the program had there is kept aside
-  unreduced,     // the gradient of the whole is kept here, and leaf.grad is what the program had there
+  accumulating,         // autograd adds the gradient of the whole to leaf.grad; the program's gradient is kept aside
+  unreduced,            // the gradient of the whole is kept here, and leaf.grad is the program's
 };
 
 enum class GradientEvent {
   before_accumulate,  // autograd is about to add a gradient
   after_accumulate,   // it has added it
   fail,               // the pass has failed
-  defer,              // a pass without sync is to leave its gradient to a later one
-  fetch,              // a pass with sync reduces what earlier ones have left, though it has brought nothing itself
-  send,               // the parts of the gradient are on their way to other ranks
+  defer,              // a pass without sync leaves its gradient to a later one
+  fetch,              // a pass with sync reduces what earlier ones have left, though it has none itself
+  send,               // the parts of the gradient are being sent to other ranks
   write,              // the reduced gradient is added to leaf.grad
   write_terms,        // the same, with the average over the copies left to a later pass
   take_terms,         // a later pass averages these
@@ -36,8 +36,8 @@ struct GradientTransition {
   const char* what;
 };
 
-// An event that has no row for a state cannot come in that state. `none` as the end of a row stands for what leaf.grad
-// is by then: the program may have put something there.
+// An event without a row for a state cannot occur in that state. `none` at the end of a row stands for whatever
+// leaf.grad is by then: the program may have put something there.
 c10::ArrayRef<GradientTransition> gradient_transitions();
 
 const char* name_of(GradientState state);
@@ -47,20 +47,20 @@ const char* name_of(GradientEvent event);
 class GradientSlot {
  public:
   explicit GradientSlot(const at::Tensor& leaf) : leaf_(leaf) {}
-  // How leaf.grad is laid out in the two pending states; the second one is null where there are no copies.
+  // The layouts of leaf.grad in the two pending states; the second one is null if there are no copies.
   void set_layouts(const Layout* pending, const Layout* pending_over_copies);
 
   GradientState state() const;
   bool is_pending() const { return is_laid_out(pending_); }
   bool is_pending_over_copies() const { return is_laid_out(pending_over_copies_); }
-  // The state in which the event comes; an internal error if the table has no row for it.
+  // The state in which the event occurs; an internal error if the table has no row for it.
   GradientState on(GradientEvent event) const;
 
   const at::Tensor& unreduced() const { return unreduced_; }
-  void set_unreduced(at::Tensor grad);  // or nothing, if it is undefined
-  // Keeps leaf.grad aside, and puts `start` in its place, to which autograd adds.
+  void set_unreduced(at::Tensor grad);  // undefined: removes it
+  // Keeps leaf.grad aside, and replaces it by `start`, to which autograd adds.
   void begin_accumulating(at::Tensor start);
-  // Takes what leaf.grad has become, and puts back what was kept aside.
+  // Takes what leaf.grad has become, and restores what was kept aside.
   at::Tensor end_accumulating();
 
  private:
@@ -69,9 +69,9 @@ class GradientSlot {
   WeakTensor leaf_;
   const Layout* pending_ = nullptr;
   const Layout* pending_over_copies_ = nullptr;
-  GradientState kept_ = GradientState::none;  // accumulating or unreduced; else leaf.grad tells
+  GradientState kept_ = GradientState::none;  // accumulating or unreduced; else leaf.grad decides
   at::Tensor unreduced_;                      // of the whole; per rank in a simulation; see Note [Terms of an average]
-  at::Tensor aside_;                          // leaf.grad of the program, while autograd accumulates
+  at::Tensor aside_;                          // the program's leaf.grad, while autograd accumulates
 };
 
 }  // namespace intarsia

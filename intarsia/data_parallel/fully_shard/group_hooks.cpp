@@ -95,7 +95,7 @@ std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::stri
                                              const NamedTensors& buffers, const FullyShardOptions& options) {
   auto& mesh = axes.mesh;
   WorldScope world(mesh.world());  // for meshes of more axes
-  c10::InferenceMode off(false);   // what is made here is trained
+  c10::InferenceMode off(false);   // parameters made here are trained
   for (auto& [leaf_name, tensor] : parameters)
     layouts_of_param(leaf_name, axes, tensor, std::nullopt);  // an error before anything is sent
   if (options.init_sync) {

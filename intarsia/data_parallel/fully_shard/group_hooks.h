@@ -1,5 +1,5 @@
 #pragma once
-// The hooks of a group of parameters: what autograd and ops ask of its leaves goes to the state of the model.
+// The hooks of a parameter group: they forward what autograd and ops do with its leaves to the state of the model.
 
 #include <memory>
 #include <string>
@@ -54,14 +54,14 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
   FullyShardState& state_;
 };
 
-// The group that a leaf is in; null if fully_shard has not taken it.
+// The group of a leaf; null if it is in none.
 std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf);
 
-// Prepares the buffers of a module without a group for the groups inside of it, which share them. With `init_sync` they
+// Prepares the buffers of a module without a group for the groups inside it, which share them. With `init_sync` they
 // are taken from the first rank.
 void prepare_buffers(const ParamGroup& group, const NamedTensors& buffers, bool init_sync);
 
-// A group for these parameters of a module, at work: all ranks of the mesh call it together.
+// Makes and starts a group for these parameters of a module: all ranks of the mesh call it together.
 std::shared_ptr<ParamGroup> make_param_group(const void* module, const std::string& name, const ShardingAxes& axes,
                                              const NamedTensors& parameters, const Dims& dims,
                                              const NamedTensors& buffers, const FullyShardOptions& options);

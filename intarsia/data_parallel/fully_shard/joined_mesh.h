@@ -1,5 +1,5 @@
 #pragma once
-// Meshes made of the axes of others: what data parallelism needs beside the meshes that a program has made.
+// Meshes composed of the axes of others, which data parallelism needs in addition to the program's meshes.
 
 #include <string>
 #include <vector>
@@ -10,15 +10,15 @@ namespace intarsia {
 
 using AxisList = std::vector<int64_t>;
 
-// Each list of axes of the mesh, read as one, becomes an axis, in this order. Axes in no list number groups.
+// Each list of axes of the mesh, as one, becomes an axis, in this order. Axes in no list number groups.
 DeviceMesh regrouped(const DeviceMesh& mesh, const std::vector<AxisList>& lists);
 
-// The mesh for data parallelism along some axes of a mesh of all: copies along the first list, read as one axis, shards
+// The mesh for data parallelism along some axes of a larger mesh: copies along the first list, as one axis, shards
 // along the second. Either may be empty.
 DeviceMesh data_mesh(const DeviceMesh& full, const std::vector<std::string>& replicate,
                      const std::vector<std::string>& shard);
 
-// All axes of `outer`, and then those of `inner`: slices of one mesh, else it is an error about the parameter `name`.
+// All axes of `outer`, and then those of `inner`: slices of one mesh, otherwise an error about the parameter `name`.
 DeviceMesh joined_mesh(const std::string& name, const DeviceMesh& outer, const DeviceMesh& inner);
 
 }  // namespace intarsia

@@ -84,7 +84,7 @@ void ParamGroup::begin_unshard() {
   gathered_version_ = version();
   try {
     begin_gathering();
-  } catch (...) {  // nothing will arrive: the next one begins anew, with the other ranks
+  } catch (...) {  // nothing will arrive: the next one starts anew, with the other ranks
     begun_ = false;
     gathering_ = nullptr;
     incoming_.clear();
@@ -110,7 +110,7 @@ void ParamGroup::begin_gathering() {
 
 void ParamGroup::wait_for_gathering() {
   auto wait = std::exchange(gathering_, nullptr);
-  begun_ = false;  // also where it fails
+  begun_ = false;  // also if it fails
   if (wait) wait();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Parameters that are gathered together before use and freed after it, and whose gradients are reduced to shards
-// together.
+// A group of parameters that are gathered together before use and freed after it, and whose gradients are reduced to
+// shards together.
 
 #include <functional>
 #include <memory>
@@ -24,13 +24,13 @@ namespace intarsia {
 // hosted rank.
 using ReducedHook = std::function<void(const Shards& flat)>;
 
-// By parameter, the dim along which it is sharded; none: every rank keeps the whole.
+// For each parameter, the dim along which it is sharded; none: every rank keeps the whole.
 using Dims = std::vector<std::optional<int64_t>>;
 
 constexpr const char* kShardCause = "fully_shard";
 
-// A group answers for itself: it does not know the other groups, nor the state that has them all. What it finds out it
-// returns.
+// A group only handles itself: it does not know the other groups, nor the state that has them all, and reports to the
+// state by its return values.
 class ParamGroup final {
  public:
   ParamGroup(const void* module, std::string name, const ShardingAxes& axes, const NamedTensors& parameters,
@@ -48,12 +48,12 @@ class ParamGroup final {
   ShardedParam& member(size_t index) { return members_[index]; }
   const std::vector<BufferList>& buffers() const { return buffers_; }  // that are shared
   void share_buffers(BufferList buffers) { buffers_.push_back(std::move(buffers)); }
-  bool is_whole() const { return whole_; }  // in memory; what the leaves are is another matter: see is_shown
-  bool is_begun() const { return begun_; }  // its gathering
+  bool is_whole() const { return whole_; }  // in memory; what the leaves show is a different question: see is_shown
+  bool is_begun() const { return begun_; }  // whether its gather has started
   bool reshards_after_forward() const { return options_.reshard_after_forward.value_or(!is_root_); }
   int64_t bytes() const;
 
-  void set_name(const std::string& name);  // its path, once it is inside another
+  void set_name(const std::string& name);  // its path, once it is inside another module
   void set_root(bool root) { is_root_ = root; }
   void set_reshard_after_forward(bool reshards) { options_.reshard_after_forward = reshards; }
   void set_reshard_after_backward(bool reshards) { reshard_after_backward_ = reshards; }
@@ -61,25 +61,25 @@ class ParamGroup final {
   // Without, gradients are reduced over the shards, and the average over the copies of a mesh of two axes waits.
   void set_syncs_copies(bool syncs) { syncs_copies_ = syncs; }
   void set_divide_factor(std::optional<double> factor);
-  void set_pinned(bool pinned);  // in the forward of its module, as hooks know it
+  void set_pinned(bool pinned);  // in the forward of its module, which hooks report
   void set_reduced_hook(ReducedHook hook) { reduced_hook_ = std::move(hook); }
-  // In place of the engine's messages; none: the engine's again.
+  // Replaces the engine's messages; none: the engine's again.
   void set_custom_all_gather(std::optional<CustomCollective> own) { custom_all_gather_ = std::move(own); }
   void set_custom_reduce_scatter(std::optional<CustomCollective> own) { custom_reduce_scatter_ = std::move(own); }
   void set_unused_as_zeros(bool zeros) { options_.unused_as_zeros = zeros; }
-  // Groups whose gathering is begun when this one is gathered, in forward or in backward; none: as the last step tells.
+  // The groups to prefetch when this one is gathered, in forward or in backward; none: those of the last step.
   void set_prefetched(bool in_backward, std::vector<std::weak_ptr<ParamGroup>> groups) {
     prefetched_[in_backward] = std::move(groups);
   }
   std::vector<std::shared_ptr<ParamGroup>> prefetched(bool in_backward) const;
 
-  // Gathering, in two halves. Before the first one the ranks agree on it, if several share the parameters. The second
-  // one is false if shards were written since they were sent: then both are done again.
+  // The two halves of a gather. Before the first, the ranks agree on it, if several share the parameters. The second
+  // returns false if shards were written since they were sent: then both halves are repeated.
   void check_has_data() const;
   bool is_shared() const { return axes_.shard->size() > 1; }
   void begin_unshard();
   bool finish_unshard();
-  void reshard_if_written();  // the whole is out of date where shards were written by a handle that nobody knows
+  void reshard_if_written();  // the whole is out of date if shards were written through another handle
   void show_whole();          // for the program: the leaves are the whole until they are resharded
   void show_if_asked();       // by the program, or by the module's forward
   void whole_was_written(size_t index);  // the whole of a member, by an op: its shards take over the values
@@ -99,15 +99,14 @@ class ParamGroup final {
   bool lies_on(const DeviceMesh& mesh) const;
 
   void before_gradient(size_t index, const at::Tensor& grad);
-  bool after_gradient(
-      size_t index);  // whether the group is to be reduced: all gradients are there that this pass brings
-  // Reducing: what the ranks agree on before, and the first half; finish_reductions is the other one.
+  bool after_gradient(size_t index);  // whether the group is to be reduced: all gradients of this pass have arrived
+  // Reducing: what the ranks agree on first, and the first half; finish_reductions is the second half.
   enum Phase : int64_t { kGather = 0, kReduce = 1 };
-  int64_t reduce_phase() const;  // ranks on which other parameters are frozen would send other sizes
+  int64_t reduce_phase() const;  // differs between ranks that have other parameters frozen
   void begin_reduction();
 
   // For the end of a backward pass: see FullyShardState.
-  bool is_unreduced() const;  // gradients are left, also of earlier passes without sync
+  bool is_unreduced() const;  // gradients are left, also from earlier passes without sync
   void finish_reductions();
   void write_gradients(const StepReports& reports, size_t first);
   void forget_step();
@@ -150,15 +149,15 @@ class ParamGroup final {
 
   bool whole_ = false;   // in memory
   bool shown_ = false;   // and the leaves are the whole: see Note [One parameter, seen from outside]
-  bool asked_ = false;   // by unshard()
-  ShardsList incoming_;  // of a gathering that is under way
+  bool asked_ = false;   // requested by unshard()
+  ShardsList incoming_;  // of a gather in progress
   Wait gathering_;
   std::optional<PostForwardShards> post_forward_;
-  bool from_post_forward_ = false;  // the gathering that is under way
+  bool from_post_forward_ = false;  // the gather in progress
   bool begun_ = false;
   uint64_t gathered_version_ = 0;  // of the shards that were sent
 
-  std::vector<bool> came_;  // by member: in this backward pass, and not yet reduced
+  std::vector<bool> came_;  // by member: arrived in this backward pass, and not yet reduced
   std::vector<bool> used_;  // there was a gradient to reduce since gradients were last written
   std::vector<Round> rounds_;
 };

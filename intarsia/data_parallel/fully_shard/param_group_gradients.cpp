@@ -30,7 +30,7 @@ bool ParamGroup::after_gradient(size_t index) {
   return false;
 }
 
-// Whether all gradients are there that this pass will bring.
+// Whether all gradients of this pass have arrived.
 bool ParamGroup::all_came() const {
   auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -77,7 +77,7 @@ void ParamGroup::reduce_over_shards(Round& round, const ShardsList& send, const 
                                        : reduce_scatter(axis, send, counts, op, &round.wait);
 }
 
-// What was added up becomes terms of an average over the copies.
+// Turns the sums into terms of an average over the copies.
 void ParamGroup::divide(Round& round) const {
   double copies = axes_.replicate ? static_cast<double>(axes_.replicate->size()) : 1;
   double divisor = divide_factor_           ? *divide_factor_ / copies
@@ -90,7 +90,7 @@ void ParamGroup::divide(Round& round) const {
 bool ParamGroup::is_unreduced() const {
   if (!syncs_ || std::any_of(members_.begin(), members_.end(), [](auto& member) { return !member.leaf().defined(); }))
     return false;
-  // Taken only in begin_reduction, when all ranks are there: what is left after an error must be in reach of zero_grad.
+  // Taken only in begin_reduction, when all ranks take part: after an error, zero_grad must still reach what is left.
   for (size_t i = 0; i < members_.size(); ++i) {
     if (came_[i] || members_[i].has_pending()) return true;
   }
@@ -148,7 +148,7 @@ void ParamGroup::write_gradients(const StepReports& reports, size_t first) {
 void ParamGroup::forget_step() {
   rounds_.clear();
   for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].fail_gradient();  // of a pass that failed, as what follows
+    members_[i].fail_gradient();  // of a pass that failed, like the following
     if (came_[i] && syncs_) members_[i].drop_gradient();
     came_[i] = used_[i] = false;
   }

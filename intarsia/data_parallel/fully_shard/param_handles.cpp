@@ -28,7 +28,7 @@ Registry& registry() {
   return *all;
 }
 
-// The memory that tells whose a tensor is: that of the first hosted rank.
+// The memory that identifies the parameter of a tensor: that of the first hosted rank.
 const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   if (is_dtensor(tensor)) {
     auto& shards = body_of(tensor).last_known_shards();

@@ -1,15 +1,15 @@
 #pragma once
-// Which parameter of fully_shard a tensor is a handle of.
+// Finds out of which fully_shard parameter a tensor is a handle.
 //
 // Note [One parameter, seen from outside]
-// A parameter of fully_shard has two values: a distributed tensor of shards, and the whole, which is there while it is
-// used. For whoever looks at the leaf it is the shards, whatever ran before: is_dtensor(p), to_local(p), a checkpoint
-// and an optimizer find the same thing before and after a forward pass, and every handle (p.detach(), p.data()) is one
-// of the shards. An op that needs the whole gets another tensor in place of the leaf, the stand-in: it lies over the
-// memory of the whole, has the version counter of the leaf, and its gradients go to the leaf's own node. So whether
-// that memory is filled is nobody's business. Two exceptions: after unshard() the leaf is the whole until reshard(),
-// and in the forward of a module with hooks, which knows when forward ends, the leaf is what the code of the module
-// expects: a plain tensor, of the dtype of the whole.
+// A parameter of fully_shard has two values: a distributed tensor of shards, and the whole, which is in memory while it
+// is used. Code that looks at the leaf sees the shards, whatever ran before: is_dtensor(p), to_local(p), a checkpoint
+// and an optimizer find the same before and after a forward pass, and every handle (p.detach(), p.data()) is one of the
+// shards. An op that needs the whole gets another tensor in place of the leaf, the stand-in: it uses the memory of the
+// whole, has the version counter of the leaf, and its gradients go to the leaf's node. So whether that memory is filled
+// is not visible outside. Two exceptions: after unshard() the leaf is the whole until reshard(), and in the forward of
+// a module with hooks, which know when forward ends, the leaf is what the module's code expects: a plain tensor, of the
+// dtype of the whole.
 
 #include <memory>
 
@@ -26,10 +26,10 @@ using NodePtr = c10::intrusive_ptr<torch::autograd::Node>;
 
 struct StandIn {
   at::Tensor tensor;
-  NodePtr accumulator;  // of the leaf's gradient: to be kept until the op has its edges; null if it needs none
+  NodePtr accumulator;  // of the leaf's gradient: keep it until the op has its edges; null if it needs none
 };
 
-// Who owns leaves with two values. `index` is the number of a leaf.
+// The owner of leaves with two values. `index` is the number of a leaf.
 class ParamOwner {
  public:
   virtual ~ParamOwner() = default;
@@ -40,10 +40,10 @@ class ParamOwner {
   // What an op gets in place of a handle of the shards, once the whole is there.
   virtual StandIn stand_in(size_t index, bool for_leaf) = 0;
   virtual const at::Tensor& shards_of_leaf(size_t index) const = 0;
-  virtual bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const = 0;  // of all of them, not a part
+  virtual bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const = 0;  // of all of them, not of a part
   virtual bool is_handle_of_whole(size_t index, const at::Tensor& tensor) const = 0;
   virtual const std::string& name_of(size_t index) const = 0;
-  // set_data on the leaf: it is the shards of this value from now on.
+  // set_data on the leaf: from now on it is the shards of this value.
   virtual void take_value(const at::Tensor& leaf, const at::Tensor& value) = 0;
   virtual void hold(bool held) = 0;  // an op that uses several owners' leaves: while it is held, the whole is not freed
   // Whether an op may write to the whole of a leaf, and that it has: its shards take over the values.
@@ -56,6 +56,7 @@ class ParamOwner {
   virtual bool lies_on(const DeviceMesh& mesh) const = 0;  // as shards
 };
 
+// What a tensor is in relation to the parameters of fully_shard.
 enum class HandleKind {
   none,       // not one of ours
   leaf,       // the parameter itself
@@ -71,11 +72,11 @@ struct Handle {
 };
 Handle handle_of(const at::Tensor& tensor);
 
-// Whether a parameter and a plain tensor are at the same index of lists. Element i of a mapped list meets the elements
-// i of the others alone, so that an optimizer may map over parameters of which some are plain.
+// Whether a parameter and a plain tensor are at the same index of lists. Element i of a mapped list only meets the
+// elements i of the others, so an optimizer may map over parameters of which some are plain.
 bool meet_at_one_index(c10::ArrayRef<c10::IValue> lists);
 
-// Whose memory a storage is. The owner calls both.
+// Records which parameter a storage belongs to. The owner calls both.
 void own_storage(const at::Storage& storage, std::weak_ptr<ParamOwner> owner, size_t index, bool is_of_whole);
 void disown_storage(const at::Storage& storage);
 

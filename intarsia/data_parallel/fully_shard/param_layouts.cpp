@@ -30,8 +30,8 @@ bool has_lines_of(const DeviceMesh& mesh, const AxisList& axes, const DeviceMesh
   return same;
 }
 
-// The axes of `mesh` that, read as one, are an axis of `outer`; none if there are none. Axes of one rank are told by
-// their names, and one of another name is another axis, even over the same ranks.
+// The axes of `mesh` that, as one, are an axis of `outer`; none if there are none. Axes of one rank are distinguished
+// by their names, and one of another name is another axis, even over the same ranks.
 AxisList axes_along(const DeviceMesh& mesh, const DeviceMesh& outer, int64_t along) {
   AxisList best;
   for (int64_t set = 1; set < int64_t{1} << mesh.ndim(); ++set) {
@@ -66,7 +66,7 @@ std::optional<Within> find_within(const DeviceMesh& mesh, const ShardingAxes& ax
   return found;
 }
 
-// --- what is to be cut
+// --- what is to be sharded
 
 struct Grid {
   DeviceMesh mesh;
@@ -75,7 +75,7 @@ struct Grid {
   AxisList data, copies;
 };
 
-// Several axes to cut along are one, before which copies are another.
+// Several axes to shard along act as one, and copies before it as another.
 Grid with_one_shard_axis(const Layout& whole, const Within& own) {
   Grid grid;
   std::vector<AxisList> lists;
@@ -111,14 +111,14 @@ Grid grid_of_outer(const ShardingAxes& axes) {
           axes.replicate ? AxisList{0} : AxisList{}};
 }
 
-// --- the cut
+// --- the sharding
 
 std::vector<int64_t> moved_to_end(std::vector<int64_t> values, int64_t index) {
   std::rotate(values.begin() + index, values.begin() + index + 1, values.end());
   return values;
 }
 
-// The same with the axis to cut along as the last one: what is cut there is what the others have left.
+// The same with the axis to shard along as the last one: it splits what the others have left.
 Grid with_shard_axis_last(const Grid& grid) {
   AxisList order(grid.mesh.ndim());
   std::iota(order.begin(), order.end(), 0);

@@ -6,13 +6,13 @@
 namespace intarsia {
 
 // Note [Reads are of the whole]
-// An op cannot know whether it runs in the forward of a module of torch::nn or in an optimizer. So an op that reads
-// parameters alone sees the whole, with and without NoGradGuard, and its result serves both: it is plain beside
-// activations, and the key marks it (HandleKind::computed), so that beside a gradient it is taken for a value that all
-// ranks have: grad.add(wd * p). One that is written to becomes distributed in place: (wd * p).add_(grad). What comes
-// first are uses that show by themselves which value they need: see param_use_rows.
+// An op cannot know whether it runs in the forward of a torch::nn module or in an optimizer. So an op that only reads
+// parameters sees the whole, with and without NoGradGuard, and its result suits both: beside activations it is plain,
+// and the key marks it (HandleKind::computed), so that beside a gradient it is taken as a value that all ranks have:
+// grad.add(wd * p). If it is written to, it becomes distributed in place: (wd * p).add_(grad). Uses that show which
+// value they need come first: see param_use_rows.
 
-// What is known of the use of a parameter by an op, before the op runs.
+// What is known about the use of a parameter by an op, before the op runs.
 struct ParamUse {
   bool writes = false;         // the op writes to one of its parameters
   bool meets_plain = false;    // a tensor that is not distributed is among the arguments
@@ -22,7 +22,7 @@ struct ParamUse {
   bool meets_shards = false;   // distributed tensors are among the arguments, one on the mesh of the shards
   bool meets_dtensor = false;  // distributed tensors are among the arguments
   bool meets_whole = false;    // an unsharded parameter, or what was computed from one
-  bool keeps_shards = false;   // the op makes a tensor like its argument, or maps a list: zeros_like, clone,
+  bool keeps_shards = false;   // the op creates a tensor like its argument, or maps a list: zeros_like, clone,
                                // _foreach_norm; or it casts or moves a handle: state_dict()["w"].cpu()
 };
 

@@ -61,7 +61,7 @@ void PostForwardShards::gather(std::vector<ShardedParam>& members, ShardsList& r
     auto& room = rooms.emplace_back();
     auto& rows = counts.emplace_back();
     for (size_t slot = 0; slot < axis_->slot_count(); ++slot) {
-      bool own = memory_of(member, slot) == slot;  // simulated ranks may have one whole: that of the first is kept
+      bool own = memory_of(member, slot) == slot;  // simulated ranks may share one whole: that of the first is kept
       room.push_back(own ? member.place_in(slot).view(-1) : at::empty_like(room[0]));
       auto& row = rows.emplace_back();
       for (int64_t j = 0; j < axis_->size(); ++j) row.push_back(chunk_of(room.back().numel(), axis_->size(), j).size());

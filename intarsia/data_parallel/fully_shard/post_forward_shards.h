@@ -1,6 +1,6 @@
 #pragma once
-// What ranks keep of a whole between forward and backward, if they reshard to a smaller group: each a part, so that a
-// few ranks together have it all.
+// What ranks keep of a whole between forward and backward if they reshard to a smaller group: each a part, so that a
+// few ranks together have all of it.
 
 #include <optional>
 
@@ -11,7 +11,7 @@ namespace intarsia {
 
 class PostForwardShards {
  public:
-  // `size` ranks that follow one another along the sharding axis of `axes` have a whole together.
+  // `size` consecutive ranks along the sharding axis of `axes` have a whole together.
   PostForwardShards(const ShardingAxes& axes, int64_t size);
 
   int64_t size() const { return axis_->size(); }
@@ -20,7 +20,7 @@ class PostForwardShards {
   bool has(uint64_t version) const { return version_ == version; }
   void drop();
 
-  // Gathers into the members' memory. What `rooms` holds must live until it has been waited for.
+  // Gathers into the members' memory. `rooms` must live until the gather has been waited for.
   void gather(std::vector<ShardedParam>& members, ShardsList& rooms, Wait* wait) const;
 
  private:

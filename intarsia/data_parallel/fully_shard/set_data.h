@@ -1,5 +1,5 @@
 #pragma once
-// set_data on a parameter of fully_shard: the program assigns other data, and the parameter's owner takes it.
+// set_data on a fully_shard parameter: the program assigns other data, and the parameter's owner takes it.
 
 namespace intarsia {
 

@@ -24,7 +24,7 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   storage->set_nbytes(bytes);
 }
 
-// What autograd has saved of the whole is out of date when the leaf is written.
+// A write to the leaf makes what autograd has saved of the whole out of date.
 void share_version_counter(const at::Tensor& whole, const at::Tensor& leaf) {
   namespace impl = torch::autograd::impl;
   if (!leaf.is_inference()) impl::set_version_counter(whole, impl::version_counter(leaf));
@@ -112,7 +112,7 @@ Shards ShardedParam::outgoing() const {
   Shards locals;
   for (auto& local : shards_of(sharded_)) locals.push_back(local.to(whole_.scalar_type()).view(-1));
   if (dim_) return locals;
-  for (auto& local : locals) local = local.narrow(0, 0, 0);  // nothing to tell
+  for (auto& local : locals) local = local.narrow(0, 0, 0);  // no values are needed
   return locals;
 }
 
@@ -123,7 +123,7 @@ Counts ShardedParam::counts() const {
   return counts;
 }
 
-// Along the first dim the parts of all ranks, one behind the other, are the whole. Simulated ranks may have one whole:
+// Along the first dim the parts of all ranks, one after the other, are the whole. Simulated ranks may share one whole:
 // that of the first is kept.
 Shards ShardedParam::incoming() {
   Shards rooms;
@@ -158,7 +158,7 @@ void ShardedParam::arrived(const Shards& incoming) {
 
 uint64_t ShardedParam::version() const { return body_of(sharded_).version(); }
 
-// torch::zeros_like and its kind come here with autograd's keys excluded, but below those set_data does not know our
+// torch::zeros_like and the like arrive here with autograd's keys excluded, but below those set_data does not know our
 // tensors.
 static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
   if (is_rehearsing())
@@ -169,7 +169,7 @@ static void set_value(const at::Tensor& leaf, const at::Tensor& value) {
   set_data_of_libtorch(leaf, value);
 }
 
-// set_data drops the node of a leaf that changes its dtype, but a graph may have it.
+// set_data drops the node of a leaf that changes its dtype, but a graph may still have it.
 void ShardedParam::show(const at::Tensor& value) {
   auto tensor = leaf();
   auto node = accumulator();
@@ -233,14 +233,14 @@ StandIn ShardedParam::stand_in(bool for_leaf) {
   if (!requires_grad || !at::GradMode::is_enabled()) return {whole_, nullptr};
   auto node = accumulator();
   if (!node) node = torch::autograd::impl::grad_accumulator(tensor);
-  node->mutable_input_metadata(0).set_grad_dtype(whole_.scalar_type());  // gradients come in the dtype of the whole
+  node->mutable_input_metadata(0).set_grad_dtype(whole_.scalar_type());  // gradients arrive in the dtype of the whole
   remember_accumulator(tensor, node);
   remember_accumulator(whole_, node);
   return {whole_, node};
 }
 
-// Where dtype or device change, the memory of the whole is made anew: what autograd has saved of the old one does not
-// count any more.
+// If dtype or device change, the memory of the whole is allocated anew: what autograd has saved of the old one is no
+// longer valid.
 void ShardedParam::take_form_of(const at::Tensor& local) {
   dtype_ = local.scalar_type();
   auto meta = whole_follows_dtype_ ? local.dtype() : whole_.dtype();
@@ -262,7 +262,7 @@ void ShardedParam::take_form_of(const at::Tensor& local) {
 
 void ShardedParam::replace(const at::Tensor& value) {
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard as_it_is(kFirstUseKey);  // what comes of a parameter is marked, but shards are not
+  c10::impl::ExcludeDispatchKeyGuard as_it_is(kFirstUseKey);  // results of a parameter are marked, but shards are not
   bool as_whole =
       is_dtensor(value) == is_dtensor(whole_) && (!is_dtensor(value) || &layout_of(value) == &layout_of(whole_));
   bool as_shards = is_dtensor(value) && mesh_of(value) == mesh_of(sharded_);

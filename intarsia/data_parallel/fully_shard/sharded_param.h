@@ -17,7 +17,7 @@ namespace intarsia {
 
 class ShardedParam {
  public:
-  // `dim`: the one that is cut; none: every rank keeps the whole (scalars).
+  // `dim`: the sharded one; none: every rank keeps the whole (scalars).
   ShardedParam(std::string name, const at::Tensor& leaf, const ShardingAxes& axes, std::optional<int64_t> dim,
                std::optional<at::ScalarType> dtype_of_whole);
 
@@ -25,25 +25,25 @@ class ShardedParam {
   at::Tensor leaf() const { return leaf_.lock(); }
   const std::vector<at::Tensor>& memories() const { return memories_; }  // of the whole
   const at::Tensor& sharded() const { return sharded_; }
-  bool is_handle_of_shards(const at::Tensor& tensor) const;  // and not a part of them
+  bool is_handle_of_shards(const at::Tensor& tensor) const;  // not of a part of them
   bool is_handle_of_whole(const at::Tensor& tensor) const;   // the same
-  uint64_t version() const;                                  // goes up when shards are written, by whatever handle
+  uint64_t version() const;                                  // grows when shards are written, through any handle
   bool has_data() const { return !memories_[0].is_meta(); }
   at::ScalarType dtype() const { return dtype_; }  // of the shards
   int64_t bytes_of_whole() const;                  // that a rank holds
 
-  // Gathering: what each slot sends, where it is received, and the whole made of that.
+  // Gathering: what each slot sends, where it receives, and the whole made from that.
   Shards outgoing() const;
   Shards incoming();
   Counts counts() const;
   void arrived(const Shards& incoming);
-  at::Tensor place_in(size_t memory) const;  // the memory of the whole, which gets room if it has none
+  at::Tensor place_in(size_t memory) const;  // the memory of the whole, allocated if it has none
 
-  // What ops get in place of the leaf, or of another handle of its shards, while the memory of the whole is there.
+  // What ops get in place of the leaf, or of another handle of its shards, while the whole is in memory.
   StandIn stand_in(bool for_leaf);
   NodePtr accumulator() const;  // of the leaf's gradient, if a graph has one
 
-  // What the leaf is for those who look at it. Ops do not ask: see Note [One parameter, seen from outside].
+  // What code that looks at the leaf sees. Ops do not ask: see Note [One parameter, seen from outside].
   void show_whole();
   void show_shards();
   void free_whole();
@@ -54,29 +54,27 @@ class ShardedParam {
   // whole are.
   void replace(const at::Tensor& value);
 
-  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one behind the other, in `dtype`;
-  // and the gradient of the shards made of what comes out, which is added to what the leaf has.
+  // Reducing: each rank's parts of a gradient of the whole (zeros if it has none), one after the other, in `dtype`; and
+  // the gradient of the shards made from the reduced parts, which is added to the leaf's.
   Shards parts_of_gradient(at::ScalarType dtype) const;
   Counts gradient_counts() const;
   void add_gradient(const Shards& parts, bool pending_over_copies);
-  // Terms of the average over copies that earlier passes have left in the leaf's gradient; they are taken from there.
+  // Terms of the average over copies that earlier passes have left in the leaf's gradient; removes them there.
   Shards take_pending_over_copies();
 
   // Note [Gradients that wait]
   // Without sync, gradients of the whole add up on each rank. The leaf shows their sum as what it is: a distributed
-  // tensor whose average is pending, [P(avg)]. So zero_grad takes it away, an optimizer reads the right value, and the
-  // next pass with sync reduces it. A reduced gradient that the leaf has by then becomes a part of the sum: see
-  // add_reduced.
+  // tensor whose average is pending, [P(avg)]. So zero_grad clears it, an optimizer reads the right value, and the next
+  // pass with sync reduces it. A reduced gradient that the leaf already has becomes a part of the sum: see add_reduced.
 
-  // The events of GradientEvent. What earlier passes have left comes into the gradient with the first one, or by
-  // fetch_pending.
+  // The events of GradientEvent. Gradients left by earlier passes are added with the first one, or by fetch_pending.
   void before_accumulate();
   void after_accumulate();
   void defer_gradient(std::optional<at::ScalarType> dtype);  // [P(avg)], in this dtype
-  void fail_gradient();  // what autograd was adding to is dropped; what it has brought stays
-  void drop_gradient();  // that as well
+  void fail_gradient();  // drops what autograd was adding to; keeps what it has brought
+  void drop_gradient();  // drops that as well
   GradientState gradient_state() const { return gradient_.state(); }
-  // A term times this is one of the average over all ranks: not 1 where gradients are divided by another number.
+  // A term times this is a term of the average over all ranks: not 1 if gradients are divided by another number.
   void set_average_scale(double scale) { average_scale_ = scale; }
   bool has_pending() const { return gradient_.is_pending(); }
   std::vector<const Layout*> layouts_of_gradients() const;  // that the leaf may show
@@ -116,7 +114,7 @@ class ShardedParam {
   ParamLayouts rest_;
   std::vector<int64_t> sizes_;
   at::Tensor whole_, sharded_;  // the two values
-  // What the whole is made of: one tensor, or one per slot where the whole is itself distributed.
+  // What the whole consists of: one tensor, or one per slot if the whole is itself distributed.
   std::vector<at::Tensor> memories_;
   std::vector<std::vector<int64_t>> memories_sizes_;
   GradientSlot gradient_;

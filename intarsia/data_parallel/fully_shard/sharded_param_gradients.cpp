@@ -1,4 +1,4 @@
-// What ShardedParam does with gradients: see Note [Gradients that wait].
+// The gradients of a ShardedParam: see Note [Gradients that wait].
 
 #include "intarsia/data_parallel/fully_shard/sharded_param.h"
 
@@ -23,7 +23,7 @@ Shards ShardedParam::terms_of_gradient() const {
   return terms;
 }
 
-// What is whole on every rank is sent to every rank.
+// A gradient that is whole on every rank is sent to every rank.
 Shards ShardedParam::parts_of_gradient(at::ScalarType dtype) const {
   auto& axis = *axes_.shard;
   Shards terms, parts;
@@ -116,7 +116,7 @@ void ShardedParam::defer_gradient(std::optional<at::ScalarType> dtype) {
   auto tensor = leaf();
   auto terms = terms_of_gradient();
   for (size_t slot = 0; slot < terms.size(); ++slot) {
-    bool shared = slot > 0 && terms[slot].is_same(terms[0]);  // one value that stands for all simulated ranks
+    bool shared = slot > 0 && terms[slot].is_same(terms[0]);  // one value for all simulated ranks
     terms[slot] = shared ? terms[slot].clone(at::MemoryFormat::Contiguous) : terms[slot].contiguous();
   }
   for (size_t slot = 0; average_scale_ != 1 && slot < terms.size(); ++slot) terms[slot] = terms[slot] * average_scale_;
@@ -125,8 +125,8 @@ void ShardedParam::defer_gradient(std::optional<at::ScalarType> dtype) {
   drop_gradient();
 }
 
-// A reduced gradient as terms of an average, without asking other ranks: of n ranks, each adds n times its own part.
-// 1, 2 on two ranks are the terms (2, 0) and (0, 4).
+// A reduced gradient as terms of an average, without communication: of n ranks, each adds n times its own part. 1, 2 on
+// two ranks are the terms (2, 0) and (0, 4).
 void ShardedParam::add_reduced(Shards& terms, const at::Tensor& grad) const {
   TORCH_CHECK_VALUE(
       is_dtensor(grad), "[fully_shard] the gradient of \"", name_, "\" is a plain tensor of shape ", grad.sizes(),
@@ -142,12 +142,12 @@ void ShardedParam::add_reduced(Shards& terms, const at::Tensor& grad) const {
 at::Tensor ShardedParam::with_dtype(const at::Tensor& grad, at::ScalarType dtype) const {
   if (grad.scalar_type() == dtype) return grad;
   if (!is_spread()) return grad.to(dtype);
-  Shards terms;  // each by itself: what is pending stays so
+  Shards terms;  // each separately: what is pending stays so
   for (auto& term : shards_of(grad)) terms.push_back(term.to(dtype));
   return dtensor_of(std::move(terms), layout_of_gradient());
 }
 
-// The unreduced gradient and what autograd has brought, as terms.
+// The unreduced gradient and what autograd has added, as terms.
 at::Tensor ShardedParam::sum_of_terms(const at::Tensor& grad) const {
   at::NoGradGuard no_grad;
   auto& before = gradient_.unreduced();
@@ -157,7 +157,7 @@ at::Tensor ShardedParam::sum_of_terms(const at::Tensor& grad) const {
   return dtensor_of(std::move(terms), layout_of_gradient());
 }
 
-// Autograd adds to the unreduced gradient. Not to terms: what comes may be a sum, a value, or another kind, and is
+// Autograd adds to the unreduced gradient. Not to terms: what arrives may be a sum, a value, or another kind, and is
 // added afterwards.
 void ShardedParam::before_accumulate() {
   if (gradient_.on(GradientEvent::before_accumulate) == GradientState::accumulating) fail_gradient();

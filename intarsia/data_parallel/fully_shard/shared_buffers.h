@@ -13,9 +13,9 @@
 namespace intarsia {
 
 // Note [Buffers of sharded modules]
-// A batch norm moves its running statistics by the rows of its rank. Most other buffers are constants, which need not
-// be sent. So at the end of a backward pass the ranks compare fingerprints of their buffers, which travel with their
-// reports, and only where these differ the first rank's are sent. The mesh's axes are done one after the other.
+// A batch norm updates its running statistics with the rows of its rank. Most other buffers are constants, which need
+// not be sent. So at the end of a backward pass the ranks compare fingerprints of their buffers, which are sent with
+// their reports, and the first rank's buffers are sent only if these differ, along one mesh axis after the other.
 //
 // Every group of a module has the buffers of the whole module, so that those of a frozen one, which reduces nothing,
 // stay equal as long as any group is trained.
@@ -24,11 +24,11 @@ BufferList buffer_list(const NamedTensors& buffers);
 
 class SharedBuffers {
  public:
-  // Those that live and were not added before.
+  // Adds buffers that are alive and were not added before.
   void add(const std::vector<BufferList>& lists, const DeviceMesh& mesh);
 
   int32_t fingerprint() const;  // of this rank
-  // Whether the ranks have different ones; `reports` have the fingerprints as `steps`.
+  // Whether the ranks have different ones; `reports` have the fingerprints in `steps`.
   bool differ(const StepReports& reports) const;
   void take_first() const;
 

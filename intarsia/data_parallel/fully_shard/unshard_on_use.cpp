@@ -56,7 +56,8 @@ void change_last(Stack& stack, size_t count, const Change& change) {
   for (auto i = stack.size() - count; i < stack.size(); ++i) change_tensors(stack[i], change);
 }
 
-// The parameters of a call that needs the whole of some owners. What it puts in their place lives as long as it does.
+// The parameters of a call that needs the whole of some owners. The tensors that replace them live as long as this
+// object.
 class Gathered {
  public:
   ~Gathered() {
@@ -170,7 +171,7 @@ void distribute_computed(const ParamCall& call, const c10::OperatorHandle& op, S
   });
 }
 
-// --- what comes of it
+// --- results
 
 // Has the owners gather before the node runs.
 class GatherFirst final : public torch::autograd::FunctionPreHook {
@@ -187,14 +188,14 @@ class GatherFirst final : public torch::autograd::FunctionPreHook {
   std::vector<std::weak_ptr<ParamOwner>> owners_;
 };
 
-// A view of a distributed whole shares its memory, so what reads the view needs the whole, too.
+// A view of a distributed whole shares its memory, so what reads the view needs the whole as well.
 void mark_view(const at::Tensor& view) {
   auto marked = with_first_use_key(view);
   if (handle_of(marked).kind != HandleKind::whole) return;
   view.unsafeGetTensorImpl()->shallow_copy_from(marked.getIntrusivePtr());
 }
 
-// Autograd hands the key on to another handle; without autograd, in inference mode, a new one is made.
+// Autograd passes the key on to another handle; without autograd, in inference mode, this makes a new one.
 at::Tensor still_marked(const at::Tensor& handle) {
   bool is_unmarked = is_dtensor(handle) && !handle.key_set().has(kFirstUseKey);
   return is_unmarked ? with_first_use_key(handle) : handle;
@@ -302,7 +303,7 @@ void register_first_use() {
 
 }  // namespace
 
-// In a rehearsal activations are one per rank, and so is what meets them: see Note [Tensors without data].
+// In a rehearsal activations are per-rank, and so are tensors that meet them: see Note [Tensors without data].
 static at::Tensor per_rank_with_key(const at::Tensor& value) {
   auto one = per_rank({value});
   auto* given = one.unsafeGetTensorImpl();

@@ -1,16 +1,16 @@
 #pragma once
-// Parameters of which ops get the whole, gathered when the first op needs it.
+// Gathers parameters when the first op needs the whole.
 //
 // Note [Gathered at first use]
 // A parameter of fully_shard is one leaf with two values: a distributed tensor of shards, and the whole. Which one an
 // op sees follows from the call: see param_use.h. So the leaf and its handles have one more key, above autograd (see
 // Note [Tensors with a note] for a key of the same kind). The kernel there looks at the call, has the owner gather if
-// the op needs the whole, puts the stand-in into the place of the leaf (Note [One parameter, seen from outside]) and
-// calls the op again. Modules need not know of it: hooks on modules only make the gathering earlier.
+// the op needs the whole, replaces the leaf by the stand-in (Note [One parameter, seen from outside]) and calls the op
+// again. Modules need not know about it: hooks on modules only make the gather earlier.
 //
-// Views of the whole have the key too. What an op computes from the whole may be needed again in backward, after the
-// whole has been freed: the kernel puts a hook on the op's node that has the owner gather it before the node runs.
-// Memory is freed by making the storage empty and filled again in place, so views that autograd has saved stay valid.
+// Views of the whole have the key as well. What an op computes from the whole may be needed again in backward, after
+// the whole has been freed: the kernel puts a hook on the op's node that has the owner gather it before the node runs.
+// Memory is freed by emptying the storage, and filled again in place, so views that autograd has saved stay valid.
 
 #include <ATen/core/Tensor.h>
 

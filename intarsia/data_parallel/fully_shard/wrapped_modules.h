@@ -1,6 +1,6 @@
 #pragma once
-// The modules that fully_shard was called on, as far as somebody owns them: parameters that came to them later are
-// found here.
+// The modules on which fully_shard was called, if a shared pointer owns them: finds parameters that were registered in
+// them later.
 
 #include <functional>
 #include <memory>
@@ -21,23 +21,23 @@ namespace intarsia {
 
 class WrappedModules {
  public:
-  // A module that no shared pointer owns is not kept: nobody would say when it goes.
+  // A module that no shared pointer owns is not kept: nothing would report its end.
   void add(const torch::nn::Module& module);
-  // Of a module that is not LibTorch's, such as Python's: its parameters that came later, by name; none once it has
-  // gone.
+  // For a module that is not LibTorch's, such as Python's: its parameters that were registered later, by name; none
+  // once it has gone.
   using FindLate = std::function<std::optional<std::vector<std::pair<std::string, at::Tensor>>>()>;
   void add(FindLate find) { finders_.push_back(std::move(find)); }
   // Whether the module was given to add.
   bool has(const torch::nn::Module& module) const;
 
   // In a backward pass, or at its end: a text that names a parameter of one of the modules which gets a gradient in
-  // this pass and which nobody reduces; empty if there is none.
+  // this pass without being reduced; empty if there is none.
   std::string late_parameter();
 
  private:
   struct Wrapped {
     std::weak_ptr<const torch::nn::Module> module;
-    std::vector<WeakTensor> known;  // its parameters at that time: ignored ones are not late, either
+    std::vector<WeakTensor> known;  // its parameters at that time, including ignored ones
   };
   std::string late_parameter_of_finders(const std::vector<at::Tensor>& leaves);
 

@@ -18,7 +18,7 @@ bool go_together(const ReplicatedParam& a, const ReplicatedParam& b) {
          a.is_summed() == b.is_summed();
 }
 
-// Leaves in the order in which their gradients come. Of each kind one bucket is open at a time.
+// Leaves in the order in which their gradients arrive. One bucket of each kind is open at a time.
 std::vector<Bucket> deal(const std::vector<ReplicatedParam>& leaves, const std::vector<size_t>& order,
                          BucketSizes sizes) {
   struct Open {
@@ -143,7 +143,7 @@ void Buckets::hand_over(size_t leaf, at::Tensor& grad, double scale) {
   auto& average = bucket.averages[places_[leaf].member];
   bucket.lent[places_[leaf].member].reset();
   if (scale != 1) average.mul_(scale);
-  // Somebody else sees it, or it was there before to(dtype) and stays what it is.
+  // Something else holds it, or it existed before to(dtype) and keeps its dtype.
   if (grad.defined() && (grad.use_count() > 1 || grad.scalar_type() != average.scalar_type())) {
     grad.copy_(average);
     return;

@@ -1,5 +1,5 @@
 #pragma once
-// Gradients side by side in flat buffers, so that many travel as one message.
+// Buckets: gradients side by side in flat buffers, so that many are sent as one message.
 
 #include <memory>
 #include <vector>
@@ -10,23 +10,23 @@
 
 namespace intarsia {
 
-// Gradients of one dtype. A bucket is reduced when all of them are there.
+// Gradients of one dtype. A bucket is reduced when it has all of them.
 //
 // Note [Gradients that are lent]
-// Where gradients are not to live in buckets, those of a large bucket travel from where backward has left them, and
-// their average comes into other memory: gradients are written only when all ranks have reported. Then the two change
+// If gradients need not live in buckets, those of a large bucket are sent from where backward has left them, and their
+// average is received into other memory: gradients are written only when all ranks have reported. Then the two swap
 // places, so that the next step has memory for its averages. Nothing is copied, and a bucket takes as much memory as
 // one that is filled.
 struct Bucket {
-  std::vector<size_t> members;  // numbers of leaves, in the order in which they lie
+  std::vector<size_t> members;  // numbers of leaves, in their order in the bucket
   int64_t bytes = 0;
   bool lends = false;                      // in this step
   std::vector<at::Tensor> lent, averages;  // by member; averages may be undefined before they are needed
   ReduceOp op = ReduceOp::avg;
-  Shards values;                         // one flat buffer per slot; empty until the first gradient comes
-  std::shared_ptr<Reduction> reduction;  // while it is under way
+  Shards values;                         // one flat buffer per slot; empty until the first gradient arrives
+  std::shared_ptr<Reduction> reduction;  // while it is in progress
   Wait wait;                             // or this one, of a communication hook
-  size_t missing = 0;                    // members whose gradient is not there
+  size_t missing = 0;                    // members whose gradient has not arrived
 };
 
 struct BucketSizes {
@@ -44,15 +44,15 @@ class Buckets {
   Bucket& operator[](size_t bucket) { return buckets_[bucket]; }
   size_t bucket_of(size_t leaf) const { return places_[leaf].bucket; }
 
-  // The place of a leaf's gradient, per slot.
+  // The memory for a leaf's gradient, per slot.
   Shards places_of(size_t leaf);
-  // Puts the terms there; zeros if there are none.
+  // Copies the terms there; zeros if there are none.
   void put(size_t leaf, const Shards& terms);
   // Lends the gradient of a plain leaf; zeros if it is undefined.
   void lend(size_t leaf, const at::Tensor& grad);
-  // What is lent and where the averages go, as flat tensors.
+  // The lent gradients and the memory for their averages, as flat tensors.
   std::pair<ShardsList, ShardsList> on_loan(Bucket& bucket);
-  // The gradient becomes the average, which is multiplied by `scale` before.
+  // The gradient becomes the average, multiplied by `scale`.
   void hand_over(size_t leaf, at::Tensor& grad, double scale);
 
  private:

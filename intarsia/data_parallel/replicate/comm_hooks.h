@@ -1,5 +1,5 @@
 #pragma once
-// Code of one's own in place of the average of gradients.
+// Communication hooks: custom functions in place of the average of gradients.
 
 #include <cstddef>
 #include <functional>
@@ -16,17 +16,17 @@ namespace intarsia {
 
 class Axis;
 
-// A bucket on its way: `values` has one flat buffer per hosted rank.
+// A bucket to be sent: `values` has one flat buffer per hosted rank.
 struct GradientBucket {
   const Axis& axis;
   Shards& values;
-  ReduceOp op;  // avg; sum where the gradients are terms of one
+  ReduceOp op;  // avg; sum if the gradients are terms of one
   size_t index;
   bool is_last;
   std::vector<std::string> parameters;
 };
 
-// Leaves in `values` what the gradients shall be, the same on all ranks of a line: at once, or when what it returns is
+// Leaves in `values` the new gradients, the same on all ranks of a line: at once, or when the returned function is
 // called.
 using CommHook = std::function<Wait(GradientBucket& bucket)>;
 

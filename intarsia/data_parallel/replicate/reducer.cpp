@@ -19,7 +19,7 @@
 namespace intarsia {
 namespace {
 
-// As modules are most often written: what is declared last gets its gradient first.
+// As most modules are written: what is declared last gets its gradient first.
 std::vector<size_t> last_first(size_t count) {
   std::vector<size_t> order(count);
   std::iota(order.rbegin(), order.rend(), size_t{0});
@@ -49,7 +49,7 @@ Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, c
       find_unaveraged_(std::move(find_unaveraged)),
       bucket_sizes_(BucketSizes::of(options)),
       order_(last_first(parameters.size())) {
-  options_.ignored_modules.clear();  // they may go before this does
+  options_.ignored_modules.clear();  // they may be destroyed before this
   options_.ignored_parameters.clear();
   CauseScope cause(kCause, false);
   for (auto& [leaf_name, tensor] : parameters) leaves_.emplace_back(leaf_name, tensor, mesh);
@@ -95,7 +95,7 @@ void Reducer::take_over(int64_t source) {
 
 // --- a backward pass
 
-// A gradient that was averaged is one value for all simulated ranks; what is added to it may be one value per rank.
+// An averaged gradient is one value for all simulated ranks; what is added to it may be one value per rank.
 void Reducer::before_gradient(size_t index, const at::Tensor& grad) {
   auto leaf = leaves_[index].tensor.lock();
   if (syncs_) {
@@ -128,7 +128,7 @@ void Reducer::after_gradient(size_t index) {
   });
 }
 
-// See Note [Gradients that are lent]. Simulated ranks share one gradient, and what explain counts has no memory.
+// See Note [Gradients that are lent]. Simulated ranks share one gradient, and tensors without data have no memory.
 bool Reducer::may_lend(const Bucket& bucket) const {
   if (hook_ || options_.gradient_as_bucket_view || axis_.slot_count() != 1 || axis_.size() == 1 || is_rehearsing())
     return false;
@@ -149,7 +149,7 @@ void Reducer::prepare_step() {
   step_->own.resize(leaves_.size());
   empty_buckets();
   follow_parameters();
-  // What will get no gradient need not be waited for.
+  // Leaves that will get no gradient need not be waited for.
   for (size_t i = 0; i < leaves_.size(); ++i) {
     auto leaf = leaves_[i].tensor.lock();
     bool idle = !expected_.empty() ? expected_[i] == 0 : options_.find_unused_parameters && !is_in_this_pass(leaf);
@@ -166,7 +166,7 @@ void Reducer::empty_buckets() {
 }
 
 // A parameter may have got another dtype, shape or layout (to, set_data, parallelize_module). All ranks that did the
-// same get the same buckets; where they differ the first bucket is an error that shows both.
+// same get the same buckets; if they differ, the first bucket raises an error that shows both.
 void Reducer::follow_parameters() {
   bool changed = false;
   for (auto& leaf : leaves_) {
@@ -222,7 +222,7 @@ void Reducer::launch_full_buckets() {
   while (next < buckets_->size() && (*buckets_)[next].missing == 0) launch(next);
 }
 
-// Not on behalf of this module: ranks at different ones must be able to tell each other.
+// Not on behalf of this module: ranks at different modules must be able to exchange their positions.
 void Reducer::check_turn(size_t bucket) {
   CauseScope cause(kCause, false);
   all_know_ = true;
@@ -266,7 +266,7 @@ std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& nam
   TORCH_CHECK_VALUE(mesh.defined() && mesh.ndim() == 1, "[replicate] expects a mesh of one axis, not ",
                     mesh.defined() ? mesh.text() : "none", ". Take a slice of it by name, or flatten it.");
   TORCH_CHECK_VALUE(!mesh.slots().empty(), "[replicate] this process takes no part in ", mesh.text(), ".");
-  c10::InferenceMode off(false);  // what is made here is trained
+  c10::InferenceMode off(false);  // parameters made here are trained
   make_per_rank(buffers, mesh.slots().size());
   auto reducer =
       std::make_shared<Reducer>(module, name, mesh, parameters, buffers, options, std::move(find_unaveraged));

@@ -1,5 +1,5 @@
 #pragma once
-// Averages the gradients of a module over an axis, in buckets, while the backward pass goes on.
+// Averages the gradients of a module over an axis, in buckets, while the backward pass continues.
 
 #include <functional>
 #include <memory>
@@ -19,27 +19,27 @@
 namespace intarsia {
 
 // Note [A step of a reducer]
-// The first gradient that comes opens a step, and each is put into its bucket. Buckets are sent off in their order,
-// each as soon as it and those before it are full. When the backward pass ends, the rest is sent as well, so that every
-// rank has sent every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or
-// all ranks raise the same error. A rank whose backward pass fails does the same and reports that: nobody waits for it.
-// Reducers of the axis that got gradients in earlier passes without sync, and none in this one, make their step now:
-// the next thing that reads gradients may be an optimizer.
+// The first gradient that arrives opens a step, and each goes into its bucket. Buckets are sent in their order, each as
+// soon as it and those before it are full. When the backward pass ends, the rest is sent as well, so that every rank
+// has sent every bucket, whatever it used; and the ranks report to each other. Only then are gradients written, or all
+// ranks raise the same error. A rank whose backward pass fails does the same and reports that, so no rank waits for it.
+// Reducers of the axis that got gradients in earlier passes without sync, and none in this one, also make their step
+// now: the next reader of gradients may be an optimizer.
 //
 // Note [What a rank sends]
-// The gradient that its parameter has, whether this pass added to it or not; zeros if there is none. With gradients
-// that add up over passes each rank holds the last average G; where one of two ranks adds g to it, (G + g + G) / 2 = G
-// + g / 2 is the sum of the averages. A parameter that no rank has used since the last average keeps its gradient: with
-// gradient_as_bucket_view that memory is reduced in place, so the rank's own value is put back.
+// The gradient that its parameter has, whether this pass added to it or not; zeros if there is none. If gradients add
+// up over passes, each rank holds the last average G; if one of two ranks adds g to it, (G + g + G) / 2 = G + g / 2 is
+// the sum of the averages. A parameter that no rank has used since the last average keeps its gradient: with
+// gradient_as_bucket_view that memory is reduced in place, so the rank's own value is restored.
 class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Reducer> {
  public:
-  // All ranks of the mesh, which has one axis, make it together, with parameters of the same names and shapes.
+  // All ranks of the mesh, which has one axis, create it together, with parameters of the same names and shapes.
   Reducer(const void* module, std::string name, const DeviceMesh& mesh, const NamedTensors& parameters,
           const NamedTensors& buffers, const ReplicateOptions& options, FindUnaveraged find_unaveraged);
   ~Reducer() override;
   void watch();  // from now on it gets the gradients
 
-  const void* module() const { return module_; }  // the address that it was made for
+  const void* module() const { return module_; }  // the address for which it was made
   const std::string& name() const { return name_; }
   const DeviceMesh& mesh() const { return mesh_; }
   bool syncs() const { return syncs_; }
@@ -47,10 +47,10 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   void set_comm_hook(CommHook hook);
   std::vector<std::vector<std::string>> bucket_names();
 
-  // Makes parameters and buffers those of the member at `source`.
+  // Sets parameters and buffers to those of the member at `source`.
   void take_over(int64_t source);
 
-  // Runs `body`, and then keeps the others company until they have run theirs.
+  // Runs `body`, and then takes part in the steps of the others until they have run theirs.
   void join(const std::function<void()>& body, bool divide_by_initial_world_size);
 
   void before_gradient(size_t index, const at::Tensor& grad) override;
@@ -60,12 +60,12 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
   static constexpr const char* kCause = "replicate";
 
   struct Step {
-    std::vector<bool> ready;  // by leaf: its gradient lies in its bucket
+    std::vector<bool> ready;  // by leaf: its gradient is in its bucket
     std::vector<int32_t> fires, order;
     size_t launched = 0;          // buckets
     bool armed = false;           // the end of the pass is watched for
-    bool sends_zeros = false;     // of a rank that has no batch, or whose pass has failed
-    std::vector<at::Tensor> own;  // by leaf: the gradient that lay in the bucket, where this pass has brought none
+    bool sends_zeros = false;     // for a rank that has no batch, or whose pass has failed
+    std::vector<at::Tensor> own;  // by leaf: the gradient in the bucket, if this pass has brought none
   };
   bool may_lend(const Bucket& bucket) const;
   void open_step();
@@ -114,16 +114,16 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
 
   bool syncs_ = true;
   std::optional<Step> step_;
-  std::vector<bool> touched_;      // by leaf: a gradient came since the last step that was averaged
+  std::vector<bool> touched_;      // by leaf: a gradient arrived since the last averaged step
   bool unsynced_ = false;          // one of these in a pass without sync
-  std::vector<int32_t> expected_;  // static_graph: how many gradients come for each leaf; empty before the first step
+  std::vector<int32_t> expected_;  // static_graph: how many gradients each leaf gets; empty before the first step
   bool order_known_ = false;
   int32_t steps_ = 0;
   bool joining_ = false, divide_by_all_ = true;
-  bool all_know_ = false;  // the last error was one that all ranks raised
+  bool all_know_ = false;  // all ranks raised the last error
 };
 
-// One at work.
+// Makes one and starts it.
 std::shared_ptr<Reducer> make_reducer(const void* module, const std::string& name, const DeviceMesh& mesh,
                                       const NamedTensors& parameters, const NamedTensors& buffers,
                                       const ReplicateOptions& options, FindUnaveraged find_unaveraged);

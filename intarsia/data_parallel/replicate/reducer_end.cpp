@@ -39,7 +39,7 @@ void Reducer::end_step(Part part) {
   clear_step();
 }
 
-// Whether gradients of passes without sync are there, and nobody has averaged them or taken them away.
+// Whether there are gradients of passes without sync that have been neither averaged nor removed.
 bool Reducer::waits() const {
   if (!unsynced_ || !syncs_ || step_) return false;
   for (size_t i = 0; i < leaves_.size(); ++i) {
@@ -60,7 +60,7 @@ void Reducer::end_steps_of_others() {
   }
 }
 
-// Every rank sends every bucket and its report, whatever part it takes.
+// Every rank sends every bucket and its report, whatever its part.
 StepReports Reducer::exchange(Part part) {
   at::NoGradGuard no_grad;
   step_->sends_zeros = part != Part::active;
@@ -151,12 +151,12 @@ void Reducer::write_gradient(size_t index, const at::Tensor& tensor, double scal
   auto& grad = tensor.mutable_grad();
   auto& bucket = (*buckets_)[buckets_->bucket_of(index)];
   if (bucket.lends) {
-    bucket.reduction.reset();  // which holds what is lent
+    bucket.reduction.reset();  // it holds what is lent
     return buckets_->hand_over(index, grad, scale);
   }
   auto value = leaf.gradient(buckets_->places_of(index), mesh_);
   if (scale != 1 && !leaf.is_summed()) value.mul_(scale);
-  // As LibTorch has it: after to(dtype) a gradient that was there keeps its own.
+  // As in LibTorch: after to(dtype) an existing gradient keeps its dtype.
   if (grad.defined() && grad.scalar_type() != value.scalar_type()) value = value.to(grad.scalar_type());
   bool alike = grad.defined() && is_dtensor(grad) == is_dtensor(value) && is_per_rank(grad) == is_per_rank(value) &&
                (!is_dtensor(grad) || &layout_of(grad) == &layout_of(value));
@@ -178,7 +178,7 @@ void Reducer::sync_buffers(int64_t source, Wait* wait) {
   broadcast_tensors(mesh_, tensors, source, wait);
 }
 
-// As the first active rank saw it.
+// The order that the first active rank saw.
 void Reducer::learn_order(const StepReports& reports) {
   if (order_known_) return;
   order_known_ = true;

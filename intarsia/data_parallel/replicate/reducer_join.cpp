@@ -1,4 +1,4 @@
-// Ranks that run out of batches keep the others company: see reducer.h.
+// Ranks that run out of batches take part in the steps of the others: see reducer.h.
 
 #include "intarsia/data_parallel/replicate/reducer.h"
 
@@ -25,16 +25,16 @@ void Reducer::join(const std::function<void()>& body, bool divide_by_initial_wor
   }
 }
 
-// The others are at a step, or will be: they learn that none will come from here.
+// The others are at a step, or will be: they learn that this rank takes no part.
 void Reducer::give_up() {
   try {
     open_step();
     end_step(Part::failed);
-  } catch (...) {  // the error that led here is the one to tell
+  } catch (...) {  // the error that caused this is the one to report
   }
 }
 
-// One step beside the others, with zeros. False if nobody has a step to make; then all take over the model of the rank
+// One step with the others, with zeros. False if no rank has a step to make; then all take over the model of the rank
 // that made the most.
 bool Reducer::keep_company() {
   step_.emplace();

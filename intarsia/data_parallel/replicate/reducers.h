@@ -9,9 +9,10 @@ namespace intarsia {
 class CollectiveOrder;
 class Reducer;
 
+// Registers a reducer.
 void add_reducer(const CollectiveOrder& order, std::weak_ptr<Reducer> reducer);
 
-// In the order in which they were added, the same on all ranks. A copy: simulations of other threads add theirs
+// In the order in which they were added, the same on all ranks. A copy: simulations on other threads add theirs
 // meanwhile.
 std::vector<std::shared_ptr<Reducer>> reducers_along(const CollectiveOrder& order);
 

@@ -1,14 +1,14 @@
 #pragma once
-// Data parallelism with a whole model on every rank: gradients are averaged in every backward pass.
+// replicate: data parallelism with a whole model on every rank, whose gradients are averaged in every backward pass.
 //
 //   auto mesh = init_device_mesh(kCPU, {4}, {"dp"});
 //   replicate(*model, mesh);
 //   loss_of(model, my_part_of_the_batch).backward();  // gradients are those of the mean of all ranks' losses
 //   optimizer.step();
 //
-// The module is changed in place, whatever its type: parameters stay what they are, and state dicts look as before. In
-// a simulation, what differs by rank (the batch, the gradients before they are averaged, statistics of batch norms)
-// stands for one value per rank.
+// The module is changed in place, whatever its type: parameters stay the same tensors, and state dicts look as before.
+// In a simulation, values that differ by rank (the batch, the gradients before they are averaged, statistics of batch
+// norms) are per-rank tensors.
 
 #include <functional>
 #include <memory>
@@ -24,14 +24,14 @@ namespace intarsia {
 
 class Reducer;
 
-// A module that is replicated. A handle: it may be dropped and asked for again with replica_of.
+// A replicated module. A handle: it may be dropped, and replica_of returns it again.
 class Replica {
  public:
   explicit Replica(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
 
   const DeviceMesh& mesh() const;
 
-  // Whether backward passes average gradients. Without, they add up on each rank, and the next pass that does averages
+  // Whether backward passes average gradients. Without, they add up on each rank, and the next pass with sync averages
   // all.
   void set_requires_gradient_sync(bool syncs);
 
@@ -39,24 +39,25 @@ class Replica {
   void register_comm_hook(CommHook hook);
 
   // For ranks that have different numbers of batches: runs `body`, the training loop; then takes part in the steps of
-  // those who have more, with gradients of zero. At the end all have the model of the rank that made the most steps. An
-  // average counts all ranks, or with `divide_by_initial_world_size` false those that still have batches.
+  // the ranks that have more, with gradients of zero. At the end all have the model of the rank that made the most
+  // steps. An average is over all ranks, or with `divide_by_initial_world_size` false over those that still have
+  // batches.
   void join(const std::function<void()>& body, bool divide_by_initial_world_size = true);
 
-  // The names of the parameters whose gradients travel together, in the order of travel.
+  // The names of the parameters whose gradients are sent together, in the order of sending.
   std::vector<std::vector<std::string>> buckets() const;
 
  private:
   std::shared_ptr<Reducer> reducer_;
 };
 
-// All ranks call it together. The mesh has one axis. Parameters of submodules that are replicated already stay with
+// All ranks call it together. The mesh has one axis. Parameters of submodules that are already replicated stay with
 // those.
 Replica replicate(ModuleRef module, const DeviceMesh& mesh, const ReplicateOptions& options = {});
 // Over the whole world.
 Replica replicate(ModuleRef module, const ReplicateOptions& options = {});
 
-// Of a module that replicate was called on.
+// The handle of a module on which replicate was called.
 Replica replica_of(ConstModuleRef module);
 
 // While it lives, backward passes through the module and its submodules average nothing.

@@ -95,7 +95,7 @@ Shards ReplicatedParam::terms(const at::Tensor& grad, const Axis& over) const {
   auto shards = shards_in(grad, layout->with(placements));
   for (size_t slot = 0; is_summed() && !pending && slot < shards.size(); ++slot) {
     if (over.position(slot) != 0)
-      shards[slot] = at::zeros_like(shards[slot]);  // the value is there already: count it once
+      shards[slot] = at::zeros_like(shards[slot]);  // the value is there already: add it once
   }
   return shards;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Parameters and their gradients as the local tensors of the hosted ranks.
+// The parameters of a replicated module, and their gradients, as local tensors of the hosted ranks.
 
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@ namespace intarsia {
 // One parameter of a module that is replicated along an axis of `mesh`, a mesh of one axis.
 //
 // Note [Plain and distributed parameters]
-// A plain parameter, or one that is cut over other axes only, has a gradient on each rank of the axis that stands for
-// the rank's own loss: these are averaged. If the parameter lies on a mesh that has the axis, its gradient is that of
+// A plain parameter, or one that is only sharded over other axes, has a gradient on each rank of the axis that belongs
+// to the rank's own loss: these are averaged. If the parameter is on a mesh that has the axis, its gradient is that of
 // one loss over all ranks: what is still pending along the axis is summed.
 struct ReplicatedParam {
   ReplicatedParam(std::string name, const at::Tensor& tensor, const DeviceMesh& mesh);
@@ -38,14 +38,14 @@ struct ReplicatedParam {
 
   bool is_summed() const { return axis >= 0; }
 
-  // Whether the parameter still has the dtype, the shape and the layout that are noted here.
+  // Whether the parameter still has the dtype, the shape and the layout recorded here.
   bool fits(const at::Tensor& now) const;
 
   // The tensor's own memory, per slot.
   Shards local_tensors(const at::Tensor& tensor) const;
-  // What each hosted rank has of the gradient: the terms of the average, or of the sum.
+  // Each hosted rank's part of the gradient: the terms of the average, or of the sum.
   Shards terms(const at::Tensor& grad, const Axis& over) const;
-  // The gradient whose local tensors are given, as LibTorch wants it: of the kind of the parameter.
+  // The gradient with the given local tensors, as LibTorch requires it: of the kind of the parameter.
   at::Tensor gradient(Shards locals, const DeviceMesh& mesh) const;
 };
 

@@ -13,12 +13,12 @@
 namespace intarsia {
 namespace {
 
-// named_parameters() copies names and tensors, which is too much to do in every step.
+// named_parameters() copies names and tensors, which is too slow for every step.
 struct Peek : torch::nn::Module {
   static auto& parameters_of(const torch::nn::Module& module) { return module.*&Peek::parameters_; }
 };
 
-// A parameter holds its watcher, so one without was never replicated, whatever address it has.
+// A parameter holds its watcher, so one without a watcher was never replicated, whatever address it has.
 bool is_unaveraged(const at::Tensor& parameter) {
   return parameter.defined() && parameter.requires_grad() && parameter.grad().defined() && !watcher_of(parameter);
 }
@@ -63,7 +63,7 @@ class Search {
     return found;
   }
 
-  // Weak references keep addresses from being used again. An ignored module may have got parameters since.
+  // Weak references keep addresses from being reused. An ignored module may have got parameters since.
   std::set<const c10::TensorImpl*> ignored_now() const {
     std::set<const c10::TensorImpl*> addresses;
     auto add = [&](const at::Tensor& tensor) {

@@ -1,6 +1,6 @@
 #pragma once
-// Parameters of a replicated module whose gradients nobody averages, because they were registered after replicate was
-// called.
+// Parameters of a replicated module whose gradients are not averaged, because they were registered after the call of
+// replicate.
 
 #include <functional>
 #include <string>
@@ -20,13 +20,13 @@ namespace intarsia {
 using FindUnaveraged = std::function<std::vector<std::string>()>;
 
 // Looks for parameters that have a gradient and no watcher, in the module and in what is registered in it by then. It
-// holds the module weakly: of one that no shared pointer owns it looks at the submodules only, since nothing tells when
-// it goes.
+// holds the module weakly: if no shared pointer owns the module, it looks at the submodules only, since nothing reports
+// the module's end.
 FindUnaveraged unaveraged_in(torch::nn::Module& module, const std::vector<at::Tensor>& ignored_parameters,
                              const std::vector<torch::nn::Module*>& ignored_modules);
 
-// The error of `where`, the same on all ranks of our line. All of them call it, with the names that they have; at least
-// one has some.
+// Raises the error of `where`, the same on all ranks of our line. All of them call it, with the names that they have;
+// at least one has some.
 [[noreturn]] void raise_unaveraged(const char* where, const std::string& module, const Axis& axis,
                                    const std::vector<std::string>& names);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Views whose elements had to be brought together from other ranks.
+// Views whose elements had to be fetched from other ranks.
 
 #include <vector>
 
@@ -8,8 +8,8 @@
 
 namespace intarsia {
 
-// Makes `result`, a copy, the view of stack[0] that the op gives for these arguments: it is kept in step with its base,
-// and shows the strides that the plain view has. See Note [Views that communicate].
+// Makes `result`, a copy, the view of stack[0] that the op returns for these arguments: it is kept in sync with its
+// base, and has the strides of the plain view. See Note [Views that communicate].
 at::Tensor as_view(const at::Tensor& result, at::IntArrayRef strides, const char* name, const char* overload,
                    const std::vector<c10::IValue>& stack);
 

@@ -10,7 +10,7 @@
 namespace intarsia {
 namespace {
 
-// Ranks that share a group on one of the meshes, directly or by way of others; ascending, and so are the groups.
+// Ranks that share a group on one of the meshes, directly or through others; ascending, and so are the groups.
 std::vector<std::vector<int64_t>> connected_ranks(const std::vector<DeviceMesh>& meshes) {
   std::map<int64_t, int64_t> lowest;  // by rank: a rank that it is connected with, in the end the lowest one
   auto root = [&](int64_t rank) {

@@ -1,32 +1,32 @@
 #pragma once
-// What ways ask about the tensors they are given. All of this runs below autograd.
+// Helpers of lowerings: layouts, dims and optional arguments of their tensors. All of them run below autograd.
 
 #include <ATen/core/Tensor.h>
 
 namespace intarsia {
 
-// Whether a mesh axis cuts one of the dims (not negative).
+// Whether a mesh axis shards one of the dims (not negative).
 bool is_cut(const at::Tensor& tensor, at::IntArrayRef dims);
 
-// The tensor with its pending reductions carried out; other placements stay.
+// The tensor with its pending reductions run; other placements stay.
 at::Tensor settle(const at::Tensor& tensor);
 
 // The tensor in the layout of another one of the same shape.
 at::Tensor lie_like(const at::Tensor& tensor, const at::Tensor& other);
 
-// The tensor with the cuts of one dim gathered.
+// The tensor with one dim gathered.
 at::Tensor whole_along(const at::Tensor& tensor, int64_t dim);
 
-// The same tensor with its elements in the order of the strides.
+// The tensor with its elements in the order of the strides.
 at::Tensor in_order(const at::Tensor& tensor, at::IntArrayRef strides);
 
-// The type in which values of a type are summed: halves in float.
+// The dtype in which values of a dtype are summed: float for halves.
 at::ScalarType sum_type(at::ScalarType type);
 
-// All dims that are not negative; empty means all.
+// The dims, none of them negative; an empty list means all.
 std::vector<int64_t> wrapped_dims(at::IntArrayRef dims, int64_t ndim);
 
-// How many elements lie along the dims.
+// The number of elements along the dims.
 double extent(const at::Tensor& tensor, at::IntArrayRef dims);
 
 // The dtype in an argument that may be None.

@@ -12,10 +12,10 @@
 namespace intarsia {
 
 struct RecutSteps {
-  // Local positions, in order. Most are one run, which is written down as such.
+  // Local positions, in order. Most are one run, which is stored as such.
   struct Positions {
     int64_t first = 0, count = 0;
-    std::vector<int64_t> all;  // empty where they are a run
+    std::vector<int64_t> all;  // empty if they are a run
 
     void add(int64_t position) {
       bool goes_on = all.empty() && (count == 0 || position == first + count);
@@ -29,7 +29,7 @@ struct RecutSteps {
     }
   };
 
-  // What one member gives another of one tensor: where it lies at the giver and at the taker.
+  // What one member sends another of one tensor: its positions at the sender and at the receiver.
   struct Gift {
     Positions from, to;
   };
@@ -45,10 +45,10 @@ struct RecutSteps {
   };
 
   const Layout* layout = nullptr;
-  const Axis* axis = nullptr;  // all that cut the dim
+  const Axis* axis = nullptr;  // all that shard the dim
   int64_t dim = 0;
   std::vector<int64_t> shape;  // of the result
-  bool moves = false;          // whether anybody needs what another holds
+  bool moves = false;          // whether any member needs what another holds
   std::vector<Member> members;
   std::vector<Part> parts;  // per slot
 };
@@ -57,7 +57,7 @@ namespace {
 
 using Positions = RecutSteps::Positions;
 
-// Who holds a position of a dim, and where.
+// Which member holds a position of a dim, and where.
 struct Holder {
   int64_t member, local;
 };
@@ -134,7 +134,7 @@ Locals locals_of(const std::vector<at::Tensor>& tensors) {
   return locals;
 }
 
-// A slot's share of the result, with what it gives itself; zero elsewhere.
+// A slot's share of the result with what comes from its own tensors; zero elsewhere.
 at::Tensor own_share(const RecutSteps& steps, const Locals& locals, size_t slot) {
   auto& part = steps.parts[slot];
   auto result = at::zeros(part.shape, locals[0][slot].options());
@@ -145,7 +145,7 @@ at::Tensor own_share(const RecutSteps& steps, const Locals& locals, size_t slot)
   return result;
 }
 
-// All other members and tensors, in the order in which their pieces travel.
+// Visits all other members and tensors, in the order in which their pieces are sent.
 template <class Body>
 void for_each_gift(const std::vector<RecutSteps::Parcel>& parcels, int64_t me, Body body) {
   for (int64_t other = 0; other < static_cast<int64_t>(parcels.size()); ++other) {

@@ -10,7 +10,7 @@ namespace intarsia {
 // A plain tensor, the same on every rank, as a replicated one on the mesh of `model`. Nothing is sent.
 at::Tensor replicated_like(const at::Tensor& plain, const at::Tensor& model);
 
-// The whole numbers in a tensor, plain or distributed (lengths of samples, places to split at): the same on every rank.
+// The integers in a tensor, plain or distributed (lengths of samples, positions to split at): the same on every rank.
 std::vector<int64_t> numbers_in(const at::Tensor& tensor);
 
 }  // namespace intarsia

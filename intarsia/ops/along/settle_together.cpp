@@ -15,7 +15,7 @@ std::vector<int64_t> axes_of(const Layout& layout, ReduceOp op) {
   return axes;
 }
 
-// Those that are to be reduced, one list per layout.
+// The tensors that have to be reduced, one list per layout.
 std::vector<std::vector<at::Tensor>> unsettled_by_layout(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> lists;
   for (auto& tensor : tensors) {
@@ -49,7 +49,7 @@ ShardsList settled_together(const Layout& layout, ShardsList values) {
 
 void settle_together(const std::vector<at::Tensor>& tensors) {
   for (auto& list : unsettled_by_layout(tensors)) {
-    if (list.size() < 2) continue;  // whoever reads it does it
+    if (list.size() < 2) continue;  // its reader reduces it
     auto* layout = body_of(list[0]).layout;
     ShardsList values;
     for (auto& tensor : list) values.push_back(body_of(tensor).shards());

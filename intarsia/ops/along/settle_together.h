@@ -1,5 +1,5 @@
 #pragma once
-// Pending reductions of many tensors, carried out in few messages.
+// Runs the pending reductions of many tensors in few messages.
 
 #include <vector>
 
@@ -10,15 +10,15 @@
 
 namespace intarsia {
 
-// Values in `layout`, on which sums and averages alone are pending, with these carried out: a message per axis or axes
-// that reduce alike, and per dtype. values[i] are the shards of tensor i.
+// Values in `layout`, which has only sums and averages pending, with these run: one message per dtype and per set of
+// axes that can reduce together. values[i] are the shards of tensor i.
 ShardsList settled_together(const Layout& layout, ShardsList values);
 
-// Whether settled_together can do it.
+// Whether settled_together handles this layout.
 bool settle_by_sums(const Layout& layout);
 
-// Reduces all pending values among the tensors, together where they have one layout, and remembers the results: whoever
-// reads one of them next finds it reduced. Plain and undefined tensors are left out.
+// Reduces all pending values among the tensors, those of one layout together, and remembers the results: the next
+// reader of any of them finds it reduced. Plain and undefined tensors are left out.
 void settle_together(const std::vector<at::Tensor>& tensors);
 
 }  // namespace intarsia

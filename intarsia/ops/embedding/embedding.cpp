@@ -1,4 +1,4 @@
-// embedding: a lookup in a table that may be cut by words or by columns, with a gradient that lies as the table does.
+// embedding: a lookup in a table that may be sharded by words or by columns, with a gradient in the table's layout.
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -15,8 +15,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// embedding(weight, indices): every rank looks up the words that it has and leaves zeros for the others, so a table cut
-// by words gives a pending sum.
+// embedding(weight, indices): every rank looks up the words that it holds and leaves zeros for the others, so a table
+// sharded by words gives a pending sum.
 void look_up(LocalCall& local) {
   auto weight = local.stack[0].toTensor(), indices = local.stack[1].toTensor();
   auto words = local.call.inputs[0].sizes[0];
@@ -75,7 +75,7 @@ void shorten(LocalCall& local) {
   auto words = local.call.inputs[0].sizes[0];
   auto first = local_offset(*local.in[0], local.call.inputs[0].sizes, local.slot.coordinate)[0];
   auto outside = at::lt(indices, -words).logical_or_(at::ge(indices, words));
-  if (outside.any().item<bool>()) {  // the plain op selects, which says so
+  if (outside.any().item<bool>()) {  // the plain op selects words and raises this error
     weight.new_zeros({1, 1})
         .expand(local.call.inputs[0].sizes)
         .select(0, indices.masked_select(outside)[0].item<int64_t>());
@@ -93,7 +93,7 @@ Rule shortening() {
       .refusing({1});
 }
 
-// --- The gradient: a table cut by words gets a gradient cut by words.
+// --- The gradient: a table sharded by words gets a gradient sharded by words.
 
 bool cuts_words(const Layout& table) {
   for (auto& placement : table.placements()) {
@@ -102,7 +102,7 @@ bool cuts_words(const Layout& table) {
   return false;
 }
 
-// How the gradient of the output and the indices have to lie, and how the gradient of the table comes out.
+// The layouts that the gradient of the output and the indices need, and the layout of the table's gradient.
 struct WordLayouts {
   Placements grad, indices, out;
 
@@ -130,8 +130,8 @@ struct WordLayouts {
   }
 };
 
-// Where the table is cut by words, every rank adds up the gradients of its own words: the gradient of the output and
-// the indices are made whole along those axes, and nothing is sent afterwards.
+// If the table is sharded by words, every rank adds up the gradients of its own words: the gradient of the output and
+// the indices are gathered along those axes, and nothing is sent afterwards.
 at::Tensor grad_by_words(const at::Tensor& grad, const at::Tensor& indices, const Layout& table, int64_t words,
                          int64_t padding) {
   WordLayouts lie(placements_of(grad), table, indices.dim());
@@ -150,7 +150,7 @@ at::Tensor grad_by_words(const at::Tensor& grad, const at::Tensor& indices, cons
     }
     auto local = mine - first;
     auto elsewhere = (local < 0).logical_or_(local >= count).logical_or_(mine == padding);
-    // One row more takes what belongs to others.
+    // One extra row collects what belongs to other ranks.
     auto sums = at::embedding_dense_backward(body_of(g).shards()[slot], local.masked_fill(elsewhere, count), count + 1,
                                              -1, false);
     shards.push_back(sums.narrow(0, 0, count));

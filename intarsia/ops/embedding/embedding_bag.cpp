@@ -1,5 +1,5 @@
-// embedding_bag: bags may be cut, and so may the columns of the table. Indices are whole (they are small), every rank
-// looks up those of its bags.
+// embedding_bag: bags may be sharded, and so may the columns of the table. Indices are replicated (they are small), and
+// every rank looks up those of its bags.
 
 #include <ATen/ATen.h>
 
@@ -10,7 +10,7 @@
 namespace intarsia {
 namespace {
 
-// The shards of a tensor that is whole everywhere; plain tensors count as that.
+// The shards of a replicated tensor, or of a plain one.
 Shards everywhere(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (!tensor.defined()) return Shards(mesh.slots().size());
   return is_dtensor(tensor) ? shards_in(tensor, Layout::replicated(mesh)) : Shards(mesh.slots().size(), tensor);
@@ -50,7 +50,7 @@ struct Bags {
   }
 };
 
-// The bags of every rank, where tensors of `sizes` [bags, columns] lie as `layout` says and all ranks have all indices.
+// The bags of every rank, for tensors of `sizes` [bags, columns] in `layout`, when all ranks have all indices.
 std::vector<Bags> bags_of(const Layout& layout, const Shards& indices, const Shards& starts,
                           const Shards& sample_weights, at::IntArrayRef sizes) {
   auto& slots = layout.mesh().slots();
@@ -63,7 +63,8 @@ std::vector<Bags> bags_of(const Layout& layout, const Shards& indices, const Sha
   return result;
 }
 
-// Every rank has all indices and offsets. If some are out of range, the plain op says so, of a table with one column.
+// Every rank has all indices and offsets. If some are out of range, the plain op raises its error, on a table with one
+// column.
 void check_places(const Stack& stack, const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets) {
   auto within = [](const at::Tensor& places, int64_t end) {
     return places.numel() == 0 || (places.min().item<int64_t>() >= 0 && places.max().item<int64_t>() < end);
@@ -74,7 +75,7 @@ void check_places(const Stack& stack, const at::Tensor& weight, const at::Tensor
                      stack[7].toBool(), stack[8].toInt());
 }
 
-// Where the table of a call has to lie, and where its results do.
+// The layout that the table of a call needs, and the layouts of its results.
 struct BagLayouts {
   const Layout *table, *out, *counts;
   std::vector<int64_t> sizes;  // of the output: bags, columns
@@ -135,8 +136,8 @@ Lowering plan_bags(const CutCall& c) {
   return [lie](Stack& stack) { look_up_bags(stack, lie); };
 }
 
-// Where the tensors of a gradient have to lie, and where the result does: `beside` says so of the counts of bags, or of
-// the table.
+// The layouts that the tensors of a gradient need, and that of the result: `beside` gives that of the counts of bags,
+// or of the table.
 struct BagGradientLayouts {
   const Layout *grad, *beside, *out;
 };
@@ -165,7 +166,7 @@ void add_up_bags(Stack& stack, const BagGradientLayouts& lie) {
   stack = {wrapped(std::move(results), lie.out, {words, grad.size(1)}, grad.scalar_type())};
 }
 
-// Words are summed over bags; frequencies are those of all indices, so there bags stay together.
+// Words are summed over bags; frequencies are those of all indices, so in that case bags are not sharded.
 Lowering plan_bags_backward(const CutCall& c) {
   if (!c.share_a_mesh() || !c.is_distributed(0) || !c.is_distributed(3)) return {};
   TORCH_CHECK_NOT_IMPLEMENTED(!c.call.bool_arg("sparse", false),
@@ -184,8 +185,8 @@ Lowering plan_bags_backward(const CutCall& c) {
   return [lie](Stack& stack) { add_up_bags(stack, lie); };
 }
 
-// _embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, starts, mode, padding): each rank knows
-// the terms of its bags and columns.
+// _embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, starts, mode, padding): each rank has the
+// terms of its bags and columns.
 void add_up_sample_weights(Stack& stack, const BagGradientLayouts& lie) {
   auto grad = stack[0].toTensor(), indices = stack[2].toTensor();
   auto& mesh = lie.grad->mesh();

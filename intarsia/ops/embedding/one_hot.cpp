@@ -1,4 +1,4 @@
-// one_hot is a comparison.
+// one_hot as a comparison with all class numbers.
 
 #include <ATen/ATen.h>
 

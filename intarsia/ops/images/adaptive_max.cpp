@@ -1,4 +1,4 @@
-// Adaptive pools by maximum on cut images: windows of uneven width, which may overlap.
+// Adaptive max pools on sharded images: windows of uneven width, which may overlap.
 
 #include <ATen/ATen.h>
 #include <ATen/native/AdaptivePooling.h>
@@ -39,9 +39,9 @@ Sides adaptive_sides(int64_t image_dims, const Layout& input_layout, const Tenso
 }
 
 // Note [Windows laid side by side]
-// The windows of a rank's outputs are copied one after the other, each to the same width by repeating its last row;
-// then they are those of an ordinary pool. A repeated row changes neither the maximum nor, of equal ones, which comes
-// first.
+// The windows of a rank's outputs are copied one after the other, each extended to the same width by repeating its last
+// row; then they are those of an ordinary pool. A repeated row changes neither the maximum nor which of several equal
+// elements comes first.
 struct SideBySide {
   int64_t width = 1;
   Ints positions;  // in the image, `width` per output
@@ -64,7 +64,7 @@ bool is_run(const Ints& positions, Interval run) {
          std::is_sorted(positions.begin(), positions.end(), std::less_equal<>());
 }
 
-// From indices among the rows side by side to indices in the image.
+// Converts indices among the copied rows to indices in the image.
 at::Tensor image_indices(const at::Tensor& indices, const std::vector<SideBySide>& windows, const Sides& sides) {
   auto rest = indices, result = at::zeros_like(indices);
   int64_t scale = 1;

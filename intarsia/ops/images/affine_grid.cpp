@@ -1,4 +1,4 @@
-// The grids at which grid_sample reads an image, made by affine maps: one map per sample, so samples may be cut.
+// The grids at which grid_sample reads an image, made by affine maps: one map per sample, so samples may be sharded.
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -32,7 +32,8 @@ Shapes grid_shape(const OpCall& call) {
   return {shape};
 }
 
-// affine_grid_generator(theta [N, ...], size) and its gradient: the op is told the batch in its size. Linear.
+// affine_grid_generator(theta [N, ...], size) and its gradient: the op gets the batch size in its size argument.
+// Linear.
 Rule affine_grid(Shapes (*shapes)(const OpCall&)) {
   return rows("grid", [](const OpCall&) { return Rows{{{S(0)}, {S(0)}}, {{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}}; })
       .with_shapes(shapes)

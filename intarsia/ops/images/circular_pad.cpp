@@ -1,4 +1,4 @@
-// Circular padding: rows of the far end of a dim are put before it, and rows of its beginning after it.
+// Circular padding: rows from the end of a dim are put before it, and rows from its beginning after it.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The dim is cut: one exchange brings every rank the rows of its share, around the end where they lie there.
+// For a sharded dim: one exchange sends every rank the rows of its share, around the end if necessary.
 at::Tensor wrapped_around(const at::Tensor& x, int64_t dim, int64_t before, int64_t after) {
   auto size = x.size(dim);
   std::vector<Source> sources;
@@ -24,8 +24,8 @@ at::Tensor wrapped_around(const at::Tensor& x, int64_t dim, int64_t before, int6
   return recut({x}, dim, sources);
 }
 
-// What a member of the line needs for the gradient of its rows: where they lie in the padded dim, and where their
-// copies do, one size before or after.
+// What a member of the line needs for the gradient of its rows: their positions in the padded dim, and those of their
+// copies, one size before or after.
 struct Folding {
   std::vector<int64_t> positions;  // its rows first
   std::vector<int64_t> rows;       // the local row of every copy
@@ -50,7 +50,7 @@ std::vector<Folding> foldings(const Layout& layout, int64_t dim, int64_t size, i
 }
 
 // What every share of a longer dim takes of the padded one: the list of its member. The dim is so long that every share
-// has room for the longest list, and no cut is strided.
+// has room for the longest list, and no shard is strided.
 std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const std::vector<Folding>& members) {
   size_t longest = 0;
   for (auto& f : members) longest = std::max(longest, f.positions.size());
@@ -67,7 +67,7 @@ std::vector<Source> listed_positions(const Layout& layout, int64_t dim, const st
   return sources;
 }
 
-// Cuts of the dim that are strided give way to plain ones.
+// Replaces strided shards of the dim by plain ones.
 at::Tensor in_one_run(const at::Tensor& x, int64_t dim) {
   auto& layout = *body_of(x).layout;
   auto placements = layout.placements();
@@ -78,7 +78,7 @@ at::Tensor in_one_run(const at::Tensor& x, int64_t dim) {
   return plain == &layout ? x : wrap(shards_in(x, plain), plain, x.sizes(), x.strides(), x.dtype());
 }
 
-// The adjoint: every row gets its own gradient and those of its copies. One exchange brings a member all of them.
+// The adjoint: every row gets its own gradient and those of its copies. One exchange sends a member all of them.
 at::Tensor folded_back(const at::Tensor& padded, int64_t dim, int64_t before, int64_t after) {
   auto grad = in_one_run(settle(padded), dim);
   auto& layout = *body_of(grad).layout;
@@ -120,7 +120,7 @@ struct WrapAround : torch::autograd::Function<WrapAround> {
 };
 
 at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
-  // The plain op on a tensor without data: its own checks speak.
+  // The plain op on a tensor without data: its own checks run.
   at::_pad_circular(at::empty(self.sizes(), self.options().device(at::kMeta)), pads);
   auto x = self;
   for (size_t i = 0; i < pads.size() / 2; ++i) {
@@ -141,7 +141,7 @@ at::Tensor pad_circular(const at::Tensor& self, at::IntArrayRef pads) {
   return x.is_same(self) ? at::clone(self) : x;
 }
 
-// The plain op fills a tensor that it makes. Where a guide decides, that one is whole.
+// The plain op fills a tensor that it creates. Under a guide, that tensor is replicated.
 at::Tensor pad_whole(const at::Tensor& self, at::IntArrayRef pads) {
   return pad_circular(is_dtensor(self) ? redistribute(self, Placements(mesh_of(self).ndim(), Replicate())) : self,
                       pads);

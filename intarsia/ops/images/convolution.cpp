@@ -1,4 +1,4 @@
-// Convolutions and their gradients: how they may be cut, and what runs on a rank.
+// Convolutions and their gradients: how they may be sharded, and what runs on a rank.
 
 #include <ATen/ATen.h>
 
@@ -13,10 +13,11 @@
 namespace intarsia {
 namespace {
 
-// Whether a cut of the channels of both tensors falls between groups, and gives both the same groups on every rank.
+// Whether sharding the channels of both tensors splits them between groups, and gives both the same groups on every
+// rank.
 bool cuts_between_groups(const Layout& a, int64_t a_channels, const Layout& b, int64_t b_channels, int64_t groups) {
   auto left = held_along(a, 1, a_channels), right = held_along(b, 1, b_channels);
-  if (left.size() != right.size()) return true;  // not cut alike: no row of ours
+  if (left.size() != right.size()) return true;  // not sharded alike: no row of ours
   auto a_group = a_channels / groups, b_group = b_channels / groups;
   for (size_t i = 0; i < left.size(); ++i) {
     if (left[i].begin * b_group != right[i].begin * a_group || left[i].end * b_group != right[i].end * a_group)
@@ -26,14 +27,15 @@ bool cuts_between_groups(const Layout& a, int64_t a_channels, const Layout& b, i
   return true;
 }
 
-// Images without channels, or a weight without anything: the plain op makes nothing of it, of a shape of its own.
+// Whether images have no channels, or the weight is empty: the plain op then computes nothing, and returns its own
+// shape.
 bool has_no_channels(const OpCall& call, size_t image) {
   return call.inputs[image].sizes[1] == 0 || call.inputs[image + 1].numel() == 0;
 }
 
 int64_t groups_of(const OpCall& call) { return call.int_arg("groups", 1); }
 
-// The groups of one rank: as many as its channels make.
+// The number of groups on one rank: as many as its channels make.
 int64_t local_groups(int64_t groups, int64_t local_channels, int64_t channels) {
   return groups == 1 ? 1 : groups * local_channels / channels;
 }
@@ -57,7 +59,7 @@ void local_convolution(LocalCall& local) {
   stack = {output};
 }
 
-// Where nothing is cut, all ranks compute what the plain op does.
+// If nothing is sharded, all ranks compute what the plain op does.
 bool replicated(c10::ArrayRef<const Layout*> layouts) {
   return std::all_of(layouts.begin(), layouts.end(), [](auto* layout) { return !layout || layout->is_replicated(); });
 }
@@ -75,7 +77,7 @@ void local_convolution_backward(LocalCall& local) {
   stack = {if_wanted(0, grads.input), if_wanted(1, grads.weight), if_wanted(2, grads.bias)};
 }
 
-// Nothing is empty, and channels of groups are whole: the arguments are those of the plain op.
+// Whether nothing is empty and channels of groups are not sharded: then the arguments are those of the plain op.
 bool plain_convolution_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*> out,
                             const Slot& slot) {
   auto channels_cut = [](const Layout* layout) { return layout && !axes_cutting(*layout, 1).empty(); };
@@ -89,8 +91,8 @@ bool plain_backward_does(const OpCall& call, c10::ArrayRef<const Layout*> in, c1
   return plain_convolution_does(call, in, out, slot) && (replicated(in) || !sums_in_blocks(summed.sizes, summed.dtype));
 }
 
-// A convolution is linear in its input and in its weight, and a bias is added once: where the result is a pending sum,
-// so is the bias. Input channels are summed away; output channels are the weight's.
+// A convolution is linear in its input and in its weight, and the bias is added once: if the result is a pending sum,
+// so is the bias. Input channels are contracted; output channels are the weight's.
 Rule convolution_rule() {
   auto rule = rows("convolution", [](const OpCall& call) {
     if (has_no_channels(call, 0)) return Rows();
@@ -125,7 +127,7 @@ Rule convolution_rule() {
   return rule;
 }
 
-// Batch and image are summed away in the gradients of weight and bias.
+// Batch and image are contracted in the gradients of weight and bias.
 Rule convolution_backward_rule() {
   auto rule = rows("convolution", [](const OpCall& call) {
     if (has_no_channels(call, 1)) return Rows();

@@ -10,18 +10,18 @@ namespace intarsia {
 namespace {
 
 // Note [Interior and border]
-// Most outputs of a rank read only rows that it holds. It convolves those where they lie, as if zeros were around them,
-// while the rows of others travel. Then it computes the outputs at either border again, on the few rows under their
-// windows. Backward, one call gives the gradient of the held rows and their share of the weight's; those of the rows of
-// others come from the outputs at the borders. Nothing as large as the image is copied. This takes a shard much wider
-// than the window, and outputs that lie over the held rows as those of a padded convolution do. Each rank decides for
-// itself: what travels is the same.
+// Most outputs of a rank read only rows that it holds. It convolves those in place, as if zeros were around them, while
+// the rows of others are sent. Then it recomputes the outputs at either border, from the few rows under their windows.
+// In backward, one call gives the gradient of the held rows and their share of the weight's; those of the rows of
+// others come from the outputs at the borders. Nothing as large as the image is copied. This requires a shard much
+// wider than the window, and outputs aligned with the held rows as in a padded convolution. Each rank decides for
+// itself: what is sent is the same.
 struct InPlace {
   int64_t padding;                // on either side of the held rows
   std::vector<Interval> borders;  // outputs that read rows of others
 };
 
-// Below, two small convolutions cost more than the copy.
+// Below this size, two small convolutions cost more than the copy.
 constexpr int64_t kWorthwhile = 1 << 15, kWindowsPerShard = 4;
 
 std::optional<InPlace> in_place(const CutDim& cut, size_t slot, const at::Tensor& shard) {
@@ -40,7 +40,7 @@ std::optional<InPlace> in_place(const CutDim& cut, size_t slot, const at::Tensor
   return result;
 }
 
-// The plain op's arguments on a rank: its groups, and so much padding along the cut dim.
+// The plain op's arguments on a rank: its groups, and this much padding along the sharded dim.
 ConvArgs args_along(const CutDim& cut, ConvArgs args, int64_t padding, int64_t local_channels, int64_t channels) {
   args.padding[cut.dim - 2] = padding;
   if (args.groups > 1) args.groups = args.groups * local_channels / channels;
@@ -94,13 +94,13 @@ void convolution_along(JointCall& run, const ConvArgs& args, const CutDim& cut) 
 
 namespace {
 
-// The gradients on one rank; that of the input in pieces.
+// The gradients on one rank; the input's comes in pieces.
 struct PieceGradients {
   Pieces input;
   at::Tensor weight, bias;
 };
 
-// The rows under the windows of `outputs`; zeros in place of the own ones, and of all where values do not matter.
+// The rows under the windows of `outputs`; zeros in place of its own ones, and of all if values do not matter.
 at::Tensor rows_of_others(const Pieces& pieces, const CutDim& cut, Interval outputs, const at::Tensor& shard,
                           bool values) {
   return assembled(values ? pieces : Pieces(), cut.dim, read_by(cut.window, outputs), shard, false);

@@ -11,14 +11,14 @@ namespace {
 
 // Note [Sums over many positions]
 // The gradient of a weight is a sum over all samples and all outputs of a sample. oneDNN's direct kernels keep one
-// running sum in float, whose rounding grows with the root of the number of terms: 1e-5 of the largest weight's
+// running sum in float, whose rounding error grows with the root of the number of terms: 1e-5 of the largest weight's
 // gradient at 100,000 positions, 3e-5 at a million. Its kernels that multiply matrices sum in blocks and are ten times
-// as exact. Which of them runs depends on the sizes, so that a rank may get the one where the plain op on the whole
-// gets the other. So blocks of samples, and of rows where one sample is too large, are summed apart and then added up:
-// 3e-6. Double has digits to spare, and types of 16 bits would lose theirs in every addition.
+// as exact. Which of them runs depends on the sizes, so a rank may get the one and the plain op on the whole the other.
+// So blocks of samples, and of rows if one sample is too large, are summed separately and then added up: 3e-6. Double
+// has digits to spare, and 16-bit types would lose theirs in every addition.
 constexpr int64_t kSummed = 1 << 14;
 
-// A convolution, not transposed, whose gradients of weight and bias are wanted.
+// A convolution (not transposed) whose gradients of weight and bias are requested.
 struct Summed {
   at::Tensor grad, input, weight;
   ConvArgs args;
@@ -31,7 +31,7 @@ struct Summed {
     return part;
   }
 
-  // Of some outputs along one dim. Their rows get what padding they have.
+  // Of some outputs along one dim. Their rows get the padding that belongs to them.
   Summed outputs(int64_t dim, Interval run) const {
     Window window{weight.size(dim), args.stride[dim - 2], args.padding[dim - 2], args.dilation[dim - 2]};
     auto rows = clip(read_by(window, run), input.size(dim));
@@ -81,8 +81,8 @@ Gradients sum_in_blocks(const Summed& whole) {
   return sum;
 }
 
-// The weight's gradient of a transposed convolution is that of the other one, with input and gradient in each other's
-// place, unless the output has rows at its end that would make another window.
+// The weight's gradient of a transposed convolution is that of an ordinary one with input and gradient swapped, unless
+// the output has rows at its end that would make another window.
 bool has_other_windows(const ConvArgs& args) {
   for (size_t i = 0; args.transposed && i < args.stride.size(); ++i) {
     if (args.output_padding[i] >= args.stride[i]) return true;

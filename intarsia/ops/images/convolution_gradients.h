@@ -1,5 +1,5 @@
 #pragma once
-// The gradients of a convolution on one rank, its sums rounded less than those of the plain op.
+// The gradients of a convolution on one rank, whose sums are rounded less than those of the plain op.
 
 #include <array>
 
@@ -7,12 +7,12 @@
 
 namespace intarsia {
 
-// Those not asked for may be undefined.
+// Those that are not requested may be undefined.
 struct Gradients {
   at::Tensor input, weight, bias;
 };
 
-// The plain op's gradients that `mask` asks for; zeros where something is empty. See Note [Sums over many positions].
+// The plain op's gradients that `mask` requests; zeros if a tensor is empty. See Note [Sums over many positions].
 Gradients gradients_of(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, const ConvArgs& args,
                        std::array<bool, 3> mask);
 

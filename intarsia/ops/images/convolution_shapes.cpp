@@ -7,8 +7,8 @@
 namespace intarsia {
 namespace {
 
-// What backends refuse, each in its own words, the plain op says: an output padding that no input can reach, cropping
-// all, an empty weight, and tensors of several types.
+// Whether the plain op should check the call, since each backend rejects these in its own words: an output padding that
+// no input can reach, cropping everything, an empty weight, and tensors of several dtypes.
 bool looks_wrong(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, at::IntArrayRef stride,
                  at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, at::IntArrayRef shape) {
   bool fits = weight.numel() > 0 && input.scalar_type() == weight.scalar_type() &&
@@ -23,8 +23,8 @@ at::Tensor zeros_like_plain(const at::Tensor& like) {
   return like.defined() ? at::zeros({}, like.options().device(at::kCPU)).expand(like.sizes()) : like;
 }
 
-// The order in memory that the plain op would choose. It depends on the kernel that it would run, which is told from
-// tensors of that form. Nobody reads their values.
+// The memory format that the plain op would choose. It depends on the kernel that it would run, which LibTorch selects
+// from tensors of that form. Their values are not read.
 at::MemoryFormat format_of_plain(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                                  at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                  bool transposed, at::IntArrayRef output_padding, int64_t groups) {
@@ -40,7 +40,7 @@ at::MemoryFormat format_of_plain(const at::Tensor& input, const at::Tensor& weig
   return at::native::_determine_backend_memory_format(x, w, backend);
 }
 
-// LibTorch checks the arguments of a convolution and then asks the backend. The backend "meta" has only shapes.
+// LibTorch checks the arguments of a convolution and then calls the backend. The backend "meta" has only shapes.
 at::Tensor shape_of_convolution(const at::Tensor& input, const at::Tensor& weight,
                                 const std::optional<at::Tensor>& given, at::IntArrayRef stride, at::IntArrayRef padding,
                                 at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,

@@ -1,9 +1,9 @@
 #pragma once
-// The shapes of convolutions of tensors without data, which LibTorch leaves to backends.
+// Result shapes of convolutions on the meta device, which LibTorch leaves to backends.
 
 namespace intarsia {
 
-// Puts kernels that tell them behind LibTorch's ops, on the meta device.
+// Registers kernels for them on the meta device.
 void register_convolution_shapes();
 
 }  // namespace intarsia

@@ -9,22 +9,22 @@
 namespace intarsia {
 namespace {
 
-// Note [A convolution of a cut image]
-// Along each cut dim a rank computes the outputs that it will hold, and nothing else. For them it fetches the rows
-// under their windows; what sticks out of the image is padding. The plain op then runs without padding along that dim.
-// A transposed convolution fetches the rows that write into its outputs, and crops what it wrote beyond them.
-// Backward is the plain backward on the same fetched rows, followed by the adjoint of the fetch; weight and bias get a
-// pending sum over ranks, since every output is counted on one rank only.
-// This is the way that serves all; where one dim is cut, Note [Interior and border] has a shorter one.
+// Note [A convolution of a sharded image]
+// Along each sharded dim a rank computes the outputs that it will hold, and nothing else. For them it fetches the rows
+// under their windows; what extends beyond the image is padding. The plain op then runs without padding along that dim.
+// A transposed convolution fetches the rows that write into its outputs, and crops what it wrote beyond them. Backward
+// is the plain backward on the same fetched rows, followed by the adjoint of the fetch; weight and bias get a pending
+// sum over ranks, since every output is on one rank only. This works for all sharded images; if one dim is sharded,
+// Note [Interior and border] has a faster path.
 
-// The plain op's arguments on the fetched rows: cut dims have their padding in the tensor.
+// The plain op's arguments on the fetched rows: sharded dims have their padding in the tensor.
 ConvArgs local_args(ConvArgs args, const CutDims& cuts, int64_t local_channels, int64_t channels) {
   for (auto& cut : cuts) args.padding[cut.dim - 2] = args.output_padding[cut.dim - 2] = 0;
   if (args.groups > 1) args.groups = args.groups * local_channels / channels;
   return args;
 }
 
-// What turns fetched rows into the plain op's input.
+// The padding that turns fetched rows into the plain op's input.
 Amounts input_padding(const CutDims& cuts, size_t slot) {
   Amounts amounts;
   for (auto& cut : cuts) {
@@ -34,7 +34,7 @@ Amounts input_padding(const CutDims& cuts, size_t slot) {
   return amounts;
 }
 
-// What turns the plain op's result into the outputs of this rank.
+// The padding that turns the plain op's result into the outputs of this rank.
 Amounts output_padding(const CutDims& cuts, size_t slot) {
   Amounts amounts;
   for (auto& cut : cuts) {
@@ -81,7 +81,7 @@ Gradients local_backward(const at::Tensor& grad, at::Tensor fetched, const at::T
   return result;
 }
 
-// The rows that are needed of a tensor whose values do not matter.
+// The needed rows of a tensor whose values do not matter.
 at::Tensor without_values(const at::Tensor& shard, const CutDims& cuts, size_t slot) {
   auto shape = shard.sizes().vec();
   for (auto& cut : cuts) shape[cut.dim] = cut.plan.needed[cut.axis.position(slot)].size();

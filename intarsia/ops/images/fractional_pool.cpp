@@ -1,4 +1,4 @@
-// Fractional pools: windows of drawn places, per sample and channel.
+// Fractional pools: windows at random positions, per sample and channel.
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// Samples and channels are pooled one by one; an image without samples has numbers for one.
+// Samples and channels are pooled one by one; an image without a batch dim has random numbers for one.
 Rule forward(int64_t dims) {
   return unless_empty(rows("fractional pool", [dims](const OpCall& call) -> Rows {
     auto ndim = call.inputs[0].dim();
@@ -35,7 +35,7 @@ void add_fractional_pools(RuleTable& t) {
   t.add("aten::fractional_max_pool2d_backward", backward(2));
   t.add("aten::fractional_max_pool3d", forward(3));
   t.add("aten::fractional_max_pool3d_backward", backward(3));
-  // F::fractional_max_pool2d draws them in the caller's program, each rank from a generator of its own.
+  // F::fractional_max_pool2d draws them in the caller's program, each rank from its own generator.
   t.traits({"aten::fractional_max_pool2d", "aten::fractional_max_pool3d"},
            [](Traits& traits) { traits.plain["random_samples"] = PlainArgument::drawn; });
 }

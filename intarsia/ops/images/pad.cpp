@@ -1,4 +1,5 @@
-// Padding with a constant, and cropping, along cut dims: the rows that move from one rank's share to another's travel.
+// Padding with a constant, and cropping, along sharded dims: only rows that move from one rank's share to another's are
+// sent.
 
 #include <ATen/ATen.h>
 
@@ -10,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-// How many positions are put before dim `dim` (cropped, where negative). The list begins with the last dim.
+// How many positions are put before dim `dim` (cropped, if negative). The list begins with the last dim.
 int64_t padding_before(const OpCall& call, int64_t dim) {
   auto pads = call.arg("pad").toIntVector();
   size_t at = 2 * (call.inputs[0].dim() - 1 - dim);
@@ -53,7 +54,7 @@ void pad(JointCall& run) {
   }
 }
 
-// The value is no part of what a choice depends on, so a pending sum may stay one whatever it is.
+// The choice does not depend on the value, so a pending sum may stay one whatever it is.
 Rule pad_rule() {
   auto cuts = [](const OpCall& call, bool padded) {
     Rows rows;

@@ -1,4 +1,4 @@
-// Channels that become pixels, and pixels that become channels, along cut dims: a pixel belongs to the rows under it.
+// Pixel shuffle and unshuffle along sharded dims: a pixel belongs to the rows under it.
 
 #include <algorithm>
 
@@ -13,15 +13,15 @@
 namespace intarsia {
 namespace {
 
-// Along its dims the image grows like under a transposed convolution whose kernel is its stride, or shrinks like under
-// one that is not transposed.
+// Along its dims the image grows as under a transposed convolution whose kernel is its stride, or shrinks as under an
+// ordinary one.
 Window window_of(const OpCall& call) {
   bool grows = call.arg_index("upscale_factor") >= 0;
   auto factor = call.int_arg(grows ? "upscale_factor" : "downscale_factor", 1);
   return {factor, factor, 0, 1, grows};
 }
 
-// The rows that a rank holds of what its fetched rows have become.
+// The rows that a rank holds of the result of its fetched rows.
 at::Tensor own_rows(at::Tensor result, const Sides& sides, size_t slot) {
   for (auto& side : sides) {
     if (!side.window.transposed) continue;
@@ -67,7 +67,7 @@ bool same_channels(const OpCall& call, const Layout& in, const Layout& out) {
   return true;
 }
 
-// Channels and pixels change places; what lies before them does not. No element is computed, so whatever is pending
+// Channels and pixels change places; the dims before them stay. No element is computed, so any pending reduction
 // passes.
 Rule pixel_rule(std::vector<int64_t> (*shape)(const OpCall&)) {
   Rule rule = rows("rearrange", [](const OpCall& call) {
@@ -109,7 +109,7 @@ std::vector<int64_t> unshuffled(const OpCall& call) {
   return shape;
 }
 
-// The plain op leaves nothing as it is, of whatever shape.
+// The plain op returns an empty tensor unchanged, whatever its shape.
 std::vector<TensorForm> nothing_unshuffled(const OpCall& call) {
   auto& self = call.inputs[0];
   if (self.numel() > 0) return {};

@@ -1,4 +1,4 @@
-// Pooling on cut images: the windows of a convolution, with a maximum or an average in place of the weight.
+// Pooling on sharded images: the windows of a convolution, with a maximum or an average in place of the weight.
 
 #include <ATen/ATen.h>
 #include <ATen/native/MaxPooling.h>
@@ -44,10 +44,11 @@ Sides pool_sides(const PoolArgs& args, const Layout& input_layout, const TensorF
   return sides;
 }
 
-// Pads by nothing: what sticks out of the image has been filled up, also under windows of ceil_mode.
+// No padding: positions beyond the image have already been filled, also under windows of ceil_mode.
 Ints zeros_for(const PoolArgs& args) { return Ints(args.kernel.size(), 0); }
 
-// Positions are numbered row by row in one frame; renumbers them in another. `from` and `to` give each dim's run.
+// Indices number positions row by row in one frame; this renumbers them in another. `from` and `to` give each dim's
+// run.
 at::Tensor renumbered(const at::Tensor& indices, const std::vector<Interval>& from, const std::vector<Interval>& to) {
   auto rest = indices, result = at::zeros_like(indices);
   int64_t scale = 1;
@@ -60,7 +61,7 @@ at::Tensor renumbered(const at::Tensor& indices, const std::vector<Interval>& fr
   return result;
 }
 
-// Whether a rank has nothing of the results, which are then made.
+// Whether a rank has no part of the results; creates empty ones then.
 bool leaves_empty(JointCall& run, size_t slot) {
   auto shape = run.output_shape(0, slot);
   if (c10::multiply_integers(shape) > 0) return false;
@@ -93,7 +94,7 @@ void max_pool_backward(JointCall& run, int64_t image_dims) {
   return_to_indices(run, pool_sides(args, *run.in[1], run.call.inputs[1], *run.in[0], run.call.inputs[0]));
 }
 
-// What the sum under each window is divided by.
+// The divisor of the sum under each window.
 at::Tensor divisors(const OpCall& call, const Sides& sides, size_t slot, const at::TensorOptions& options) {
   auto fixed = call.arg("divisor_override");
   if (!fixed.isNone()) return at::scalar_tensor(fixed.toInt(), options);
@@ -141,7 +142,7 @@ void avg_pool_backward(JointCall& run, int64_t image_dims) {
       continue;
     }
     auto share = grad / divisors(run.call, sides, slot, grad.options());
-    auto image = grad.new_empty({1}).expand(wanted);  // only its shape counts
+    auto image = grad.new_empty({1}).expand(wanted);  // only its shape matters
     auto backward = image_dims == 2 ? at::avg_pool2d_backward : at::avg_pool3d_backward;
     auto result = backward(share, image, args.kernel, args.stride, zeros_for(args), false, true, 1);
     run.outputs[0].push_back(crop_to_needed(result, sides, slot));
@@ -168,7 +169,7 @@ std::vector<TensorForm> like_second(const OpCall& call) {
   return {dense_form(sizes, call.inputs[0].dtype)};
 }
 
-// LibTorch's max_pool1d reads the memory of CPU tensors that need no gradient; ours have none to read.
+// LibTorch's max_pool1d reads the memory of CPU tensors that need no gradient; distributed tensors have none.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
                       at::IntArrayRef dilation, bool ceil_mode) {
   at::native::check_max_pool1d(self, kernel, stride, padding, dilation, ceil_mode);
@@ -209,7 +210,7 @@ void return_to_indices(JointCall& run, const Sides& sides) {
   run.outputs[0] = give_back(run.outputs[0], sides);
 }
 
-// Averages are linear, but for those of whole numbers, which are rounded.
+// Averages are linear, except those of integers, which are rounded.
 Rule pool_rule(int64_t image_dims, bool linear, std::function<void(JointCall&)> run) {
   auto cuts = [](const OpCall& call, int64_t first, int64_t end) {
     Rows rows;
@@ -222,13 +223,13 @@ Rule pool_rule(int64_t image_dims, bool linear, std::function<void(JointCall&)> 
     auto rows = cuts(call, 0, call.inputs[0].dim() - image_dims);
     bool rounds = linear && !at::isFloatingType(call.inputs[0].dtype);
     if (!linear || rounds) return rows;
-    Placements pending(call.inputs.size(), R);  // in backward, only the shape of the image counts
+    Placements pending(call.inputs.size(), R);  // in backward, only the shape of the image matters
     pending[0] = P_sum;
     rows.push_back({pending, {P_sum}});
     return rows;
   }));
   auto along = [=](const OpCall& call) {
-    // How the gradient of an average of whole numbers is rounded only the plain op knows.
+    // Only the plain op knows how the gradient of an average of integers is rounded.
     bool rounds = linear && call.inputs.size() > 1 && !at::isFloatingType(call.inputs[0].dtype);
     return rounds ? Rows() : cuts(call, call.inputs[0].dim() - image_dims, call.inputs[0].dim());
   };
@@ -243,7 +244,7 @@ void add_pools(RuleTable& t) {
   t.add("aten::max_pool2d_with_indices", rule(2, max_pool, false));
   t.add("aten::max_pool2d_with_indices_backward", rule(2, max_pool_backward, false));
   auto pool3d = rule(3, max_pool, false).with_forms(max_pool3d_forms);
-  pool3d.form.keeps_format = true;  // LibTorch's forms of the others tell
+  pool3d.form.keeps_format = true;  // LibTorch's meta kernels of the others keep it
   t.add("aten::max_pool3d_with_indices", std::move(pool3d));
   t.add("aten::max_pool3d_with_indices_backward", rule(3, max_pool_backward, false).with_forms(like_second));
   t.add("aten::avg_pool2d", rule(2, avg_pool, true));

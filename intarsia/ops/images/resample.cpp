@@ -1,5 +1,5 @@
-// Ops that act on each dim of an image by itself, every output being a weighted sum of a few inputs: interpolation,
-// padding by the image's own rows, adaptive averages. See Note [Taps].
+// Ops that act on each dim of an image separately, every output being a weighted sum of a few inputs: interpolation,
+// padding with the image's own rows, adaptive averages. See Note [Taps].
 
 #include <algorithm>
 #include <cmath>
@@ -22,12 +22,12 @@ using Ints = std::vector<int64_t>;
 
 // Note [Taps]
 // Along one dim, output o is the sum over k of weight[k][o] * input[index[k][o]]. A rank fetches the run of rows
-// between the first and the last index of its outputs, and computes just those. The gradient is the adjoint, step by
+// between the first and the last index of its outputs, and computes only those. The gradient is the adjoint, step by
 // step.
 struct Taps {
   std::vector<Ints> index;                  // [tap][output]
   std::vector<std::vector<double>> weight;  // the same; empty where all are 1
-  bool ragged = false;                      // outputs have different numbers of taps: those of weight 0 stand for none
+  bool ragged = false;                      // outputs have different numbers of taps: weight 0 means that there is none
 
   void resize(size_t taps, int64_t outputs, bool weighted) {
     index.assign(taps, Ints(outputs, 0));
@@ -115,7 +115,7 @@ struct Filter {
   double reach;  // how far from the centre it is not 0
 };
 
-// Where the image shrinks the filter widens, so that every input counts.
+// Where the image shrinks, the filter widens, so that every input contributes.
 template <class Real>
 Taps antialiased_taps(const Dim& d, bool align_corners, std::optional<double> scale, const Filter& filter) {
   Taps taps;
@@ -197,7 +197,7 @@ Taps adaptive_average(const Dim& d) {
   return taps;
 }
 
-// A dim with its taps and who needs what.
+// A dim with its taps and the rows that each rank needs.
 struct Plane {
   int64_t dim;
   Taps taps;
@@ -267,7 +267,7 @@ void resample(JointCall& run, const MakeTaps& make, size_t image_dims) {
 }
 
 void resample_backward(JointCall& run, const MakeTaps& make, size_t image_dims) {
-  // The image's layout is that of its gradient.
+  // The image has the layout of its gradient.
   auto all =
       planes(run, make, image_dims, *run.out[0], run.call.outputs[0].sizes, *run.in[0], run.call.inputs[0].sizes);
   for (size_t slot = 0; slot < run.slots(); ++slot) {
@@ -288,8 +288,8 @@ void resample_backward(JointCall& run, const MakeTaps& make, size_t image_dims) 
   for (size_t i = all.size(); i-- > 0;) run.outputs[0] = return_rows(run.outputs[0], all[i].plan, all[i].axis);
 }
 
-// Linear in the first tensor; a second one only lends its shape. Weighted sums of whole numbers are rounded as the
-// plain op does it, which only it knows. Where nothing is weighted, inputs are just copied.
+// Linear in the first tensor; a second one only gives its shape. Weighted sums of integers are rounded as in the plain
+// op, which alone knows how. If nothing is weighted, inputs are just copied.
 Rule resample_rule(int64_t image_dims, bool weighted, std::function<void(JointCall&)> run) {
   auto rounds = [=](const OpCall& call) { return weighted && !at::isFloatingType(call.inputs[0].dtype); };
   auto cut = [](const OpCall& call, int64_t d) { return Row{Placements(call.inputs.size(), S(d)), {S(d)}}; };

@@ -13,13 +13,13 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t dim, Interval have, Interva
   return tensor.narrow(dim, want.size() ? want.begin - have.begin : 0, want.size());
 }
 
-// Zeros like `tensor`, over other rows.
+// Zeros like `tensor`, with other rows.
 at::Tensor with_rows(const at::Tensor& tensor, int64_t dim, Interval rows) {
   return at::zeros(with_size(tensor.sizes(), dim, rows.size()), tensor.options());
 }
 
-// Every slot gives the others the rows of its own that they need, or `back` to them what it has of theirs, as
-// `part(slot, rows)`; what it gets is shaped as `like` with other rows, member by member. Nothing, if nothing travels.
+// Every slot sends the others the rows of its own that they need, or with `back`, what it has of theirs, as `part(slot,
+// rows)`; what it receives is shaped as `like` with other rows, member by member. No collective if nothing is sent.
 template <class Part>
 Exchanged exchange_rows(const Shards& like, const RowPlan& plan, const Axis& axis, bool back, Part part) {
   auto none = std::make_shared<const std::vector<c10::DimVector>>();
@@ -39,7 +39,7 @@ Exchanged exchange_rows(const Shards& like, const RowPlan& plan, const Axis& axi
   return exchange(axis, std::move(trades), !back, "halo");
 }
 
-// Rows that lie in one of the pieces.
+// The piece that contains the rows.
 const Piece& piece_with(const Pieces& pieces, Interval rows) {
   for (auto& piece : pieces) {
     if (overlap(piece.rows, rows) == rows) return piece;
@@ -52,7 +52,7 @@ at::Tensor part_of(const Pieces& pieces, int64_t dim, Interval rows) {
   return rows_of(piece.values, dim, piece.rows, rows);
 }
 
-// What a member's pieces say of the rows that it holds; zeros for others. `written`: the result will be added to.
+// A member's own rows from its pieces; zeros for the rest. `written`: the result will be added to.
 at::Tensor own_rows(const Pieces& pieces, const RowPlan& plan, int64_t me, bool written) {
   auto mine = plan.sent(me, me), held = plan.held[me];
   if (mine.size() && mine == held) {

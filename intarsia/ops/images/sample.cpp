@@ -1,5 +1,5 @@
-// Ops that read or write an image at positions which are data (grid_sample, max_unpool). Which rows those are cannot be
-// told beforehand, so a dim of the image that is read or written there stays whole; all others may be cut.
+// Ops that read or write an image at positions which are data (grid_sample, max_unpool). The rows in question are not
+// known in advance, so a dim of the image that is read or written there is not sharded; all others may be.
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-// Unfold (im2col) and fold (col2im) of cut images.
+// Unfold (im2col) and fold (col2im) of sharded images.
 
 #include <ATen/ATen.h>
 #include <ATen/native/im2col_shape_check.h>
@@ -15,11 +15,11 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Note [How columns are cut]
-// Unfolding makes of an image [N, C, H, W] columns [N, C * K, L]: K = kh * kw positions of the kernel, and L = oh * ow
-// windows, row by row. A cut of H is a cut of L, where a rank computes the rows of windows that its share touches. A
-// cut of W gives every rank a part of each row of windows: SS(2, oh). Cuts of both do not fit one dim; one of them
-// moves. A cut of C is a cut of C * K, where a rank fetches the channels that its share touches.
+// Note [How columns are sharded]
+// Unfolding turns an image [N, C, H, W] into columns [N, C * K, L]: K = kh * kw positions of the kernel, and L = oh *
+// ow windows, row by row. Sharding H shards L, where a rank computes the rows of windows that its share touches.
+// Sharding W gives every rank a part of each row of windows: SS(2, oh). One dim cannot be sharded both ways, so one of
+// them moves. Sharding C shards C * K, where a rank fetches the channels that its share touches.
 struct Columns {
   Ints kernel, dilation, padding, stride;
   int64_t channels, height, width;  // of the image
@@ -66,7 +66,7 @@ Columns read_columns(const OpCall& call, bool fold) {
   return c;
 }
 
-// Checks as the plain op does, in its words.
+// Checks as the plain op does, with its error texts.
 std::vector<TensorForm> unfold_forms(const OpCall& call) {
   auto c = read_columns(call, false);
   auto& sizes = call.inputs[0].sizes;
@@ -89,7 +89,7 @@ std::vector<TensorForm> fold_forms(const OpCall& call) {
   return {dense_form(shape, call.inputs[0].dtype)};
 }
 
-// Both are linear. In the rows of a fold image and columns change places.
+// Both are linear. In the rows of a fold, image and columns are swapped.
 Rule columns_rule(bool fold) {
   auto rule = unless_empty(rows("unfold", [=](const OpCall& call) {
     Rows rows = {{{P_sum}, {P_sum}}};
@@ -120,18 +120,18 @@ Interval covering(Interval run, int64_t unit) {
 
 Interval times(Interval run, int64_t unit) { return {run.begin * unit, run.end * unit}; }
 
-// Which rows and channels of the image each rank needs for its share of the columns. Folding goes the way back: every
-// rank folds its own columns, and gives the sums to the ranks that hold the image there.
+// Which rows and channels of the image each rank needs for its share of the columns. Folding is the reverse: every rank
+// folds its own columns, and sends the sums to the ranks that hold the image there.
 struct Unfolding {
   Columns c;
   int64_t channels;  // the dim
   const Axis& channel_axis;
   RowPlan channel_plan;
   std::vector<Interval> channel_shares,
-      window_shares;  // of the columns, per member; of the windows only where H is cut, or nothing
+      window_shares;  // of the columns, per member; of the windows only where H is sharded, or nothing
   Sides sides;
 
-  // All columns of the channels and rows of windows that a share touches, in place of the share; and back.
+  // All columns of the channels and rows of windows that a share touches, instead of the share; and the reverse.
   at::Tensor share_of(const at::Tensor& columns, size_t slot) const {
     return at::constant_pad_nd(columns, around(slot, -1)).contiguous();
   }
@@ -198,7 +198,7 @@ void unfold(JointCall& run) {
   }
 }
 
-// What a rank's columns add to the rows and channels of the image that they come from.
+// What a rank's columns add to the rows and channels of the image from which they come.
 at::Tensor folded(const Unfolding& u, const at::Tensor& share, size_t slot) {
   auto &down = u.sides[0], &across = u.sides[1];
   auto shape = share.sizes().vec();

@@ -1,5 +1,5 @@
 #pragma once
-// Which input positions a run of output positions looks at, along one dim. Pure arithmetic.
+// Which input positions a run of output positions reads, along one dim. Pure arithmetic.
 
 #include "intarsia/ops/images/rows.h"
 
@@ -14,15 +14,15 @@ struct Window {
   int64_t reach() const { return (kernel - 1) * dilation + 1; }
 };
 
-// The positions that outputs `out` read. They may stick out of the image, into the padding. Empty for no outputs.
-// Transposed: positions whose writes may land in `out`.
+// The positions that outputs `out` read. They may extend beyond the image, into the padding. Empty for no outputs.
+// Transposed: positions that may write into `out`.
 Interval read_by(const Window& window, Interval out);
 
 // Transposed only: the output positions that inputs `in` write, before any are cropped.
 Interval written_by(const Window& window, Interval in);
 
-// The part of a run that lies in [0, size). What sticks out becomes padding, so a run that lies wholly in the padding
-// leaves an empty one.
+// The part of a run that is in [0, size). The rest is padding, so a run that is wholly in the padding leaves an empty
+// one.
 struct Clipped {
   Interval inside;
   int64_t before, after;  // how many positions of padding on either side

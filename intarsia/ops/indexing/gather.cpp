@@ -1,5 +1,5 @@
-// gather, scatter, index_add and their like. Along an indexed dim that is cut, every rank serves the places that it
-// holds: what is read elsewhere counts as zero, so results add up; what is written elsewhere is left out.
+// gather, scatter, index_add and the like. Along an indexed dim that is sharded, every rank handles the positions that
+// it holds: what is read elsewhere is zero, so results add up; what is written elsewhere is left out.
 
 #include <ATen/ATen.h>
 
@@ -11,8 +11,8 @@
 namespace intarsia {
 namespace {
 
-// An index that is out of range for the whole must read as the plain op's error, on every rank: let the plain op speak,
-// on a tensor that is as long as the whole along `dim`.
+// An index that is out of range for the whole must raise the plain op's error, on every rank: so the plain op runs on a
+// tensor that is as long as the whole along `dim`.
 void check_range(LocalCall& local, const at::Tensor& index, int64_t dim) {
   auto size = local.call.inputs[0].sizes[dim];
   if (index.numel() == 0 || (index.min().item<int64_t>() >= 0 && index.max().item<int64_t>() < size)) return;
@@ -26,7 +26,7 @@ void check_range(LocalCall& local, const at::Tensor& index, int64_t dim) {
   TORCH_CHECK_INDEX(false, local.call.schema.name(), ": index out of range for dim ", dim, " of size ", size);
 }
 
-// gather(self, dim, index) where self is cut along dim: places held elsewhere give zero.
+// gather(self, dim, index) where self is sharded along dim: positions held elsewhere give zero.
 void gather_held(LocalCall& local) {
   auto dim = indexed_dim(local.call);
   if (!cuts_dim(*local.in[0], dim)) return local.call_plain();
@@ -61,7 +61,8 @@ Rule gather_rule() {
       .refusing({1});
 }
 
-// scatter(self, dim, index, ...) where self is cut along dim: what belongs elsewhere goes to a place behind the end.
+// scatter(self, dim, index, ...) where self is sharded along dim: what belongs elsewhere goes to a position behind the
+// end.
 void scatter_held(LocalCall& local) {
   auto dim = indexed_dim(local.call);
   if (!cuts_dim(*local.in[0], dim)) return local.call_plain();
@@ -77,7 +78,7 @@ void scatter_held(LocalCall& local) {
   local.stack[0] = local.stack[0].toTensor().narrow(dim, 0, mine.size()).contiguous();
 }
 
-// `summed`: the op adds, so pending sums pass. src has the shape of index or more.
+// `summed`: the op adds, so pending sums pass. src has the shape of index or is larger.
 Rule scatter_rule(bool summed) {
   return rows("scatter",
               [summed](const OpCall& call) {
@@ -104,7 +105,7 @@ Rule scatter_rule(bool summed) {
       .refusing({1});
 }
 
-// index_add, index_copy and the like take a vector of places along dim, and whole slices.
+// index_add, index_copy and the like take a vector of indices along dim, and whole slices.
 void index_write_held(LocalCall& local) {
   auto dim = indexed_dim(local.call);
   if (!cuts_dim(*local.in[0], dim) || local.call.inputs[0].sizes[dim] == 0) return local.call_plain();
@@ -119,8 +120,8 @@ void index_write_held(LocalCall& local) {
   local.call_plain();
 }
 
-// Where it runs without data, the plain op looks at slice 0 of both tensors. Of those that have none it is asked as if
-// they had one.
+// Without data, the plain op looks at slice 0 of both tensors. For tensors that have none, it gets others that have
+// one.
 std::vector<TensorForm> forms_without_slices(const OpCall& call) {
   auto dim = indexed_dim(call);
   auto &self = call.inputs[0], &index = call.inputs[1], &source = call.inputs[2];
@@ -139,7 +140,8 @@ std::vector<TensorForm> forms_without_slices(const OpCall& call) {
   return {dense_form(self.sizes, stack[0].toTensor().scalar_type())};
 }
 
-// No place of an empty dim can be written. Where a rank has nothing of the other dims, the plain op does not say so.
+// An empty dim has no position to write to. If a rank has nothing of the other dims, the plain op does not raise that
+// error.
 void refuse_places_of_nothing(const OpCall& call) {
   if (call.inputs[0].numel() == 0 && call.inputs[1].numel() > 0) ask_plain(call);
 }

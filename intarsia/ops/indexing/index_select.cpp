@@ -1,4 +1,4 @@
-// index_select: whole slices at the places of one index vector.
+// index_select: whole slices at the indices of one vector.
 
 #include <ATen/ATen.h>
 
@@ -47,7 +47,7 @@ Lowering index_select_along(const CutCall& c) {
 void add_index_select(RuleTable& t) {
   t.add("aten::index_select", index_select_rule());
   t.lower("aten::index_select", index_select_along);
-  // Places to pick are often a plain list of numbers: pack_padded_sequence sorts by lengths.
+  // The indices are often a plain list of numbers: pack_padded_sequence sorts by lengths.
   t.traits("aten::index_select").plain["index"] = PlainArgument::places;
   t.formula_makes_places({"AsStrided", "IndexSelectBackward"});
 }

@@ -16,12 +16,12 @@
 namespace intarsia {
 namespace {
 
-// How the dims of x and of the indices come out. Indices broadcast to one shape, whose dims stand where the indices
-// stood, or in front if other dims lie between them.
+// The dims of the result of x[...]. Indices broadcast to one shape, whose dims replace the indexed ones, or come first
+// if other dims are between them.
 struct Places {
   std::vector<int64_t> indexed;  // dims of self that have an index
   std::vector<int64_t> out_dim;  // per dim of self: its dim in x[...], or -1 where it is indexed
-  std::vector<int64_t> shape;    // of the indices together
+  std::vector<int64_t> shape;    // of the broadcast indices
   int64_t first = 0;             // where that shape begins in x[...]
   bool whole_numbers = true;     // no masks among them
 };
@@ -85,7 +85,7 @@ at::Tensor plain_index(const at::Tensor& self, int64_t dim, const at::Tensor& in
   return at::index(self, indices);
 }
 
-// One index vector is index_select with negative places allowed, but for the order in memory: that of self.
+// One index vector is index_select that allows negative indices, except for the order in memory: that of self.
 Lowering index_along(const CutCall& c) {
   int64_t dim = -1;
   for (size_t i = 1; i < c.call.inputs.size(); ++i) {
@@ -102,7 +102,7 @@ Lowering index_along(const CutCall& c) {
   };
 }
 
-// Index `k` of the indexed dims, flat; places count from the beginning.
+// Index `k` of the indexed dims, flat and not negative.
 at::Tensor flat_index(const at::Tensor& given, const Places& places, size_t k, int64_t size) {
   auto index = given.to(at::kLong).expand(places.shape).reshape({-1});
   TORCH_CHECK_INDEX(index.numel() == 0 || (index.min().item<int64_t>() >= -size && index.max().item<int64_t>() < size),
@@ -112,7 +112,7 @@ at::Tensor flat_index(const at::Tensor& given, const Places& places, size_t k, i
   return index + index.lt(0) * size;
 }
 
-// The values for self[indices], with this rank's extents; the dims of the indices are read as one.
+// The values for self[indices], with this rank's extents; the dims of the indices are flattened into one.
 at::Tensor flat_values(const at::Tensor& values, const at::Tensor& self, const Places& places) {
   std::vector<int64_t> shape(places.shape), rest;
   for (int64_t d = 0; d < self.dim(); ++d) {
@@ -125,7 +125,7 @@ at::Tensor flat_values(const at::Tensor& values, const at::Tensor& self, const P
   return result.flatten(places.first, places.first + static_cast<int64_t>(places.shape.size()) - 1);
 }
 
-// index_put where an indexed dim is cut: only the places that all lie here are written.
+// index_put where an indexed dim is sharded: a rank writes only the elements all of whose positions it holds.
 void index_put_held(LocalCall& local) {
   auto places = places_of(local.call);
   auto is_cut = [&](int64_t d) { return cuts_dim(*local.in[0], d); };

@@ -10,9 +10,9 @@
 namespace intarsia {
 namespace {
 
-// Whether a place is out of range is a matter of values, which must not steer the way of a call: all ranks have the
-// whole index here, so all of them let the plain op speak, on a tensor that is as long as the whole along `dim` and
-// small otherwise.
+// Whether an index is out of range depends on values, which must not decide how a call runs: all ranks have the whole
+// index here, so all of them run the plain op, on a tensor that is as long as the whole along `dim` and small
+// otherwise.
 void refuse_places(const at::Tensor& self, int64_t dim, const at::Tensor& index, const PlainTake& plain) {
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < self.dim(); ++d)
@@ -24,7 +24,7 @@ void refuse_places(const at::Tensor& self, int64_t dim, const at::Tensor& index,
 
 bool takes_along_cut(const CutCall& c, size_t index, int64_t dim) {
   auto& places = c.input(index);
-  bool whole_numbers = places.dtype == at::kLong || places.dtype == at::kInt;  // of others the plain op speaks
+  bool whole_numbers = places.dtype == at::kLong || places.dtype == at::kInt;  // for others, the plain op checks
   if (!c.cuts(0, dim) || !c.is_distributed(index) || places.dim() != 1 || !whole_numbers) return false;
   auto& mesh = c.now[0]->mesh();
   return c.now[index]->mesh() == mesh && mesh.group_count() == 1 && !mesh.slots().empty();
@@ -44,7 +44,7 @@ at::Tensor take_along(const at::Tensor& self, int64_t dim, const at::Tensor& ind
     if (fits) sources[j] = {0, place};
     in_range = in_range && fits;
   }
-  if (!in_range) refuse_places(self, dim, whole, plain);  // it does not look at places where the result has no elements
+  if (!in_range) refuse_places(self, dim, whole, plain);  // the op ignores indices if the result has no elements
   return recut({self}, dim, sources);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Slices at the places of an index vector, along a dim that is cut. One exchange brings every rank those of its share.
+// Selects slices by an index vector along a sharded dim. One exchange sends every rank the slices of its shard.
 
 #include <functional>
 
@@ -9,14 +9,14 @@
 
 namespace intarsia {
 
-// Whether tensor `index` of the call is a vector of places along `dim` of tensor 0, which is cut there, and known in
-// whole to every rank that takes part.
+// Whether tensor `index` of the call is a vector of indices into `dim` of tensor 0, which is sharded along it, and
+// every participating rank knows the whole vector.
 bool takes_along_cut(const CutCall& c, size_t index, int64_t dim);
 
-// The plain op on any tensor, with an index that is out of range somewhere: its error is that of the call.
+// Calls the plain op on any tensor, with an index that is out of range somewhere: its error becomes that of the call.
 using PlainTake = std::function<void(const at::Tensor& self, const at::Tensor& index)>;
 
-// The slices of `self`, cut as it is. Places that `wraps` count from the end where they are negative.
+// The slices of `self`, sharded as it is. With `wraps`, negative indices count from the end.
 at::Tensor take_along(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool wraps, const PlainTake& plain);
 
 }  // namespace intarsia

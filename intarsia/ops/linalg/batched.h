@@ -1,5 +1,6 @@
 #pragma once
-// Linear algebra works on the last two dims; leading dims that all tensors share are batches, and may be cut.
+// Rules of linear algebra: it works on the last two dims; leading dims that all tensors share are batches, and may be
+// sharded.
 
 #include <initializer_list>
 
@@ -7,9 +8,10 @@
 
 namespace intarsia {
 
+// The rule in which only batches may be sharded.
 Rule batched();
 
-// Whether these inputs have at least two dims. For others, the plain op speaks for itself.
+// Whether these inputs have at least two dims. For others, the plain op raises its own error.
 bool are_matrices(const OpCall& call, std::initializer_list<size_t> inputs);
 
 // The leading dims that two inputs, which are matrices, broadcast to.

@@ -1,4 +1,4 @@
-// Distances between vectors, and their products in space.
+// Distances between vectors, and cross products.
 
 #include "intarsia/ops/linalg/batched.h"
 #include "intarsia/rules/table.h"
@@ -8,7 +8,7 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// The product of vectors in space: pointwise but along `dim`.
+// The cross product: pointwise except along `dim`.
 Rule cross() {
   auto everywhere = pointwise();
   Rule rule = rows("scan", [everywhere](const OpCall& call) {

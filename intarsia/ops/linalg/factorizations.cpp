@@ -12,7 +12,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 using Shapes = std::vector<Shape>;
-const std::vector<size_t> kMatrices = {0};  // the input whose values an op may refuse
+const std::vector<size_t> kMatrices = {0};  // the input whose values an op may reject
 
 // [..., m, n] -> [..., min(m, n)]
 Shape spectrum(const OpCall& call) {
@@ -34,7 +34,7 @@ Rule batched_with(Shapes (*shapes)(const OpCall&)) {
       [shapes](const OpCall& call) { return are_matrices(call, {0}) ? shapes(call) : Shapes(); });
 }
 
-// U, S and Vh; the matrices have one column after the other in memory, and are empty where nobody asks for them.
+// U, S and Vh; the matrices are column-major, and empty if they are not requested.
 Shapes singular(const OpCall& call) {
   auto u = sizes_of(call.inputs[0]), vh = u;
   auto k = spectrum(call).back();
@@ -64,8 +64,8 @@ Rule svd() {
   return rule;
 }
 
-// The error of a matrix names its number in the batch: the plain op speaks, on a batch as long as the whole whose other
-// matrices are without fault.
+// The error about a matrix names its number in the batch: the plain op runs on a batch as long as the whole, whose
+// other matrices are valid.
 void name_batch_element(LocalCall& local) {
   auto given = local.stack;
   try {

@@ -35,7 +35,7 @@ struct MatrixExp : torch::autograd::Function<MatrixExp> {
 
 at::Tensor matrix_exp(const at::Tensor& self) { return MatrixExp::apply(self); }
 
-// How many singular values are above the tolerance: the larger of a number and a fraction of the largest.
+// The number of singular values above the tolerance: the larger of a number and a fraction of the largest.
 at::Tensor rank_of(const at::Tensor& input, const at::Tensor& atol, const at::Tensor& rtol, bool hermitian) {
   auto values = hermitian ? at::linalg_eigvalsh(input).abs() : at::linalg_svdvals(input);
   if (values.size(-1) == 0) return at::sum(values, -1).to(at::kLong);

@@ -1,4 +1,4 @@
-// Linear systems: right-hand sides are solved for one by one, so they may be cut like batches.
+// Linear systems: right-hand sides are solved one by one, so they may be sharded like batches.
 
 #include "intarsia/ops/linalg/batched.h"
 #include "intarsia/rules/builders.h"
@@ -7,8 +7,7 @@
 namespace intarsia {
 namespace {
 
-// Right-hand sides, input `b`, are columns, or rows where the matrix stands on the other side. Solutions are linear in
-// them.
+// Right-hand sides, input `b`, are columns, or rows if the matrix is on the other side. Solutions are linear in them.
 Rule solve(size_t b) {
   auto rule = batched();
   rule.rows = [b, batches = rule.rows](const OpCall& call) {

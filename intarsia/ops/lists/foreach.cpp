@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// A tensor on the meta device; but what holds numbers is as it is, for some ops look at them.
+// The tensor on the meta device; but one that holds numbers stays as it is, since some ops read them.
 at::Tensor without_data(const at::Tensor& tensor, bool holds_numbers) {
   if (!tensor.defined()) return tensor;
   at::TensorOptions options(tensor.scalar_type());
@@ -20,7 +20,7 @@ at::Tensor without_data(const at::Tensor& tensor, bool holds_numbers) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), options.device(at::kMeta));
 }
 
-// The plain op refuses what it has to refuse before anything is written: it runs on tensors without data.
+// The plain op raises its errors before anything is written: it runs on tensors without data.
 void check_as_plain(const c10::OperatorHandle& op, Stack stack) {
   for (size_t arg = 0; arg < stack.size(); ++arg) {
     if (stack[arg].isTensor()) stack[arg] = without_data(stack[arg].toTensor(), true);
@@ -37,7 +37,7 @@ void check_as_plain(const c10::OperatorHandle& op, Stack stack) {
   }
 }
 
-// Whether the elements i of all lists can meet.
+// Checks whether the elements i of all lists go together.
 void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) {
   auto leader = item_of(lists[kLeaders][i]);
   auto mesh = leader.layout ? leader.layout->mesh() : DeviceMesh();
@@ -48,7 +48,7 @@ void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) 
     if (!own.defined || (!own.layout && (number || !leader.layout || plain_tensor_policy() != PlainTensors::error)))
       continue;
     if (own.layout && leader.layout && own.layout->mesh() == mesh) continue;
-    // See Note [State from before]: the op on the element compares and takes it.
+    // See Note [State from before]: the op on the element compares it and makes it distributed.
     bool follows = own.layout && !leader.layout && own.sizes == leader.sizes && layout_of_plain_state(own.layout);
     if (follows) continue;
     if (own.layout && number && (!mesh.defined() || is_number_of(own.layout->mesh(), mesh))) continue;
@@ -61,7 +61,7 @@ void check_element(const c10::OperatorHandle& op, const Lists& lists, size_t i) 
   }
 }
 
-// Whether the op surely takes all elements if it takes one: of one fractional dtype, as optimizers have them.
+// Whether the op surely accepts all elements if it accepts one: floating-point elements of one dtype, as in optimizers.
 bool is_uniform(const Lists& lists) {
   auto& leaders = lists[kLeaders];
   for (auto& leader : leaders) {
@@ -76,7 +76,7 @@ bool is_uniform(const Lists& lists) {
   return true;
 }
 
-// Each part in one call; false if some elements cannot go that way.
+// Runs each part in one call; false if some elements cannot be handled so.
 bool run_by_parts(const c10::OperatorHandle& op, Stack& stack, const Lists& lists) {
   std::vector<size_t> lengths;
   for (auto& list : lists) lengths.push_back(list.size());
@@ -97,7 +97,7 @@ bool run_by_parts(const c10::OperatorHandle& op, Stack& stack, const Lists& list
   return true;
 }
 
-// Lists are long: looking at them takes less time than a key.
+// Lists are long: looking at the elements takes less time than making a key.
 void run_foreach(const c10::OperatorHandle& op, Stack& stack) {
   auto lists = lists_of(stack);
   bool uniform = is_uniform(lists);
@@ -105,7 +105,7 @@ void run_foreach(const c10::OperatorHandle& op, Stack& stack) {
   if (!lists[kLeaders].empty() && run_by_parts(op, stack, lists)) return;
   if (uniform) check_as_plain(op, stack);
   for (size_t i = 0; i < lists[kLeaders].size(); ++i) check_element(op, lists, i);
-  // LibTorch's own loop over single tensors; a key that nobody has kernels for leads there.
+  // LibTorch's own loop over single tensors: redispatching with a key without kernels leads there.
   PlainElementScope one_by_one;
   op.redispatchBoxed(kComposite, &stack);
 }

@@ -1,4 +1,5 @@
-// Fused optimizer steps: elementwise over lists, see Note [Elements of lists]. There is no such op of single tensors.
+// Fused optimizer steps: elementwise over lists, see Note [Elements of lists]. They have no counterpart on single
+// tensors.
 
 #include <ATen/ATen.h>
 
@@ -11,10 +12,10 @@
 namespace intarsia {
 namespace {
 
-// Where the tensors of each argument stand among the inputs. All lists that are not empty count as equally long; if
-// they cannot be, all count as empty.
+// The positions of each argument's tensors among the inputs. All lists that are not empty are taken as equally long; if
+// they cannot be, all are taken as empty.
 struct Placing {
-  std::vector<size_t> begins, lengths;  // per argument; a length for lists alone
+  std::vector<size_t> begins, lengths;  // per argument; a length for lists only
   std::vector<size_t> numbers;          // inputs outside lists
 
   explicit Placing(const OpCall& call);
@@ -54,7 +55,7 @@ void run_fused(const c10::OperatorHandle& op, const std::vector<ListPart>& parts
                 " and of ", list.size(), " tensors. Give one tensor per parameter.");
   }
   auto& gradients = lists[kGradients];
-  std::vector<at::Tensor> whole;  // those that become what their parameters are by a reduction alone
+  std::vector<at::Tensor> whole;  // those that only need a reduction to get their parameters' layout
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!is_dtensor(gradients[i]) || !is_dtensor(leaders[i])) continue;
     auto& layout = layout_of(gradients[i]);
@@ -70,7 +71,7 @@ void run_fused(const c10::OperatorHandle& op, const std::vector<ListPart>& parts
   stack.clear();
 }
 
-// A fused step also takes gradients that lie elsewhere, unless it has to unscale them in place.
+// A fused step also accepts gradients in other layouts, unless it has to unscale them in place.
 Lowering fused_step(const c10::OperatorHandle& op, const CutCall& c) {
   Placing placing(c.call);
   auto scale = c.call.arg_index("grad_scale");

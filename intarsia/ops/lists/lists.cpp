@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// Lists say of their elements that they are written, or of themselves.
+// A schema marks the elements of a list as written, or the list itself.
 bool writes(const c10::AliasInfo& alias) {
   return alias.isWrite() || (!alias.containedTypes().empty() && alias.containedTypes()[0].isWrite());
 }
@@ -22,7 +22,7 @@ c10::IValue picked(const c10::IValue& list, const std::vector<size_t>& elements)
   return some;
 }
 
-// The arguments for some elements: lists as long as the leaders are cut down to them.
+// The arguments for some elements: lists as long as the leaders are reduced to them.
 Stack with_elements(const Stack& stack, const std::vector<size_t>& elements) {
   auto count = stack[kLeaders].toListRef().size();
   Stack some = stack;
@@ -68,7 +68,7 @@ std::vector<std::vector<at::Tensor>> call_on_slots(const c10::OperatorHandle& op
   auto slots = mesh.slots().size();
   for (size_t slot = 0; slot < slots; ++slot) {
     auto local = stack;
-    // Step counters that every simulated rank would count on are shared by all: each rank gets its own.
+    // If simulated ranks shared one step counter, each of them would increment it: each rank gets a separate one.
     make_local(local, [&](const at::Tensor& tensor) {
       auto mine = at_slot(tensor, mesh, slot);
       return slot + 1 < slots && mine.is_same(tensor) && mine.defined() ? mine.clone() : mine;
@@ -94,7 +94,7 @@ void note_writes(const c10::OperatorHandle& op, const Stack& stack) {
 ListItem item_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {false, {}, nullptr, at::ScalarType::Undefined};
   auto* layout = is_dtensor(tensor) ? body_of(tensor).layout : nullptr;
-  bool uneven = !layout && is_per_rank(tensor) && values_differ(tensor);  // whose sizes are numbers per rank
+  bool uneven = !layout && is_per_rank(tensor) && values_differ(tensor);  // its sizes are per-rank numbers
   return {true, uneven ? at::IntArrayRef() : tensor.sizes(), layout, tensor.scalar_type()};
 }
 

@@ -1,9 +1,9 @@
 #pragma once
-// What ops on lists of tensors are made of: foreach, fused optimizer steps, the check of a gradient scaler.
+// Building blocks of ops on lists of tensors: foreach, fused optimizer steps, the check of a gradient scaler.
 //
 // Note [Elements of lists]
-// Element i of a result depends on the elements i of the lists alone, and on numbers. So a list may mix plain tensors
-// with tensors of any meshes and layouts: elements of one mesh are served by one call per rank on the lists of local
+// Element i of a result depends only on the elements i of the lists, and on numbers. So a list may mix plain tensors
+// with tensors of any meshes and layouts: elements of one mesh are handled by one call per rank on the lists of local
 // shards, plain ones by the plain op. An op checks all elements before it writes to the first.
 
 #include <algorithm>
@@ -19,9 +19,9 @@
 namespace intarsia {
 
 using Lists = std::vector<std::vector<at::Tensor>>;  // per argument; empty where it is none
-constexpr size_t kLeaders = 0, kGradients = 1;       // the arguments that the others follow, and that may lie elsewhere
+constexpr size_t kLeaders = 0, kGradients = 1;       // the others follow the first; the second may have another layout
 
-// What a tensor's part in a step depends on.
+// A tensor's properties that decide how an op on lists handles it.
 struct ListItem {
   bool defined;
   at::IntArrayRef sizes;
@@ -30,14 +30,13 @@ struct ListItem {
 };
 ListItem item_of(const at::Tensor& tensor);
 
-// A number that is the same on all ranks of each group of the mesh; of an undefined mesh: that each rank has. So it
-// serves any layout there.
+// Whether it is a number that is the same on all ranks of each group of the mesh; for an undefined mesh: a number that
+// each rank has. It then serves any layout there.
 bool serves(const ListItem& item, const DeviceMesh& mesh);
-// Of one form and on one mesh, or both plain.
+// Whether both have one form and are on one mesh, or both are plain.
 bool is_partner(const ListItem& item, const ListItem& leader);
 
-// The elements that share a mesh, one group per mesh in the order in which they come; plain ones are a group of their
-// own.
+// The elements that share a mesh, one part per mesh in order of appearance; plain elements form a separate part.
 struct ListPart {
   DeviceMesh mesh;  // undefined: plain
   std::vector<size_t> elements;
@@ -55,9 +54,9 @@ std::vector<ListPart> parts_of(size_t count, ItemAt item) {
   return parts;
 }
 
-// Whether every rank can do its part of these elements alone, in one call: the leaders are all plain or lie on the
-// part's mesh, and every other element lies as its leader, or is a number that serves. With `may_move`, gradients count
-// as if they had been brought to where their leaders are. item(arg, i) is element i of the list at arg.
+// Whether every rank can do its part of these elements alone, in one call: the leaders are all plain or on the part's
+// mesh, and every other element has its leader's layout, or is a number that serves. With `may_move`, gradients are
+// treated as if they had been redistributed to their leaders' layouts. item(arg, i) is element i of the list at arg.
 template <class ItemAt>
 bool lie_alike(const ListPart& part, const std::vector<size_t>& lengths, bool may_move, ItemAt item) {
   if (part.mesh.defined() && part.mesh.slots().empty()) return false;
@@ -79,13 +78,14 @@ bool lie_alike(const ListPart& part, const std::vector<size_t>& lengths, bool ma
   return true;
 }
 
+// The tensor lists among the arguments on the stack.
 Lists lists_of(const Stack& stack);
 
-// The shard of a rank; of a number on another mesh, the rank's copy. Plain tensors are what they are, or what the rank
-// has of them.
+// The shard of a rank; for a number on another mesh, the rank's copy. Plain tensors stay as they are; per-rank tensors
+// become the rank's value.
 at::Tensor at_slot(const at::Tensor& tensor, const DeviceMesh& mesh, size_t slot);
 
-// Runs the op on elements that lie alike, or are all plain, and gives the results, one per element; none if the op
+// Runs the op on elements with one layout each, or all plain, and returns the results, one per element; none if the op
 // returns nothing.
 std::vector<at::Tensor> run_on_part(const c10::OperatorHandle& op, const Stack& stack, const ListPart& part);
 

@@ -1,4 +1,4 @@
-// The check of a gradient scaler: are all gradients finite? And they are divided by the scale.
+// The check of a gradient scaler: divides all gradients by the scale and finds out whether all are finite.
 
 #include <ATen/ATen.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kUnscale = "aten::_amp_foreach_non_finite_check_and_unscale_";
 
-// The plain op's own checks, on tensors of one element.
+// The plain op's own checks, run on tensors of one element.
 void check_as_plain(const std::vector<at::Tensor>& grads, const at::Tensor& found, const at::Tensor& scale) {
   auto alike = [](const at::Tensor& tensor) {
     return at::ones(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
@@ -37,7 +37,7 @@ std::vector<DeviceMesh> meshes_of(const std::vector<at::Tensor>& tensors) {
   return meshes;
 }
 
-// What is finite in every term may be infinite in their sum, so pending sums are carried out.
+// Terms that are all finite may have an infinite sum, so pending sums run first.
 void settle(const std::vector<at::Tensor>& grads) {
   settle_together(grads);
   for (auto& grad : grads) {
@@ -50,7 +50,7 @@ size_t place_of(const DeviceMesh& mesh, int64_t rank) {
   return std::find_if(mesh.slots().begin(), mesh.slots().end(), is_it) - mesh.slots().begin();
 }
 
-// Unscales the gradients of one mesh; each rank's verdict goes to its place on `all`.
+// Unscales the gradients of one mesh; each rank's verdict goes to its slot on `all`.
 void unscale_mesh(const std::vector<at::Tensor>& grads, const DeviceMesh& mesh, const at::Tensor& scale,
                   const DeviceMesh& all, Shards& verdicts) {
   std::vector<at::Tensor> here;
@@ -66,7 +66,7 @@ void unscale_mesh(const std::vector<at::Tensor>& grads, const DeviceMesh& mesh, 
   for (auto& grad : here) body_of(grad).written();
 }
 
-// The same for plain gradients, which every rank has its own of.
+// The same for plain gradients, of which every rank has its own copy.
 void unscale_plain(const std::vector<at::Tensor>& grads, const at::Tensor& scale, Shards& verdicts) {
   std::vector<at::Tensor> plain;
   for (auto& grad : grads) {
@@ -95,7 +95,7 @@ void write_found(const at::Tensor& found, const Shards& verdicts, const DeviceMe
   body_of(found).written();
 }
 
-// (grads, found, inverse scale): each rank looks at its own shards, and one message tells all ranks of all meshes.
+// (grads, found, inverse scale): each rank checks its own shards, and one message informs all ranks of all meshes.
 void unscale(Stack& stack) {
   auto grads = stack[0].toTensorVector();
   auto found = stack[1].toTensor(), scale = stack[2].toTensor();

@@ -1,4 +1,4 @@
-// Losses of yes and no, as LibTorch defines them, written in pointwise ops and sums.
+// Binary losses, as LibTorch defines them, written in pointwise ops and sums.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 namespace intarsia {
 namespace {
 
-// A loss or its gradient that is elementwise for these reductions; the others are done by other ops.
+// A loss or its gradient that is elementwise for these reductions; other reductions run by other ops.
 Rule only_elementwise(std::vector<int64_t> reductions) {
   auto elementwise = pointwise();
   Rule rule = rows("loss", [elementwise, reductions](const OpCall& call) {

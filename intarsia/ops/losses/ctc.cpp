@@ -1,4 +1,4 @@
-// ctc_loss(log_probs [T, N, C], targets [N, S] or joined, lengths): every sample of the batch is on its own.
+// ctc_loss(log_probs [T, N, C], targets [N, S] or joined, lengths): the samples of the batch are independent.
 
 #include <algorithm>
 #include <limits>
@@ -31,7 +31,7 @@ int64_t longest(const std::vector<int64_t>& lengths) {
   return lengths.empty() ? 0 : std::max<int64_t>(0, *std::max_element(lengths.begin(), lengths.end()));
 }
 
-// Keeps the lengths, and of joined targets the part, of this rank's samples.
+// Keeps the lengths, and the part of joined targets, of this rank's samples.
 void own_samples(LocalCall& local, const Samples& mine, size_t targets, size_t lengths) {
   auto all = local.stack[lengths + 1].toIntVector();
   for (auto arg : {lengths, lengths + 1}) {
@@ -101,7 +101,7 @@ Rule alignment_backward() {
       .with_local(align_backward);
 }
 
-// LibTorch's own reads the lengths and divides by a plain tensor of them.
+// LibTorch's version reads the lengths and divides by a plain tensor of them.
 at::Tensor ctc_loss_of_numbers(const at::Tensor& log_probs, const at::Tensor& targets, at::IntArrayRef input_lengths,
                                at::IntArrayRef target_lengths, int64_t blank, int64_t reduction, bool zero_infinity) {
   auto model = is_dtensor(log_probs) ? log_probs : targets;

@@ -10,8 +10,8 @@
 namespace intarsia {
 namespace {
 
-// loss(input, target, reduction): elementwise, or summed over everything. A mean is done by a sum; where shards are
-// equal and a guide asks for it, it is a pending average.
+// loss(input, target, reduction): elementwise, or summed over everything. A mean is computed from a sum; if shards are
+// equal and a guide requests it, it is a pending average.
 Rule elementwise_loss() {
   auto elementwise = pointwise();
   Rule rule = rows("loss", [elementwise](const OpCall& call) {

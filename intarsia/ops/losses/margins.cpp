@@ -1,4 +1,4 @@
-// Losses of whole samples: margins between classes. Samples may be cut, classes may not.
+// Losses of whole samples: margins between classes. Samples may be sharded, classes may not.
 
 #include <ATen/ATen.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 int64_t samples_in(const TensorForm& input) { return input.dim() < 2 ? 1 : input.sizes[0]; }
 
-// loss(input [N, C], target, ...): the plain op leaves its result unwritten where there are no samples.
+// loss(input [N, C], target, ...): the plain op leaves its result unwritten if there are no samples.
 Rule margin_loss(size_t outputs) {
   Rule rule = rows("loss", [outputs](const OpCall& call) {
     Rows rows;
@@ -41,8 +41,8 @@ Rule margin_loss(size_t outputs) {
       .refusing({1});
 }
 
-// backward(grad, input, target, ...): the gradient is one number unless nothing was reduced. Anything after the target
-// is per sample, too, but for the weights of classes.
+// backward(grad, input, target, ...): the gradient is one number unless nothing was reduced. All inputs after the
+// target are per sample as well, except the weights of classes.
 Rule margin_loss_backward() {
   Rule rule = rows("loss", [](const OpCall& call) {
     Rows rows;
@@ -57,7 +57,7 @@ Rule margin_loss_backward() {
   return std::move(rule).like_input(1);
 }
 
-// The samples of a batch; one sample alone has the plain op's mean.
+// The samples of a batch; for a single sample, the plain op's mean is right.
 Terms samples_of_batch(size_t input) {
   return [input](const OpCall& call) {
     auto& form = call.inputs[input];

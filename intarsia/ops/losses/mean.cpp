@@ -13,7 +13,7 @@ void widen_halves(Stack& stack, size_t tensors) {
   }
 }
 
-// The type that a result is brought back to if it was made in float.
+// The dtype to which a result is converted back if it was computed in float.
 std::optional<at::ScalarType> half_of(const CutCall& c, size_t widened) {
   bool half = widened > 0 && at::isReducedFloatingType(c.input(0).dtype);
   return half ? std::optional(c.input(0).dtype) : std::nullopt;

@@ -1,4 +1,4 @@
-// Classification losses: nll_loss and cross_entropy. Positions may be cut, and classes, too.
+// Classification losses: nll_loss and cross_entropy. Positions may be sharded, and so may classes.
 
 #include <ATen/ATen.h>
 
@@ -12,13 +12,14 @@
 namespace intarsia {
 namespace {
 
-// A classification loss: input [N, C, d1, ...] or [C], target without C. The positions may be cut; the loss is then a
-// pending sum, and a weighted mean is done by sums. The classes may be cut, too: each rank counts the targets it has.
+// A classification loss: input [N, C, d1, ...] or [C], target without C. If positions are sharded, the loss is a
+// pending sum, and a weighted mean is computed from sums. If classes are sharded, each rank handles the targets that it
+// holds.
 int64_t class_dim(const TensorForm& input) { return input.dim() == 1 ? 0 : 1; }
 
 constexpr int64_t kElsewhere = -100;  // no class of a shard has this number
 
-// Exchanges the targets for those of this rank's classes, and the ignored index for one that no class of a shard has.
+// Replaces the targets by those of this rank's classes, and the ignored index by one that no class of a shard has.
 void own_targets(LocalCall& local, size_t input, size_t target_arg, size_t ignore_arg) {
   auto& form = local.call.inputs[input];
   auto dim = class_dim(form);
@@ -37,7 +38,7 @@ void own_targets(LocalCall& local, size_t input, size_t target_arg, size_t ignor
   local.stack[ignore_arg] = kElsewhere;
 }
 
-// That every position has a target, and every class a weight.
+// Checks that every position has a target, and every class a weight.
 void check_nll(const OpCall& call) {
   auto &input = call.inputs[0], &target = call.inputs[1], &weight = call.inputs[2];
   auto positions = sizes_of(input);
@@ -81,7 +82,7 @@ Rule nll_loss_backward() {
     auto ndim = call.inputs[1].dim();
     auto reduction = reduction_of(call);
     bool each = reduction == kNone;
-    // Only a mean divides by the total of the weights: else it may stay pending.
+    // Only a mean divides by the total of the weights: otherwise it may stay pending.
     for (auto& total : reduction == kMean ? Placements{R} : Placements{R, P_sum}) {
       for (int64_t d = 0; d < ndim; ++d) {
         if (d == class_dim(call.inputs[1])) {
@@ -102,8 +103,8 @@ Rule nll_loss_backward() {
       });
 }
 
-// The mean of a classification loss is its sum divided by the weights of all positions that count. Their total is
-// settled once, here: the gradient divides by it, too.
+// The mean of a classification loss is its sum divided by the weights of all positions that are not ignored. Their
+// total is settled once, here: the gradient also divides by it.
 Planner nll_mean(const char* op) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
   return [handle](const CutCall& c) -> Lowering {
@@ -118,7 +119,7 @@ Planner nll_mean(const char* op) {
 }
 
 // The mean of a smoothed loss with weights divides by the weights of the targets, which LibTorch collects with
-// masked_select; here they are looked up where the targets lie. Everything else is LibTorch's own.
+// masked_select; here they are looked up in the layout of the targets. Everything else is LibTorch's.
 at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
                          int64_t reduction, int64_t ignored, double smoothing) {
   using CrossEntropy =

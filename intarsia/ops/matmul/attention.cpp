@@ -1,4 +1,4 @@
-// Scaled dot product attention: the fused kernels for CPU, and attention written in products.
+// Scaled dot product attention: the fused kernels for CPU, and attention written in matrix products.
 
 #include <limits>
 
@@ -13,8 +13,8 @@
 namespace intarsia {
 namespace {
 
-// query [b, h, q, d], key and value [b, h, k, d]. Batch and heads may be cut: every head is on its own. So is every
-// query, unless a causal mask counts them. With fewer key heads than query heads, each serves a group of queries.
+// query [b, h, q, d], key and value [b, h, k, d]. Batch and heads may be sharded: heads are independent. So are
+// queries, unless a causal mask counts them. With fewer key heads than query heads, each serves a group of queries.
 
 // A mask broadcasts to [b, h, q, k].
 Placement mask_cut(const TensorForm& mask, const TensorForm& query, int64_t dim) {
@@ -31,8 +31,7 @@ bool whole_groups(const OpCall& call, const Layout& query, size_t first) {
   return heads == key_heads || parts == 1 || key_heads % parts == 0;
 }
 
-// The kernels work on [b, q, h, d] and [b, q, h], and hand back transposed views; only the output lies as the query
-// does.
+// The kernels work on [b, q, h, d] and [b, q, h], and return transposed views; only the output has the query's strides.
 std::vector<int64_t> heads_inside(at::IntArrayRef shape) {
   std::vector<int64_t> sizes(shape.begin(), shape.end());
   std::swap(sizes[1], sizes[2]);
@@ -47,7 +46,7 @@ std::vector<std::vector<int64_t>> heads_inside_all(std::vector<std::vector<int64
   return shapes;
 }
 
-// A rank without queries: its results are empty, or nothing.
+// Whether a rank has queries; if not, its results are empty, or undefined.
 auto has_queries(size_t query) {
   return [query](const OpCall& call, c10::ArrayRef<const Layout*> in, c10::ArrayRef<const Layout*>, const Slot& slot) {
     return in[query] && c10::multiply_integers(local_shape(*in[query], call.inputs[query].sizes, slot.coordinate)) > 0;
@@ -122,7 +121,7 @@ Rule attention_backward() {
   return std::move(rule).with_shapes(like_attended).with_local(attend_backward);
 }
 
-// Attention written in products. A causal mask is made here, as a replicated tensor; the rest is LibTorch's own.
+// Attention written in matrix products. A causal mask is created here, as a replicated tensor; the rest is LibTorch's.
 std::tuple<at::Tensor, at::Tensor> attention_math(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                                   double dropout, bool causal,
@@ -151,7 +150,7 @@ void add_attention(RuleTable& t) {
   t.add("aten::_scaled_dot_product_flash_attention_for_cpu", attention());
   t.add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward());
   t.composite("aten::_scaled_dot_product_attention_math", attention_math);
-  // Which kernel serves a call.
+  // Returns which kernel runs a call.
   t.traits("aten::_fused_sdp_choice").answers_by_form = true;
 }
 

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether a bias has one number for each output. One that broadcasts is added as any tensor is.
+// Whether a bias has one number per output. One that broadcasts is added like any tensor.
 bool is_usual(at::IntArrayRef bias, int64_t outputs) { return bias.size() == 1 && bias[0] == outputs; }
 
 // linear(x [..., k], weight [n, k], bias [n]): as addmm, with any number of leading dims, which stay as they are.
@@ -37,7 +37,7 @@ Rule linear_rule() {
   return rule;
 }
 
-// contract(a [..., n], b [..., k]) -> [n, k]: leading dims are summed away.
+// contract(a [..., n], b [..., k]) -> [n, k]: leading dims are contracted.
 Rule contract_rule() {
   Rule rule = rows("einsum ...n,...k->nk", [](const OpCall& call) {
     auto last = call.inputs[0].dim() - 1;
@@ -103,11 +103,12 @@ at::Tensor linear_with_grad(const at::Tensor& x, const at::Tensor& weight, const
     return at::linear(x, weight, bias);
   }
   auto y = at::matmul(x, weight.t());
-  if (biased && !at::is_expandable_to(bias->sizes(), y.sizes())) bias->expand(y.sizes());  // says what is wrong
+  if (biased && !at::is_expandable_to(bias->sizes(), y.sizes())) bias->expand(y.sizes());  // raises expand's error
   return biased ? at::add(y, *bias) : y;
 }
 
-// bilinear(x1 [..., i], x2 [..., j], weight [o, i, j]): leading dims are never flattened, so a cut batch stays cut.
+// bilinear(x1 [..., i], x2 [..., j], weight [o, i, j]): leading dims are never flattened, so a sharded batch stays
+// sharded.
 at::Tensor bilinear(const at::Tensor& x1, const at::Tensor& x2, const at::Tensor& weight,
                     const std::optional<at::Tensor>& bias) {
   TORCH_CHECK(weight.dim() == 3 && x1.dim() > 0 && x2.dim() == x1.dim(),
@@ -143,7 +144,7 @@ void add_linear(RuleTable& t) {
 
 }  // namespace intarsia
 
-// The op that is ours: values and gradient on any tensor. Where tensors are distributed, its rule serves.
+// Our own op: values and gradient on any tensor. On distributed tensors, its rule applies.
 TORCH_LIBRARY_FRAGMENT(intarsia, m) {
   m.def("contract(Tensor a, Tensor b) -> Tensor");
   m.impl("contract", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, intarsia::contract_values));

@@ -1,6 +1,6 @@
 #pragma once
-// linear and matmul as single ops with gradients of their own. LibTorch folds the leading dims of [b, s, h] into one
-// before it multiplies, and a cut of s does not survive that; here it does. This is what the two share.
+// linear and matmul as single ops with their own gradients. LibTorch folds the leading dims of [b, s, h] into one
+// before it multiplies, and s cannot stay sharded through that; here it can. This header has what the two share.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -11,7 +11,7 @@ namespace intarsia {
 // Differentiable.
 at::Tensor contract(const at::Tensor& a, const at::Tensor& b);
 
-// Whether somebody may ask for a gradient, backward or forward: else a node of the graph would be made for nothing.
+// Whether a gradient may be requested, backward or forward; if not, a node of the graph would be useless.
 template <class... Tensors>
 bool needs_node(const Tensors&... tensors) {
   auto followed = [](const at::Tensor& t) {

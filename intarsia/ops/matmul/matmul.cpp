@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Where whole numbers are multiplied, beta and alpha are taken as whole numbers; but not by a kernel that has nothing
-// to multiply, as on a rank without any of the contracted dim.
+// For integers, beta and alpha are converted to integers; but not by a kernel that has nothing to multiply, as on a
+// rank that holds nothing of the contracted dim.
 void add_product(LocalCall& local) {
   auto& schema = local.call.schema;
   bool whole = at::isIntegralType(local.call.inputs[0].dtype, true);
@@ -28,8 +28,8 @@ void add_product(LocalCall& local) {
   local.call_plain();
 }
 
-// addmm(c, a, b) = beta * c + alpha * (a @ b). A cut of the contracted dim would leave a pending sum on the product
-// only, so there c must be pending too. c broadcasts against the product.
+// addmm(c, a, b) = beta * c + alpha * (a @ b). Sharding the contracted dim would leave a pending sum on the product
+// only, so c must be pending as well. c broadcasts against the product.
 Rule add_einsum(const std::string& equation) {
   auto product = einsum(equation);
   Rule rule = rows("add " + product.family, [product](const OpCall& call) {
@@ -64,7 +64,7 @@ std::vector<std::vector<int64_t>> sum_of_products(const OpCall& call) {
 
 // --- matmul
 
-// matmul by way of dot, mv and mm where these serve; undefined for tensors with batch dims.
+// matmul by means of dot, mv and mm; undefined for tensors with batch dims.
 at::Tensor small_matmul(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK(a.dim() != 0 && b.dim() != 0, "both arguments to matmul need to be at least 1D, but they are ", a.dim(),
               "D and ", b.dim(), "D");
@@ -76,7 +76,7 @@ at::Tensor small_matmul(const at::Tensor& a, const at::Tensor& b) {
   return {};
 }
 
-// Below autograd, too, vectors and two matrices have ops of their own.
+// Below autograd as well, vectors and two matrices have their own ops.
 Lowering matmul(const CutCall& c) {
   auto a = c.input(0).dim(), b = c.input(1).dim();
   bool batches = a >= 2 && b >= 2 && a + b > 4;
@@ -86,7 +86,7 @@ Lowering matmul(const CutCall& c) {
 
 at::Tensor transposed(const at::Tensor& x) { return at::transpose(x, -2, -1).conj(); }
 
-// Both operands have rows and columns, and one of them has batch dims, too.
+// Both operands have rows and columns, and one of them also has batch dims.
 struct Matmul : torch::autograd::Function<Matmul> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b) {
     ctx->save_for_backward({a, b});

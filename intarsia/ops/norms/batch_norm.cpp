@@ -1,4 +1,4 @@
-// Batch norm, in its forms: the statistics are those of the whole batch, wherever its parts lie.
+// Batch norm, in all its forms: the statistics are those of the whole batch, however it is sharded.
 
 #include <array>
 #include <tuple>
@@ -15,14 +15,14 @@
 namespace intarsia {
 namespace {
 
-// What all forms of the op are given.
+// The arguments that all forms of the op have.
 struct BatchNorm {
   at::Tensor input, weight, bias, running_mean, running_var;
   bool training;
   double momentum, eps;
 };
 
-// What backward(grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask) is given.
+// The arguments of backward(grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask).
 // `spread` is the inverse deviation in training, and else the running variance.
 struct BatchNormBackward {
   at::Tensor grad, input, weight, mean, spread;
@@ -50,7 +50,7 @@ void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
   if (running.defined()) running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
-// What runs along follows the statistics of the batch; its variance is that of a sample.
+// Updates the running statistics from those of the batch; the running variance is that of a sample.
 void follow(const BatchNorm& norm, const at::Tensor& mean, const at::Tensor& variance) {
   auto count = extent(norm.input, all_but_channels(norm.input));
   follow(norm.running_mean, mean, norm.momentum);
@@ -107,9 +107,9 @@ Stack gradients_by_ops(BatchNormBackward norm) {
   return results;
 }
 
-// --- on the shards, with LibTorch's own loops, which make no tensor as large as the input but the result
+// --- on the shards, with LibTorch's own loops, which allocate nothing as large as the input except the result
 
-// Whether those loops take the tensors: of one type, in plain shards.
+// Whether those loops accept the tensors: of one dtype, in plain shards.
 bool suits_loops(const at::Tensor& x, std::initializer_list<at::Tensor> others) {
   auto type = x.scalar_type();
   if (!is_dtensor(x) || (type != at::kFloat && type != at::kDouble) || x.numel() == 0) return false;
@@ -123,7 +123,8 @@ bool suits_loops(const at::Tensor& x, std::initializer_list<at::Tensor> others) 
   return true;
 }
 
-// How a value per channel lies beside `x`: cut as the channels are. `sums`: made of the shards of all other cuts.
+// The layout of a value per channel beside `x`: sharded as the channels are. `sums`: summed over the shards of all
+// other dims.
 Placements beside(const at::Tensor& x, bool sums) {
   Placements placements;
   for (auto& placement : placements_of(x)) {
@@ -151,7 +152,8 @@ struct Statistics {
   at::Tensor mean, variance;
 };
 
-// Of the whole from those of the shards: the square distance from another mean is that from one's own plus theirs.
+// Statistics of the whole from those of the shards: the squared deviation from another mean is that from a shard's own
+// mean plus that of the means.
 Statistics statistics(const at::Tensor& x) {
   auto count = extent(x, all_but_channels(x));
   Shards means, variances, sums, squares;
@@ -188,13 +190,13 @@ Stack by_loops(const BatchNorm& norm) {
   return {out, mean, at::rsqrt(at::add(variance, norm.eps))};
 }
 
-// LibTorch's loop gives wrong sums where one of the two has its channels last in memory and the other has not.
+// LibTorch's loop computes wrong sums if one of the two is channels_last in memory and the other is not.
 at::MemoryFormat common_format(const at::Tensor& grad, const at::Tensor& x) {
   auto format = x.suggest_memory_format();
   return x.is_contiguous(format) && grad.is_contiguous(format) ? format : at::MemoryFormat::Contiguous;
 }
 
-// The sums of the gradients times the normed values, and of the gradients, per channel.
+// The sums of the gradients times the normalized values, and of the gradients, per channel.
 std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, const at::Tensor& x, const Shards& weights,
                                                     const Shards& means, const Shards& deviations) {
   Shards alongs, levels;
@@ -213,8 +215,8 @@ std::pair<at::Tensor, at::Tensor> channel_gradients(const at::Tensor& grad, cons
   return {per_channel(std::move(alongs), x), per_channel(std::move(levels), x)};
 }
 
-// The input's gradient on one rank: factor * (grad - level - (x - mean) * slope), where what stands per channel is
-// given with the factor in it. Without a level, in evaluation, only the factor counts.
+// The input's gradient on one rank: factor * (grad - level - (x - mean) * slope), where the values per channel already
+// contain the factor. Without a level, in evaluation, only the factor is used.
 at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& factor,
                           const at::Tensor& level, const at::Tensor& slope) {
   if (!level.defined()) return at::mul(grad, along_channels(factor, x));
@@ -253,7 +255,7 @@ Stack gradients_by_loops(const BatchNormBackward& norm) {
 
 // --- the forms of the op
 
-// op(input, weight, bias, ..., momentum, eps), with the running statistics given.
+// op(input, weight, bias, ..., momentum, eps), with the given running statistics.
 Stack normalized(const Stack& stack, const at::Tensor& running_mean, const at::Tensor& running_var, bool training) {
   auto count = stack.size();
   auto momentum = stack[count - 2].toDouble(), eps = stack[count - 1].toDouble();
@@ -289,7 +291,7 @@ void no_update(Stack& stack) {
   stack.emplace_back(at::empty({0}, at::kByte));
 }
 
-// Where a guide decides, the input is whole but for its channels, and these in one run where they have weights.
+// Under a guide, the input is replicated except for its channels, and these are in one run if they have weights.
 void bring_all_but_channels(c10::IValue& input, bool weighted) {
   auto x = input.toTensor();
   if (!is_dtensor(x)) return;
@@ -334,7 +336,7 @@ void add_batch_norm(RuleTable& t) {
   add("aten::native_batch_norm_backward", batch_norm_backward, 1);
   add("aten::batch_norm_backward", batch_norm_backward, 1);
   t.hands_on({"aten::batch_norm", "aten::_batch_norm_impl_index"});
-  // LibTorch's schemas do not say that a training step writes the running statistics.
+  // LibTorch's schemas do not say that a training step writes to the running statistics.
   std::vector<std::string> statistics = {"running_mean", "running_var"};
   t.traits({"aten::batch_norm", "aten::_batch_norm_impl_index", "aten::native_batch_norm"},
            [&](Traits& traits) { traits.writes = UnannouncedWrites{statistics, "training"}; });

@@ -1,5 +1,5 @@
-// Group norm, and instance norm, where every channel is a group. Where channels or the dims behind them are cut the
-// values stay where they are, only sums of them travel.
+// Group norm, and instance norm, where every channel is a group. If channels or the dims behind them are sharded, the
+// values stay where they are, and only sums of them are sent.
 
 #include <ATen/ATen.h>
 
@@ -16,14 +16,14 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// Whether the numbers beside the tensors are theirs.
+// Whether the sizes in the arguments match the tensors.
 bool numbers_fit(const OpCall& call) {
   auto& input = call.inputs[0];
   auto n = call.int_arg("N", 0), c = call.int_arg("C", 0), inner = call.int_arg("HxW", 0);
   return input.dim() > 1 && input.sizes[0] == n && input.sizes[1] == c && input.numel() == n * c * inner;
 }
 
-// group_norm(input, weight, bias): every sample is on its own.
+// group_norm(input, weight, bias): samples are independent.
 Rule group_norm_rule() {
   auto make = [](const OpCall&) { return Rows{{{S(0), R, R}, {S(0), S(0), S(0)}}}; };
   auto shapes = [](const OpCall& call) -> Shapes {
@@ -46,7 +46,7 @@ Rule group_norm_backward_rule() {
   return rows("norm", make).with_size_args({"N"}).with_shapes(shapes).with_dtypes(norm_dtypes);
 }
 
-// Means over groups of channels, and back. Where the cuts of the channels fall between groups nothing is gathered; else
+// Means over groups of channels, and the reverse. If the channels are sharded between groups, nothing is gathered; else
 // the sums of single channels are.
 struct Groups {
   int64_t channels, groups, ndim;
@@ -131,7 +131,7 @@ Lowering group_norm_backward_along(const CutCall& c) {
   return [groups](Stack& stack) { normalize_groups_backward(stack, groups); };
 }
 
-// Statistics per sample and channel: LibTorch flattens the two into one dim, which would move an uneven batch.
+// Statistics per sample and channel: LibTorch flattens the two into one dim, which would redistribute an uneven batch.
 at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                          const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
                          const std::optional<at::Tensor>& running_var, bool use_input_stats, double momentum,
@@ -152,7 +152,7 @@ at::Tensor instance_norm(const at::Tensor& input, const std::optional<at::Tensor
   return at::group_norm(input, input.size(1), weight, bias, eps, false);
 }
 
-// Where a guide decides, results lie as those of LibTorch's own steps.
+// Under a guide, results have the layouts that LibTorch's own steps would give.
 at::Tensor instance_norm_by_steps(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                                   const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
                                   const std::optional<at::Tensor>& running_var, bool use_input_stats, double momentum,

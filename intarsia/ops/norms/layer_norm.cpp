@@ -1,4 +1,4 @@
-// Layer norm. Where the normalized dims are cut the values stay where they are, only sums of them travel.
+// Layer norm. If the normalized dims are sharded, the values stay where they are, and only sums of them are sent.
 
 #include <algorithm>
 
@@ -16,19 +16,19 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// The first of the normalized dims; negative if there are more of them than dims.
+// The first of the normalized dims; negative if there are more of them than the input has dims.
 int64_t first_normalized(const OpCall& call, size_t input) {
   return call.inputs[input].dim() - static_cast<int64_t>(call.arg("normalized_shape").toIntVector().size());
 }
 
-// Whether the normalized dims are the last ones of the input; else the plain op speaks.
+// Whether the normalized dims are the last ones of the input; if not, the plain op raises its error.
 bool fits(const OpCall& call, size_t input) {
   auto first = first_normalized(call, input);
   auto shape = call.arg("normalized_shape").toIntVector();
   return first >= 0 && at::IntArrayRef(call.inputs[input].sizes).slice(first) == at::IntArrayRef(shape);
 }
 
-// layer_norm(input, shape, weight, bias): every leading position is on its own.
+// layer_norm(input, shape, weight, bias): leading positions are independent.
 Rule layer_norm_rule() {
   auto make = [](const OpCall& call) {
     Rows rows;
@@ -42,7 +42,7 @@ Rule layer_norm_rule() {
     std::fill(statistics.end() - static_cast<int64_t>(normed), statistics.end(), 1);
     return {whole, statistics, statistics};
   };
-  // LibTorch gets the shape of the statistics of nothing wrong where it runs without data.
+  // Without data, LibTorch gets the shape of the statistics of an empty tensor wrong.
   auto of_nothing = [shapes](const OpCall& call) -> std::vector<TensorForm> {
     if (call.inputs[0].numel() > 0 || !fits(call, 0)) return {};
     auto all = shapes(call);
@@ -71,7 +71,7 @@ Rule layer_norm_backward_rule() {
 
 void normalize(Stack& stack, const std::vector<int64_t>& dims) {
   auto input = stack[0].toTensor(), weight = optional_tensor(stack[2]), bias = optional_tensor(stack[3]);
-  auto x = settle(input).to(sum_type(input.scalar_type())).contiguous();  // so that the result is, as the plain op's
+  auto x = settle(input).to(sum_type(input.scalar_type())).contiguous();  // so that the result is
   auto mean = settle(mean_over(x, dims, true));
   auto centered = at::sub(x, mean);
   auto variance = settle(mean_over(at::mul(centered, centered), dims, true));
@@ -98,7 +98,7 @@ void normalize_backward(Stack& stack, const std::vector<int64_t>& dims, const st
   auto grad = lie_like(stack[0].toTensor(), x).to(type);
   auto rstd = stack[4].toTensor().to(type);
   auto normed = at::mul(at::sub(x.to(type), stack[3].toTensor().to(type)), rstd);
-  auto over_leading = [&](const at::Tensor& terms) {  // which may be none
+  auto over_leading = [&](const at::Tensor& terms) {  // there may be none
     return (leading.empty() ? terms : at::sum(terms, leading, false)).to(weight_type(weight, input));
   };
   Stack results(3, at::Tensor());

@@ -1,5 +1,5 @@
-// rms_norm as differentiable ops that none writes in place: LibTorch adds eps to a mean in place, which is a pending
-// sum where the normalized dim is cut.
+// rms_norm in differentiable ops without in-place writes: LibTorch adds eps in place to a mean, which is a pending sum
+// if the normalized dim is sharded.
 
 #include <limits>
 
@@ -17,7 +17,7 @@ at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const std::o
   auto first = input.dim() - static_cast<int64_t>(shape.size());
   TORCH_CHECK(!shape.empty() && first >= 0 && input.sizes().slice(first) == shape, "Given normalized_shape=", shape,
               ", expected input with shape [*, ", shape, "], but got input of size", input.sizes());
-  auto x = input.to(sum_type(input.scalar_type())).contiguous();  // so that the result is, as the plain op's
+  auto x = input.to(sum_type(input.scalar_type())).contiguous();  // so that the result is contiguous, as the plain op's
   bool is_double = c10::toRealValueType(x.scalar_type()) == at::kDouble;
   double smallest = is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   auto mean = at::mean(at::mul(x, x), dims_from(first, input.dim()), true);

@@ -1,4 +1,5 @@
-// softmax and its kin. Over a cut dim the values stay where they are, only the largest and the sum of each line travel.
+// softmax and related ops. Over a sharded dim the values stay where they are: only the maximum and the sum of each line
+// are sent.
 
 #include <limits>
 
@@ -11,8 +12,8 @@
 namespace intarsia {
 namespace {
 
-// Along `dim` every element depends on every other; all other dims may be cut.
-// Gradients are linear in the one that comes in, the first tensor.
+// Along `dim` every element depends on every other; all other dims may be sharded. Gradients are linear in the incoming
+// one, the first tensor.
 Rule along_dim(int tensors) {
   Rule rule = rows("along dim", [tensors](const OpCall& call) {
     auto rows = tensors == 2 ? linear_in_first(2) : Rows();
@@ -61,7 +62,7 @@ Lowering softmax_backward_along(const CutCall& c, bool log) {
   };
 }
 
-// safe_softmax(self, dim, dtype): a line of minus infinities gives zeros.
+// safe_softmax(self, dim, dtype): a line of negative infinities gives zeros.
 void safe_softmax(Stack& stack) {
   auto self = stack[0].toTensor();
   auto dim = stack[1].toInt();

@@ -1,4 +1,4 @@
-// Norms of the slices along one dim, each on its own: that dim may be cut.
+// Norms of the slices along one dim, which are independent: that dim may be sharded.
 
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/empty.h"

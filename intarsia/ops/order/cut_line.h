@@ -1,6 +1,6 @@
 #pragma once
-// A tensor that is cut along a dim in runs that follow each other from rank to rank: what scans and searches along that
-// dim are planned with.
+// A tensor that is sharded along a dim in consecutive runs, rank after rank. Lowerings of scans and searches along that
+// dim are planned with it.
 
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@ namespace intarsia {
 struct CutLine {
   int64_t dim;
   const Layout* layout;
-  const Axis* axis;                      // those that cut the dim, read as one
+  const Axis* axis;                      // the axes that shard the dim, as one
   std::vector<int64_t> sizes;            // of the whole
   std::vector<int64_t> extents, begins;  // along the dim, per member
 
@@ -22,11 +22,10 @@ struct CutLine {
 };
 using CutLinePtr = std::shared_ptr<const CutLine>;
 
-// Of the first tensor. Null if the rows should speak: another dim is meant, something is pending, or the parts are
-// strided.
+// For the first tensor. Null if the rows apply: another dim is meant, something is pending, or the parts are strided.
 CutLinePtr cut_line(const CutCall& call, int64_t dim);
 
-// How many places each member contributes that holds so many.
+// How many positions each member contributes, given how many it holds.
 std::vector<int64_t> at_most(const std::vector<int64_t>& extents, int64_t count);
 
 // A distributed tensor that is contiguous.

@@ -1,5 +1,5 @@
-// The largest and the smallest elements, with their places. Along a dim that is cut, every rank searches its own part,
-// and only winners travel.
+// The largest and the smallest elements, with their indices. Along a sharded dim, every rank searches its own part, and
+// only the winners are sent.
 
 #include <ATen/ATen.h>
 
@@ -16,8 +16,8 @@ struct Winners {
   at::Tensor values, indices;
 };
 
-// Each rank's best, with its place in the whole, and then the best of those. The first of equals wins, as in the plain
-// op.
+// Each rank's best, with its index in the whole, and then the best of those. The first of equal elements wins, as in
+// the plain op.
 Winners winners(const CutLine& line, const at::Tensor& self, bool keep, bool largest) {
   auto dim = line.dim;
   Shards values, indices;
@@ -61,8 +61,8 @@ Lowering extreme_along(const CutCall& c, bool largest) {
   };
 }
 
-// Without a dim: each rank's best of all its elements, and then the best of those. Places grow alike on a rank and in
-// the whole, so the first of equals is the one with the lowest place.
+// Without a dim: each rank's best of all its elements, and then the best of those. Indices grow in the same order on a
+// rank and in the whole, so the first of equal elements is the one with the lowest index.
 struct PlaceAmongAll {
   const Layout* layout;
   std::vector<int64_t> sizes, result_sizes;
@@ -74,7 +74,7 @@ struct PlaceAmongAll {
   void operator()(Stack& stack) const;
 };
 
-// The place, in the whole read as a line, of a place in a rank's part read as a line.
+// The flat index in the whole of a flat index in a rank's part.
 int64_t PlaceAmongAll::place_in_whole(const Slot& slot, int64_t local, at::IntArrayRef local_sizes) const {
   int64_t place = 0, step = 1;
   for (auto d = static_cast<int64_t>(sizes.size()); d-- > 0;) {

@@ -1,5 +1,4 @@
-// Elements that are looked up in a tensor: places among sorted numbers, whether a number occurs, what stands at a
-// place.
+// Lookups: positions among sorted numbers, whether a number occurs, the element at a flat index.
 
 #include <ATen/ATen.h>
 
@@ -12,8 +11,8 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// What a look-up finds has the shape of an input and is contiguous, whatever the order of that input. The op itself
-// tells the dtype.
+// The result of a lookup has the shape of an input and is contiguous, whatever that input's order in memory. The op
+// itself gives the dtype.
 Rule found_for(size_t input, Rule rule) {
   return std::move(rule)
       .with_shapes([input](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[input])}; })
@@ -42,7 +41,7 @@ Rule looked_up(Placement (*joined)(const OpCall&), Rows pending = {}) {
 }
 
 // searchsorted(sorted, values, sorter): leading dims of `sorted` pair up with those of `values`; a single sorted row
-// serves values of any shape. Values may always be cut along the last dim, where they are independent.
+// serves values of any shape. Values may always be sharded along the last dim, where they are independent.
 Rule searchsorted() {
   Rule rule = rows("look-up", [](const OpCall& call) {
     Rows rows;
@@ -67,7 +66,7 @@ Rule searchsorted() {
   });
 }
 
-// The place of one number in a sorted row.
+// The position of one number in a sorted row.
 Rule place_of_number() {
   return rows("look-up",
               [](const OpCall& call) {
@@ -88,7 +87,7 @@ Rule occurs() {
   });
 }
 
-// take(self, index) reads self as a line.
+// take(self, index) reads self as flat.
 Rule take() {
   return rows("gather",
               [](const OpCall& call) {
@@ -100,7 +99,7 @@ Rule take() {
       .with_shapes([](const OpCall& call) -> Shapes { return {sizes_of(call.inputs[1])}; });
 }
 
-// As the other overload, whose meta kernel tells the right shape.
+// By the other overload, whose meta kernel infers the right shape.
 void occurs_by_tensor(Stack& stack) {
   auto element = at::scalar_tensor(stack[0].toScalar(), at::TensorOptions(stack[0].toScalar().type()));
   stack = {at::isin(element, stack[1].toTensor(), stack[2].toBool(), stack[3].toBool())};
@@ -114,7 +113,7 @@ void add_look_ups(RuleTable& t) {
   t.add({"aten::bucketize.Scalar", "aten::searchsorted.Scalar"}, place_of_number());
   t.add("aten::isin.Tensor_Tensor", looked_up(anywhere).with_local([](LocalCall& local) {
     for (auto i : {0, 1})
-      local.stack[i] = local.stack[i].toTensor().contiguous();  // its quick way looks at them as a row
+      local.stack[i] = local.stack[i].toTensor().contiguous();  // its fast path reads them as one row
     local.call_plain();
   }));
   t.add("aten::isin.Scalar_Tensor", occurs());

@@ -1,4 +1,4 @@
-// Running sums, products and extremes. Along a dim that is cut, every rank scans its own part, and only totals travel.
+// Running sums, products and extremes. Along a sharded dim, every rank scans its own part, and only totals are sent.
 
 #include <algorithm>
 
@@ -19,19 +19,19 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What lies before a rank, combined with what it has.
+// Combines what is before a rank with what it has.
 using Combine = at::Tensor (*)(const at::Tensor& before, const at::Tensor& own);
 at::Tensor add_up(const at::Tensor& a, const at::Tensor& b) { return a + b; }
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) { return a * b; }
 at::Tensor add_logs(const at::Tensor& a, const at::Tensor& b) { return at::logaddexp(a, b); }
 
-// The last place of a rank's scan; none where it holds nothing.
+// The last position of a rank's scan; empty if it holds nothing.
 at::Tensor last_place(const at::Tensor& scanned, const CutLine& line, size_t slot) {
   auto extent = line.extent(slot);
   return scanned.narrow(line.dim, std::max<int64_t>(extent - 1, 0), std::min<int64_t>(extent, 1));
 }
 
-// The last places of all ranks; then what lies before this rank, combined.
+// Gathers the last positions of all ranks, and combines what is before this rank.
 template <class Scan>
 at::Tensor scan(const CutLine& line, const at::Tensor& self, Scan local_scan, Combine combine) {
   Shards scans, lasts;
@@ -79,7 +79,7 @@ Lowering logcumsumexp_along(const CutCall& c) {
   return scanned_by(cut_line(c, dim), [dim](auto& x) { return at::logcumsumexp(x, dim); }, add_logs);
 }
 
-// cummax and cummin: a later place wins a tie, and a NaN stays.
+// cummax and cummin: a later position wins a tie, and a NaN stays.
 struct RunningExtreme {
   CutLinePtr line;
   bool largest;
@@ -92,7 +92,7 @@ struct RunningExtreme {
                   const at::Tensor& earlier_indices) const;
 };
 
-// The same scan over the earlier ranks' results tells which of them counts.
+// The same scan over the earlier ranks' results says which of them wins.
 void RunningExtreme::reach_back(at::Tensor& values, at::Tensor& indices, const at::Tensor& earlier,
                                 const at::Tensor& earlier_indices) const {
   auto dim = line->dim, last = earlier.size(dim) - 1;
@@ -139,10 +139,9 @@ at::Tensor sum_from_behind(const at::Tensor& x, int64_t dim) {
   return at::flip(at::cumsum(at::flip(x, dim), dim), dim);
 }
 
-// LibTorch's formula writes into plain tensors; this one is an expression of distributed ones.
-// The gradient of position i sums, over the products that hold it, the product without it. Before the first zero of a
-// line that is the product divided by x[i]; at the first zero it is the product with a one in its place; after it,
-// nothing.
+// LibTorch's formula writes into plain tensors; this one is an expression of distributed ones. The gradient of position
+// i sums, over the products that contain it, the product without it. Before the first zero of a line, that is the
+// product divided by x[i]; at the first zero it is the product with a one in its position; after it, zero.
 at::Tensor cumprod_gradient(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
   if (self.dim() == 0 || self.size(dim) == 1) return grad;
   auto zero = at::eq(self, 0);

@@ -1,5 +1,5 @@
-// Sorting and what it would tell: the best k, the middle, what occurs most often. The best k along a dim that is cut
-// are found on every rank's own part, and only candidates travel.
+// Sorting, top k, the middle, what occurs most often. Along a sharded dim, every rank finds the top k of its own part,
+// and only candidates are sent.
 
 #include <algorithm>
 
@@ -54,7 +54,7 @@ Lowering topk_along(const CutCall& c) {
   return Candidates{line, k, c.call.bool_arg("largest", true), c.call.bool_arg("sorted", true)};
 }
 
-// mode(dim, keepdim) gives values and places.
+// mode(dim, keepdim) returns values and indices.
 std::vector<std::vector<int64_t>> picked(const OpCall& call) {
   auto shape = sizes_of(call.inputs[0]);
   if (shape.empty()) return {shape, shape};

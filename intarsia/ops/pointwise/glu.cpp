@@ -1,4 +1,4 @@
-// Gated linear units, which halve a dim: the others may be cut.
+// Gated linear units, which halve a dim: the others may be sharded.
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,7 +19,7 @@ Rule gate(size_t tensors) {
   return rule;
 }
 
-// The gradient of a gate, in parts where it is itself to be differentiated: LibTorch's formula writes into plain
+// The gradient of glu, composed of ops if it is itself to be differentiated: LibTorch's formula writes into plain
 // tensors.
 at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
   bool twice = at::GradMode::is_enabled() && (grad.requires_grad() || self.requires_grad());

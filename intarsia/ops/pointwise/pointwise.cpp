@@ -13,21 +13,21 @@ const Rows kLinear = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}};
 // a <= b implies f(a) <= f(b), so f(max(a, b)) = max(f(a), f(b)): extremes pass.
 const Rows kNonDecreasing = {{{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
-// a <= b implies f(a) >= f(b): extremes change places.
+// a <= b implies f(a) >= f(b): max and min are swapped.
 const Rows kNonIncreasing = {{{P_max}, {P_min}}, {{P_min}, {P_max}}};
 
-// Non-decreasing in each operand while the other is whole.
+// Non-decreasing in each operand while the other is replicated.
 const Rows kNonDecreasingInEach = {
     {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}, {{R, P_max}, {P_max}}, {{R, P_min}, {P_min}}};
 
-// The same for functions that are defined from some number on: below it lies NaN, which a smaller share must not bring
-// in.
+// The same for functions that are defined from some number on: below it they give NaN, which a smaller share must not
+// bring in.
 const Rows kNonDecreasingFrom = {{{P_min}, {P_min}}};
 
 // -max(a, b) = min(-a, -b), and negation is linear.
 const Rows kNegation = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_min}}, {{P_min}, {P_max}}};
 
-// Sums add up term by term. A replicated operand would be counted once per rank under P(sum), so it may only meet avg,
+// Sums add up term by term. A replicated operand would be added once per rank under P(sum), so it may only meet avg,
 // max and min. alpha can be negative: max and min on the left only.
 const Rows kAdditive = {
     {{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}},
@@ -49,7 +49,7 @@ const Rows kScale = {{{P_sum}, {P_sum}}, {{P_avg}, {P_avg}}, {{P_max}, {P_max}},
 // The same with the second operand a number.
 const Rows kAddNumber = {{{P_avg}, {P_avg}}, {{P_max}, {P_max}}, {{P_min}, {P_min}}};
 
-// A product is linear in each factor while the other is whole. Products of pending products: factors regroup.
+// A product is linear in each factor while the other is replicated. Products of pending products: factors regroup.
 const Rows kMultiplicative = {
     {{P_sum, R}, {P_sum}},
     {{R, P_sum}, {P_sum}},
@@ -72,7 +72,7 @@ const Rows kAddQuotient = {
     {{P_max, R, R}, {P_max}},     {{P_min, R, R}, {P_min}},
 };
 
-// start + weight * (end - start), for one weight that is whole: linear in (start, end) together.
+// start + weight * (end - start), for one weight that is replicated: linear in (start, end) together.
 const Rows kLerp = {{{P_sum, P_sum}, {P_sum}}, {{P_avg, P_avg}, {P_avg}}, {{P_avg, R}, {P_avg}}, {{R, P_avg}, {P_avg}}};
 const Rows kLerpTensor = {{{P_sum, P_sum, R}, {P_sum}}, {{P_avg, P_avg, R}, {P_avg}}};
 
@@ -84,7 +84,7 @@ const Rows kWhere = {
     {{R, R, P_min}, {P_min}},
 };
 
-// masked_fill(a, mask, value) is where(mask, value, a) with a whole value.
+// masked_fill(a, mask, value) is where(mask, value, a) with a replicated value.
 const Rows kMaskedFill = {{{P_avg, R}, {P_avg}}, {{P_max, R}, {P_max}}, {{P_min, R}, {P_min}}};
 const Rows kMaskedFillTensor = {{{P_avg, R, R}, {P_avg}}, {{P_max, R, R}, {P_max}}, {{P_min, R, R}, {P_min}}};
 
@@ -100,16 +100,16 @@ const Rows kMinimum = {{{P_min, P_min}, {P_min}},
                        {{P_max, R}, {P_max}},
                        {{R, P_max}, {P_max}}};
 
-// Gradients are linear in the gradient that comes in, which is the first operand.
+// Gradients are linear in the incoming gradient, which is the first operand.
 const Rows kLinearInFirst = linear_in_first(2);
 
-// Whole numbers cannot be divided by zero.
+// Integers cannot be divided by zero.
 std::vector<size_t> divisor(const OpCall& call) {
   auto whole = call.outputs[0].defined && c10::isIntegralType(call.outputs[0].dtype, /*includeBool=*/true);
   return whole && call.inputs.size() > 1 ? std::vector<size_t>{1} : std::vector<size_t>{};
 }
 
-// rsub(a, b) is b - a: the result lies in memory as that of the difference does, in which b comes first.
+// rsub(a, b) is b - a: the result has the strides of the difference, in which b comes first.
 Rule subtract_from() {
   auto rule = pointwise(kSubtractFrom);
   rule.form.strides = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
@@ -118,7 +118,7 @@ Rule subtract_from() {
   return rule;
 }
 
-// LibTorch has no meta kernel for it. The order in memory is that of any op on three operands, whatever their types.
+// LibTorch has no meta kernel for it. The order in memory is that of any op on three operands, whatever their dtypes.
 Rule where_rule() {
   auto rule = pointwise(kWhere);
   rule.form.strides = [](const OpCall& call) -> std::vector<std::vector<int64_t>> {
@@ -175,8 +175,8 @@ void add_pointwise(RuleTable& t) {
        "softshrink_backward"},
       kLinearInFirst);
 
-  // No algebra: every dim may be cut, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or min
-  // would show; asin and atanh are NaN on both sides.)
+  // No algebra: every dim may be sharded, nothing pending passes. (fmax, fmin and sign hide a NaN that a pending max or
+  // min would show; asin and atanh are NaN on both sides.)
   add(t,
       {"abs",
        "angle",

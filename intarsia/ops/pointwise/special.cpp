@@ -1,4 +1,5 @@
-// Special functions and rarer pointwise ops: every dim may be cut, nothing pending passes unless a reason stands here.
+// Special functions and rarer pointwise ops: every dim may be sharded; nothing pending passes unless a comment says
+// why.
 
 #include <cmath>
 
@@ -23,7 +24,7 @@ void add_polynomial(RuleTable& t, const std::string& name) {
 // into a plain tensor.
 at::Tensor mvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
-  auto x = self.contiguous();  // so that the result is, as the plain op's
+  auto x = self.contiguous();  // so that the result is contiguous, as the plain op's
   auto result = at::lgamma(x);
   for (int64_t j = 1; j < p; ++j) result = at::add(result, at::lgamma(at::sub(x, 0.5 * static_cast<double>(j))));
   return at::add(result, static_cast<double>(p * (p - 1)) * std::log(M_PI) / 4);

@@ -1,5 +1,5 @@
-// Reductions whose results over the shards are reduced once more: sums, products, extremes, all and any. And what is
-// made of them: trace, equal.
+// Reductions whose results over the shards are reduced once more: sums, products, extremes, all and any. And ops
+// composed of them: trace, equal.
 
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
@@ -18,12 +18,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of nothing at all there is no extreme, unless there is none to be found, either.
+// An empty reduction has no extreme, unless the result is empty as well.
 void refuse_nothing(const OpCall& call) {
   if (call.inputs[0].numel() == 0 && call.outputs[0].numel() > 0) refuse_as_plain(call);
 }
 
-// The extreme of an empty shard is the neutral element, where the plain op would refuse.
+// The extreme of an empty shard is the neutral element, where the plain op would raise an error.
 Rule extremum(ReduceOp op) {
   return reduce(op, {op})
       .with_local([op](LocalCall& local) {
@@ -44,14 +44,14 @@ Rule extremum(ReduceOp op) {
       .checking(refuse_nothing);
 }
 
-// --- the gradient of prod, whose formula in LibTorch writes into plain tensors, as an expression of distributed ones
+// --- the gradient of prod, as an expression of distributed tensors: LibTorch's formula writes into plain ones
 
-// The gradient of one factor is the product of the others: where it is the only zero, the product of the rest.
+// The gradient of one factor is the product of the others: if it is the only zero, the product of the rest.
 at::Tensor prod_gradient(const at::Tensor& grad, const at::Tensor& self, at::IntArrayRef dims) {
   auto zero = at::eq(self, 0);
   auto zeros = at::sum(zero, dims, true);
   auto filled = at::where(zero, at::ones_like(self), self);
-  auto rest = filled;  // the product of all that are not zero
+  auto rest = filled;  // the product of all elements that are not zero
   for (auto d : dims) rest = at::prod(rest, d, true);
   auto alone = at::logical_and(zero, at::eq(zeros, 1)), none = at::eq(zeros, 0);
   auto nothing = at::zeros_like(self);

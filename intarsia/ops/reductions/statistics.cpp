@@ -1,4 +1,4 @@
-// Means, variances and norms. Over cut dims sums of the shards travel, never the values.
+// Means, variances and norms. Over sharded dims, sums of the shards are sent, never the values.
 
 #include "intarsia/ops/reductions/statistics.h"
 
@@ -18,16 +18,16 @@
 namespace intarsia {
 namespace {
 
-// A mean over whole dims is the plain op's on each rank, and linear. Over cut ones it goes by a sum (mean_along), or
-// where shards are equal it may stay a pending average of their means.
+// A mean over dims that are not sharded is the plain op's on each rank, and linear. Over sharded ones it is computed
+// from a sum (mean_along), or, if shards are equal, it may stay a pending average of their means.
 Rule mean_by_rank() {
   auto rule = reduce(ReduceOp::avg, {ReduceOp::sum, ReduceOp::avg});
-  rule.family = "reduce sum";  // listed with what it is made of
+  rule.family = "reduce sum";  // listed with what it is composed of
   rule.legal = means_weigh_the_same;
   return rule;
 }
 
-// A reduction over `dim` that no sum of shards gives: the kept dims may be cut.
+// A reduction over `dim` that no sum of shards gives: the kept dims may be sharded.
 Rule per_line() {
   auto make = [](const OpCall& call) {
     auto ndim = call.inputs[0].dim();
@@ -45,7 +45,7 @@ Rule per_line() {
   return rows("statistics", make).with_shapes(reduce(ReduceOp::sum, {}).form.shapes);
 }
 
-// The variance is real, the mean is like the input.
+// The variance is real, the mean has the input's dtype.
 std::vector<c10::ScalarType> variance_dtypes(const OpCall& call) {
   auto dtype = call.inputs[0].dtype;
   std::vector<c10::ScalarType> dtypes = {c10::toRealValueType(dtype), dtype};
@@ -53,7 +53,7 @@ std::vector<c10::ScalarType> variance_dtypes(const OpCall& call) {
   return dtypes;
 }
 
-// Whether numbers of a type have a mean.
+// Whether values of a dtype have a mean.
 bool has_fractions(at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); }
 
 // mean(self, dtype), mean(self, dim, keepdim, dtype)
@@ -65,7 +65,7 @@ Lowering mean_along(const CutCall& c) {
   return [=](Stack& stack) { stack = {mean_over(stack[0].toTensor(), dims, keep, type).to(type)}; };
 }
 
-// The mean first, then the squares of what is left. This is exact for shards of any size, where sums of squares would
+// The mean first, then the squares of the deviations. This is exact for shards of any size, where sums of squares would
 // cancel.
 void variance(Stack& stack, const std::vector<int64_t>& dims, bool root, bool with_mean) {
   auto self = stack[0].toTensor();
@@ -91,7 +91,7 @@ Planner variance_along(bool root, bool with_mean) {
   };
 }
 
-// logsumexp(self, dims, keepdim): as in a softmax, only the largest and the sum of each line travel.
+// logsumexp(self, dims, keepdim): as in a softmax, only the maximum and the sum of each line are sent.
 Lowering logsumexp_along(const CutCall& c) {
   auto& self = c.input(0);
   auto dims = c.call.dims_arg("dim", self.dim());
@@ -103,7 +103,7 @@ Lowering logsumexp_along(const CutCall& c) {
         has_fractions(self.scalar_type()) ? self.scalar_type() : at::typeMetaToScalarType(at::get_default_dtype());
     auto x = settle(self).to(sum_type(type));
     auto top = settle(at::amax(x.is_complex() ? at::real(x) : x, dims, true));
-    top = at::masked_fill(top, at::isinf(top), 0);  // infinity minus infinity would be no number
+    top = at::masked_fill(top, at::isinf(top), 0);  // infinity minus infinity would be NaN
     auto sum = at::sum(at::exp(at::sub(x, top)), dims, keep);
     if (!keep) top = at::squeeze(top, dims);
     stack = {at::add(at::log(sum), top).to(type)};
@@ -134,22 +134,22 @@ Lowering vector_norm_along(const CutCall& c) {
     auto ord = stack[1].toScalar().toDouble();
     auto x = stack[0].toTensor();
     if (total && norm_waits(layout_of(x), x.sizes(), ord, type)) return void(stack = {waiting_norm(x, ord, type)});
-    x = brought_to(x, layout_of(x).with(settled(placements_of(x))));  // which remembers what is reduced
+    x = brought_to(x, layout_of(x).with(settled(placements_of(x))));  // this remembers the reduced value
     if (!cut) return void(stack = {at::linalg_vector_norm(x, ord, at::IntArrayRef(dims), keep, type)});
     auto lengths = at::abs(x.to(sum_type(type)));
     stack = {norm_of(lengths, ord, dims, keep).to(at::toRealValueType(type))};
   };
 }
 
-// What is left of the norm over dims that are cut, while the ranks have only looked at their own parts.
+// The pending reduction that a norm over sharded dims leaves while the ranks have only looked at their own parts.
 std::optional<Placement> pending_norm(double ord) {
   if (std::isinf(ord)) return ord > 0 ? P_max : P_min;
   if (ord == 0) return P_sum;
   return std::isfinite(ord) && ord > 0 ? std::optional<Placement>(NormPartial(ord)) : std::nullopt;
 }
 
-// A norm is settled at once, as most uses of it ask for; pending ones are for a guide: PyTorch's DTensor leaves norms
-// so.
+// A norm is settled at once, as most of its uses need that; pending ones are for a guide: PyTorch's DTensor leaves
+// norms pending.
 Rule vector_norm() {
   auto rule = per_line();
   rule.rows = [lines = rule.rows](const OpCall& call) {

@@ -1,5 +1,5 @@
 #pragma once
-// Means over dims that may be cut, for statistics and for normalizations.
+// Means over dims that may be sharded, for statistics and for normalizations.
 
 #include <optional>
 
@@ -9,14 +9,14 @@
 
 namespace intarsia {
 
-// sum / count, so that shards of unequal size weigh right: a pending sum where the dims are cut. Half types are summed
-// in float, as the plain op does, and the mean stays in the type of the sum. `type`: the type to take the values in, if
-// it is not their own. Below autograd.
+// sum / count, which weights shards of unequal size correctly: a pending sum where the dims are sharded. Half types are
+// summed in float, as in the plain op, and the mean stays in the dtype of the sum. `type`: the dtype to convert the
+// values to, if given. Below autograd.
 at::Tensor mean_over(const at::Tensor& x, at::IntArrayRef dims, bool keep,
                      std::optional<at::ScalarType> type = std::nullopt);
 
-// Whether every rank holds as much of the dims that axes cut and whose mean is pending: the average of their means is
-// the mean.
+// Whether every rank holds equally much of the dims that axes shard and whose mean is pending: then the average of the
+// ranks' means is the mean.
 bool means_weigh_the_same(const OpCall& call, const Layout& in, const Layout& out);
 
 }  // namespace intarsia

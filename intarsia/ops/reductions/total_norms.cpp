@@ -1,4 +1,5 @@
-// Norms of whole tensors that are cut, and stacks of numbers of several meshes: what clip_grad_norm_ is made of.
+// Norms of whole tensors that are sharded, and stacks of numbers of several meshes: what clip_grad_norm_ is composed
+// of.
 
 #include "intarsia/ops/reductions/total_norms.h"
 
@@ -21,7 +22,8 @@ namespace {
 
 constexpr const char* kStack = "aten::stack";
 
-// norm(self, ord), norm(self, ord, dtype): what is no sum of powers, by its order or by its layout, is a vector's norm.
+// norm(self, ord), norm(self, ord, dtype): if its order or its layout does not allow a sum of powers, it is a vector
+// norm.
 void total_norm(Stack& stack) {
   auto self = stack[0].toTensor();
   auto given = ord_of(stack[1]);
@@ -30,16 +32,16 @@ void total_norm(Stack& stack) {
 }
 
 // Note [Plain numbers among distributed ones]
-// Under tensor parallelism some gradients are plain: those of layers that every rank computes alike. Their norms are
-// numbers of their own on each rank, and what is computed from them and from numbers that ranks share must not differ
-// between ranks. So they travel with the norms that wait on the mesh, all ranks go on with their mean, and if they
+// Under tensor parallelism some gradients are plain: those of layers that every rank computes identically. Each rank
+// has its own copy of their norms, and what is computed from them and from numbers that ranks share must not differ
+// between ranks. So they are sent with the norms that wait on the mesh, all ranks continue with their mean, and if they
 // differ by more than rounding it is an error on all ranks. Numbers of a mesh of fewer ranks ("dp" among numbers of
-// ("dp", "tp")) are treated alike. Among maxima that are pending (a maximum norm) they travel as such, with their
-// negatives, which tell the least of them.
+// ("dp", "tp")) are treated in the same way. Among pending maxima (a maximum norm) they are sent as such, with their
+// negatives, which give the minimum.
 
-constexpr double kSpread = 1e-3;  // relative; what is less is rounding
+constexpr double kSpread = 1e-3;  // relative; smaller differences are rounding
 
-// Numbers, plain and distributed, and what the ranks of `mesh` have of them.
+// Numbers, plain and distributed, and the values that the ranks of `mesh` have of them.
 struct Stacked {
   DeviceMesh mesh;  // of the result
   std::vector<at::Tensor> numbers;
@@ -64,8 +66,8 @@ at::Tensor as_list(const std::vector<at::Tensor>& numbers, const Layout& layout)
   return wrap(std::move(lists), &layout, sizes, c10::contiguous_strides(sizes), c10::scalarTypeToTypeMeta(type));
 }
 
-// The values of all numbers of one mesh, on the slots of the result's; undefined on ranks that have none. What is
-// pending alike is reduced together.
+// The values of all numbers of one mesh, on the slots of the result's; undefined on ranks that have none. Numbers with
+// the same pending reductions are reduced together.
 void read_mesh(const DeviceMesh& mesh, Stacked& stacked) {
   auto& numbers = stacked.numbers;
   std::vector<const Layout*> layouts;
@@ -91,7 +93,7 @@ void read_mesh(const DeviceMesh& mesh, Stacked& stacked) {
   }
 }
 
-// Ranks of the result's mesh go on with one value for each of these numbers.
+// Ranks of the result's mesh continue with one value for each of these numbers.
 void agree_on(const std::vector<size_t>& places, Stacked& stacked) {
   std::vector<Shards> numbers;
   for (auto i : places) numbers.push_back(stacked.values[i]);
@@ -106,7 +108,7 @@ bool is_pending_maximum(const at::Tensor& number) {
   return std::any_of(placements.begin(), placements.end(), [](auto& p) { return pending_op(p) == ReduceOp::max; });
 }
 
-// The numbers of the ranks as terms of a maximum, and their negatives behind all others.
+// Appends the ranks' numbers as terms of a maximum, and their negatives after all others.
 void become_maxima(const std::vector<size_t>& plain, Stacked& stacked) {
   auto* layout = Layout::get(stacked.mesh, Placements(stacked.mesh.ndim(), Partial(ReduceOp::max)));
   for (auto i : plain) {
@@ -120,7 +122,7 @@ void become_maxima(const std::vector<size_t>& plain, Stacked& stacked) {
   }
 }
 
-// The negatives again, which were known as long as the numbers have to agree.
+// Takes the negatives off again; they are needed only to check that the numbers agree.
 void check_maxima(const std::vector<size_t>& plain, size_t count, Stacked& stacked) {
   for (size_t i = 0; i < plain.size() && stacked.values.size() > count; ++i) {
     for (size_t slot = 0; slot < stacked.mesh.slots().size(); ++slot) {

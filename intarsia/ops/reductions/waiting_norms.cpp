@@ -21,12 +21,12 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kSmall = 128 << 10;  // bytes; a larger pending value is worth a message of its own, and no copy
+constexpr int64_t kSmall = 128 << 10;  // bytes; a larger pending value is worth a separate message, and is not copied
 constexpr double kRounding = 1e-6;     // the relative variance of numbers that are the same up to rounding
 
 const Layout* settled_layout(const Layout& layout) { return layout.with(settled(layout.placements())); }
 
-// Of the ranks that hold the same part, the first one counts.
+// Of the ranks that hold the same part, the first one contributes it.
 bool counts(const Layout& layout, const Slot& slot) {
   for (size_t axis = 0; axis < layout.placements().size(); ++axis) {
     if (is_replicate(layout.placements()[axis]) && slot.coordinate[axis] != 0) return false;
@@ -52,16 +52,16 @@ Shards sums_of_powers(const Shards& shards, const Layout& layout, double ord, at
   return sums;
 }
 
-// What waits on one mesh.
+// The norms and numbers that wait on one mesh.
 class Waiting : public std::enable_shared_from_this<Waiting> {
  public:
   explicit Waiting(const DeviceMesh& mesh) : mesh_(mesh) {}
 
   bool open() const { return !done_; }
 
-  // Its number in the list of norms.
+  // Returns its number in the list of norms.
   size_t add_norm(const at::Tensor& self, double ord, at::ScalarType type);
-  // Its number among the sums.
+  // Returns its number among the sums.
   size_t add_sum(Shards terms) {
     TORCH_INTERNAL_ASSERT(totals_.empty());
     sums_.push_back(std::move(terms));
@@ -77,19 +77,19 @@ class Waiting : public std::enable_shared_from_this<Waiting> {
     at::ScalarType type;
     std::optional<size_t> sum;       // of powers
     const Layout* layout = nullptr;  // of a pending value
-    Shards values;                   // copies of it; then what it is reduced to
+    Shards values;                   // copies of it; then the reduced values
     uint64_t version = 0;            // of the tensor when they were copied
   };
   void wait_pending(const at::Tensor& self, Norm& norm, size_t place);
   std::optional<DTensorBody::Settled> settled_value(size_t i, bool now);
-  void reduce();  // once; several threads may ask
+  void reduce();  // once; several threads may call it
   void reduce_all();
   void settle_pending();
 
   DeviceMesh mesh_;
   std::mutex mutex_;
   std::atomic<bool> done_{false};
-  std::exception_ptr error_;  // there are no values: everybody who asks gets the same error
+  std::exception_ptr error_;  // there are no values: every reader gets the same error
   std::vector<Norm> norms_;
   std::vector<Shards> sums_;
   Shards totals_;  // per slot: one number per sum
@@ -133,7 +133,7 @@ std::optional<DTensorBody::Settled> Waiting::settled_value(size_t i, bool now) {
   return DTensorBody::Settled{settled_layout(*norm.layout), norm.version, norm.values};
 }
 
-// Layout by layout, in the order in which they came: the same on all ranks.
+// Layout by layout, in order of arrival: the same on all ranks.
 void Waiting::settle_pending() {
   std::vector<const Layout*> layouts;
   for (auto& norm : norms_) {
@@ -214,7 +214,7 @@ std::shared_ptr<Waiting> waiting_on(const DeviceMesh& mesh) {
   return known;
 }
 
-// n numbers with these sums of themselves and of their squares have no variance but that of rounding.
+// Whether n numbers with these sums of themselves and of their squares have no variance except that of rounding.
 bool agree(double n, double sum, double squares) {
   return !std::isfinite(sum) || !std::isfinite(squares) || n * squares - sum * sum <= kRounding * n * squares;
 }
@@ -244,7 +244,7 @@ bool has_waiting_norms(const DeviceMesh& mesh) {
 
 namespace {
 
-using Places = std::array<size_t, 3>;  // of how many ranks have the number, of the sum, and of the sum of squares
+using Places = std::array<size_t, 3>;  // of the number of ranks that have it, of the sum, and of the sum of squares
 
 Places add_number(Waiting& waiting, const Shards& number, at::TensorOptions options) {
   Shards count, value, square;

@@ -1,4 +1,4 @@
-// The diagonal of two dims, what puts one into a matrix, and the matrix that has ones there.
+// The diagonal of two dims, ops that put one into a matrix, and eye.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@
 namespace intarsia {
 namespace {
 
-// diagonal(dim1, dim2) takes two dims away and adds one at the end.
+// diagonal(dim1, dim2) removes two dims and adds one at the end.
 std::vector<int64_t> diagonal_dims(const OpCall& call) {
   std::vector<int64_t> map;
   auto ndim = call.inputs[0].dim();
@@ -37,7 +37,7 @@ std::vector<std::vector<int64_t>> embedded_shapes(const OpCall& call) {
   return {shape};
 }
 
-// One element from each line of a matrix whose `row` dim is cut.
+// One element from each line of a matrix whose `row` dim is sharded.
 struct PickedLines {
   int64_t row, column;
   std::vector<std::vector<int64_t>> at;  // per slot: the column of each of its lines
@@ -81,8 +81,8 @@ at::Tensor picked(const PickedLines& lines, const at::Tensor& self) {
   return wrap(std::move(parts), lines.layout, lines.sizes, c10::contiguous_strides(lines.sizes), self.dtype());
 }
 
-// diagonal(self, offset, dim1, dim2) with one of the two dims cut: a rank picks one element from each of its lines,
-// which gives the diagonal cut as that dim is, and what lies before and after it is sliced away.
+// diagonal(self, offset, dim1, dim2) with one of the two dims sharded: a rank picks one element from each of its lines,
+// which gives the diagonal sharded as that dim is; what lies before and after it is sliced away.
 Lowering diagonal_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() < 2) return {};
@@ -102,7 +102,7 @@ Lowering diagonal_along(const CutCall& c) {
   };
 }
 
-// eye(n, m, out): the result has no other tensor to take its layout from than the one that it is written into.
+// eye(n, m, out): the layout of the result can only come from the tensor that is written.
 void eye_into(Stack& stack) {
   auto rows = stack[0].toInt(), columns = stack.size() == 3 ? stack[1].toInt() : rows;
   auto out = stack.back().toTensor();

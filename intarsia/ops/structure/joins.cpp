@@ -1,4 +1,4 @@
-// cat and stack. Along a cut dim the result of cat stays cut, and only what must moves.
+// cat and stack. Along a sharded dim the result of cat stays sharded, and only elements that must move are sent.
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ bool have_one_dtype(const OpCall& call) {
                      [&](auto& form) { return form.dtype == call.outputs[0].dtype; });
 }
 
-// Every dim but the joined one. Old code may join empty vectors to anything: those stay whole.
+// Every dim but the joined one. cat accepts empty vectors beside tensors of any shape: those stay replicated.
 Rule cat_rule() {
   Rule rule = rows("join", [](const OpCall& call) {
     Rows rows;
@@ -55,10 +55,10 @@ Rule stack_rule() {
   return rule;
 }
 
-// cat takes a one-dim tensor without elements for nothing at all, whatever the dims of the others.
+// cat ignores a one-dim tensor without elements, whatever the dims of the others.
 bool is_nothing(const TensorForm& form) { return form.dim() == 1 && form.sizes[0] == 0; }
 
-// The others alone, in the dtype of all.
+// Joins the others alone, in the dtype of all.
 void cat_some(Stack& stack) {
   auto tensors = stack[0].toTensorVector();
   std::vector<at::Tensor> some;

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors that are joined along a dim that is cut.
+// Tensors that are joined along a sharded dim.
 
 #include <vector>
 
@@ -9,8 +9,8 @@
 
 namespace intarsia {
 
-// The layout in which all tensors of a call are joined along `dim`: that of the first one that is cut there, with
-// nothing pending. Null if the rows serve: none is cut there, or they do not fit together.
+// The layout in which all tensors of a call are joined along `dim`: that of the first one that is sharded there, with
+// nothing pending. Null if the rows apply: none is sharded there, or their shapes do not match.
 const Layout* joining_layout(const CutCall& c, int64_t dim);
 
 // The tensors in that layout and in one dtype.

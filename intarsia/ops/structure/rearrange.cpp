@@ -1,5 +1,5 @@
-// Ops that turn, repeat and blank out: elements change places, and none is computed. Along a cut dim only what must
-// moves.
+// Ops that flip, roll, repeat and blank out: elements change places, and none is computed. Along a sharded dim, only
+// elements that must move are sent.
 
 #include <algorithm>
 #include <numeric>
@@ -38,7 +38,7 @@ std::vector<int64_t> flipped_dims(const OpCall& call) {
   return call.dims_arg("dims", call.inputs[0].dim());
 }
 
-// Without any, all dims are read as one.
+// Without dims, all are read as one.
 std::vector<int64_t> turned_dims(const OpCall& call) { return call.dims_arg("dims", call.inputs[0].dim()); }
 
 std::vector<std::vector<int64_t>> rot90_shapes(const OpCall& call) {
@@ -49,7 +49,7 @@ std::vector<std::vector<int64_t>> rot90_shapes(const OpCall& call) {
   return {shape};
 }
 
-// A quarter turn flips one of its two dims, and swaps them: the other one may be cut.
+// A quarter turn flips one of its two dims, and swaps them: other dims may be sharded.
 Rows rot90_rows(const OpCall& call) {
   auto dims = turned_dims(call);
   auto quarters = (call.int_arg("k", 1) % 4 + 4) % 4;
@@ -58,7 +58,7 @@ Rows rot90_rows(const OpCall& call) {
   return {{{S(kept)}, {S(becomes)}}};
 }
 
-// It flips, and swaps the two dims of the result.
+// It flips a dim, and swaps the two dims of the result.
 std::vector<int64_t> rot90_order(const OpCall& call) {
   auto& input = call.inputs[0];
   auto strides = at::infer_dense_strides(input.sizes, input.strides);
@@ -80,7 +80,7 @@ Rule rot90_rule() {
   return std::move(rule).like_input(0).with_shapes(rot90_shapes).ordered(rot90_order);
 }
 
-// Dims that are repeated once stay cut. New dims come in front.
+// Dims that are repeated once stay sharded. New dims come first.
 Rule repeat_rule() {
   Rule rule = rows("rearrange", [](const OpCall& call) {
     Rows rows;
@@ -96,8 +96,8 @@ Rule repeat_rule() {
   return rule;
 }
 
-// tril and triu keep an element by its place in the whole: a shard that begins at row r and column c sees the diagonal
-// moved by r - c.
+// tril and triu keep an element by its position in the whole: for a shard that begins at row r and column c, the
+// diagonal moves by r - c.
 Rule triangle(bool lower) {
   return rows("triangle",
               [](const OpCall& call) {
@@ -115,7 +115,7 @@ Rule triangle(bool lower) {
       });
 }
 
-// One exchange after the other.
+// Runs one exchange after the other.
 at::Tensor recut_by(const std::vector<RecutPlan>& plans, at::Tensor tensor) {
   for (auto& plan : plans) tensor = recut(plan, {tensor});
   return tensor;
@@ -189,7 +189,7 @@ Lowering repeat_along(const CutCall& c) {
   return [=](Stack& stack) { stack = {recut_by(plans, stack[0].toTensor()).repeat(repeats)}; };
 }
 
-// The places that LibTorch finds with masks, looked up.
+// Looks up the positions that LibTorch finds with masks.
 at::Tensor combinations(const at::Tensor& self, int64_t r, bool with_replacement) {
   TORCH_CHECK(self.dim() == 1, "Expect a 1D vector, but got shape ", self.sizes());
   auto places = at::combinations(at::arange(self.size(0)), r, with_replacement);

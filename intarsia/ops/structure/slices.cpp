@@ -1,5 +1,5 @@
-// Slices of a dim, their gradients, and what puts a slice into a whole. Along a cut dim the result stays cut, and only
-// what must moves.
+// Slices of a dim, their gradients, and ops that put a slice into a whole. Along a sharded dim the result stays
+// sharded, and only elements that must move are sent.
 
 #include <algorithm>
 #include <optional>
@@ -20,7 +20,7 @@
 namespace intarsia {
 namespace {
 
-// select, slice, split, unbind: every dim but the one they work on may be cut.
+// select, slice, split, unbind: every dim but the one they work on may be sharded.
 std::vector<int64_t> other_dims(const OpCall& call, bool removed) {
   auto ndim = call.inputs[0].dim();
   auto gone = ndim ? call.dim_arg("dim", ndim) : 0;
@@ -37,7 +37,7 @@ std::vector<int64_t> other_dims(const OpCall& call, bool removed) {
 std::vector<int64_t> sliced_dims(const OpCall& call) {
   auto map = other_dims(call, false);
   auto dim = call.dim_arg("dim", call.inputs[0].dim());
-  if (call.inputs[0].sizes == call.outputs[0].sizes) map[dim] = dim;  // the whole of it
+  if (call.inputs[0].sizes == call.outputs[0].sizes) map[dim] = dim;  // all of the dim
   return map;
 }
 
@@ -56,7 +56,7 @@ Rule narrow_rule() {
   return rule;
 }
 
-// Whether zeros may join what is pending: every rank adds its own.
+// Whether zeros may be added to what is pending: every rank adds its own.
 bool zeros_pass(const Layout& layout) {
   for (auto& p : layout.placements()) {
     if (is_partial(p) && !adds_up(p)) return false;
@@ -90,7 +90,7 @@ Lowering slice_along(const CutCall& c) {
   auto dim = c.call.dim_arg("dim", self.dim());
   if (!c.cuts(0, dim)) return {};
   Range range(c.call, self.sizes[dim]);
-  if (range.count == self.sizes[dim]) return {};  // all of it: stays where it is
+  if (range.count == self.sizes[dim]) return {};  // all of it: nothing moves
   std::vector<int64_t> strides(self.strides.begin(), self.strides.end());
   strides[dim] *= range.step;
   auto plan = plan_slice(*c.now[0], self, dim, range);
@@ -99,7 +99,7 @@ Lowering slice_along(const CutCall& c) {
   };
 }
 
-// Who holds a position of the cut dim, and where.
+// Which rank holds a position of the sharded dim, and where.
 struct Owner {
   int64_t member = 0, local = 0;
 };
@@ -152,7 +152,7 @@ Lowering select_along(const CutCall& c) {
   };
 }
 
-// split.Tensor gives one size, split_with_sizes a list. None if the plain op refuses them.
+// split.Tensor has one size, split_with_sizes a list. None if the plain op rejects them.
 std::optional<std::vector<int64_t>> lengths_in(const c10::IValue& given, int64_t size) {
   std::vector<int64_t> lengths;
   if (given.isInt()) {
@@ -189,7 +189,7 @@ Lowering split_along(const CutCall& c) {
   };
 }
 
-// The unsafe forms are no views, though they have the strides of views.
+// The unsafe variants are not views, though they have the strides of views.
 Lowering unsafe_split_along(const CutCall& c) {
   auto& self = c.input(0);
   if (self.dim() == 0) return {};
@@ -252,7 +252,7 @@ Lowering select_scatter_along(const CutCall& c) {
   };
 }
 
-// Where to split may be said by a tensor; its numbers are read first.
+// A tensor may give the split positions; its numbers are read first.
 std::vector<at::Tensor> split_at_places(const at::Tensor& self, const at::Tensor& places, int64_t dim) {
   auto numbers = numbers_in(places);
   TORCH_CHECK(places.dim() <= 1, "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or ",

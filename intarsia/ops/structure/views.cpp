@@ -40,7 +40,7 @@ Map unsqueezed(const OpCall& call) {
   return map;
 }
 
-// The dims that squeeze takes away. Without an argument those are all of extent 1; an empty list names none.
+// The dims that squeeze removes. Without an argument those are all of extent 1; an empty list names none.
 Map gone_by_squeeze(const OpCall& call) {
   auto& sizes = call.inputs[0].sizes;
   Map gone;
@@ -60,7 +60,7 @@ Map squeezed(const OpCall& call) {
   return map;
 }
 
-// Which dims go is a matter of the whole: an extent of 2 may be 1 on a rank, and stays.
+// The global sizes decide which dims are removed: an extent of 2 may be 1 on a rank, and stays.
 void squeeze_whole(LocalCall& local) {
   auto self = local.stack[0].toTensor();
   auto gone = gone_by_squeeze(local.call);
@@ -78,7 +78,7 @@ Map expanded(const OpCall& call) {
   return map;
 }
 
-// unfold(dimension, size, step): windows of one dim, with the places in a window as a new last dim.
+// unfold(dimension, size, step): windows of one dim, with the positions in a window as a new last dim.
 Map unfolded(const OpCall& call) {
   Map map;
   auto ndim = call.inputs[0].dim();
@@ -108,7 +108,7 @@ Rule linear_view(std::function<Map(const OpCall&)> map) {
   return rule;
 }
 
-// A lazily conjugated shard does not hold the parts that it shows; a copy does.
+// A lazily conjugated shard does not store the parts that it shows; a copy does.
 Rule view_as_real_rule() {
   Rule rule = linear_view(last_pairs_kept).with_local([](LocalCall& local) {
     local.stack = {at::view_as_real(local.stack[0].toTensor().resolve_conj())};
@@ -117,21 +117,21 @@ Rule view_as_real_rule() {
   return rule;
 }
 
-// `plain_does`: the plain op views a contiguous shard as well.
+// `plain_does`: the plain op also works on a contiguous shard.
 Rule sized_view(bool plain_does) {
   Rule rule = reshape().with_size_args({"size"});
   rule.local.only_if_strided = plain_does;
   return rule;
 }
 
-// Whether as_strided asks for the tensor as it is. Offsets count from where the tensor begins.
+// Whether as_strided returns the tensor as it is. Offsets are relative to the tensor's beginning.
 bool changes_nothing(const OpCall& call) {
   auto& self = call.inputs[0];
   return call.arg("size").toIntVector() == sizes_of(self) &&
          at::IntArrayRef(self.strides) == call.arg("stride").toIntVector() && call.int_arg("storage_offset", 0) == 0;
 }
 
-// Strides speak of the whole tensor, so the whole must be laid out in memory as they say.
+// Strides refer to the whole tensor, so the whole must be laid out in memory as they say.
 Rule as_strided_rule() {
   auto pending = [as_it_is = view(all_kept)](const OpCall& call) {
     if (changes_nothing(call)) return as_it_is.rows(call);

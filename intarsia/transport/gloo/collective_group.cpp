@@ -18,7 +18,7 @@ MemberCounts in_bytes(MemberCounts counts, const at::Tensor& t) {
   return counts;
 }
 
-// The backend matches messages by their order alone: it does not look at the calls.
+// The backend matches messages by their order alone, whatever the calls.
 class CollectiveGroup final : public Group {
  public:
   explicit CollectiveGroup(SharedMembers members) : members_(std::move(members)) {
@@ -70,7 +70,7 @@ class CollectiveGroup final : public Group {
   }
 
  private:
-  // Numbers it, unless it is done by another one that did.
+  // Numbers the collective, unless another one that did so runs it.
   void begin(Collective& call) const {
     if (call.entry) return;
     members_->line->error.check();

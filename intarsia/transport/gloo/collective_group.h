@@ -1,5 +1,5 @@
 #pragma once
-// A group whose members use the backend's own collectives.
+// A group that uses its backend's collectives.
 
 #include <memory>
 

@@ -18,16 +18,16 @@ namespace {
 
 // Note [Direct exchange]
 // Gloo hands a collective to a worker thread, which hands bytes to the I/O thread. Its send and recv go to the I/O
-// thread straight from the caller. So we build the collectives from these: every member posts its receives and its
-// sends, then waits. That saves two thread switches, copies nothing twice, takes uneven and zero counts as they are,
-// serves every dtype, and an error can say which rank is missing. docs/decisions has the figures.
+// thread directly from the caller. So we build the collectives from these: every member posts its receives and its
+// sends, then waits. That saves two thread switches, copies nothing twice, accepts uneven and zero counts, works for
+// every dtype, and an error can say which rank is missing. docs/decisions has the figures.
 //
-// Every message has a tag of its own (see Note [A message knows what it is]), so it does not matter in which order
-// messages of different collectives are posted.
+// Every message has its own tag (see Note [A message knows what it is]), so messages of different collectives may be
+// posted in any order.
 
-// Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
+// Up to this size a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr int64_t kOneExchangeBytes = 256 << 10;  // that a member sends
-// Room for the parts of others is kept for the next time up to this size.
+// Buffers for the parts of others are reused up to this size.
 constexpr int64_t kKeptBytes = 8 << 20;
 
 at::Tensor flat(const at::Tensor& t) { return t.dim() == 1 ? t : t.view(-1); }
@@ -38,7 +38,7 @@ void copy_bytes(const at::Tensor& to, int64_t to_offset, const at::Tensor& from,
               static_cast<const char*>(from.data_ptr()) + from_offset * width, count * width);
 }
 
-// A buffer read as one part per member, one behind the other.
+// A buffer as one part per member, one after the other.
 struct Parts {
   at::Tensor buffer;
   const MemberCounts& counts;
@@ -52,7 +52,7 @@ struct Parts {
   }
 };
 
-// Bytes for the parts of others, kept for the next time.
+// Reused bytes for the parts of others.
 class Room {
  public:
   at::Tensor take(int64_t count, const at::Tensor& like) {
@@ -75,7 +75,7 @@ class Room {
   at::Tensor kept_;
 };
 
-// Each member starts with another peer, so that they do not all talk to the same one at first.
+// Each member starts with another peer, so that they do not all send to the same one at first.
 template <class Do>
 void each_peer(const Members& members, int64_t direction, Do action) {
   auto n = members.size();
@@ -158,7 +158,7 @@ class DirectGroup final : public Group {
     return [messages] { messages->wait_all(); };
   }
 
-  // What is waited for later must go on by itself: one exchange does, of two our own thread takes care.
+  // An asynchronous collective must make progress on its own: one exchange does; of two, our own thread takes care.
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     check(mine);
     auto n = members_->size();

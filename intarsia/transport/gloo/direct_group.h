@@ -1,5 +1,5 @@
 #pragma once
-// A group whose members exchange messages directly.
+// A group whose collectives are made of messages between its members.
 
 #include <memory>
 

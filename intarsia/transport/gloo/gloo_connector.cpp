@@ -25,7 +25,7 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr int64_t kLooksPerQuestion = 25;  // to the store
 constexpr std::chrono::seconds kGrace{1};
-constexpr std::chrono::seconds kLast{2};  // for those who time out a little later than we
+constexpr std::chrono::seconds kLast{2};  // for ranks that time out a little later than we do
 
 std::string end_key(int64_t rank) { return "made/" + std::to_string(rank); }
 
@@ -72,7 +72,7 @@ void GlooConnector::wait_for(const std::future<Backend>& made, FailureBoard& fai
   }
 }
 
-// Those who have neither got through nor given up.
+// The ranks that have neither connected nor given up.
 std::vector<int64_t> GlooConnector::still_open() const {
   std::vector<int64_t> open;
   for (auto rank : ranks_) {
@@ -102,11 +102,11 @@ void GlooConnector::fail(const std::exception& error, FailureBoard& failures) {
       check_interrupts();
       std::this_thread::sleep_for(kBetweenLooks);
     } while (Clock::now() < begun_ + timeout_ + kLast);
-  } catch (const std::exception&) {  // the store has ended, and who served it, maybe because of one that stands still
+  } catch (const std::exception&) {  // the store's server has ended, maybe because of a rank that hangs
     open = those(&Process::stopped);
     gone = those(&Process::ended);
   }
-  // One that got through and ended then is to blame only where nobody else is: it may have ended well.
+  // A rank that connected and then ended is to blame only if no other is: it may have ended normally.
   auto got_through = [&](int64_t rank) { return std::find(open.begin(), open.end(), rank) == open.end(); };
   if (!open.empty()) std::erase_if(gone, got_through);
   if (!gone.empty()) {

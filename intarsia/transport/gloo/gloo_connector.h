@@ -1,5 +1,5 @@
 #pragma once
-// Connects the members of a group over gloo, and names those who are missing when that fails.
+// Connects the members of a group over gloo, and names the missing ranks if that fails.
 
 #include <chrono>
 #include <cstdint>
@@ -20,16 +20,16 @@ class Store;
 
 namespace intarsia {
 
-// Gloo connects the members of a group, and when that fails, it does not say because of whom. So each writes to the
+// When gloo fails to connect the members of a group, it does not say because of which rank. So each rank writes to the
 // store where its process is and how far it got.
 class GlooConnector {
  public:
-  // All `ranks` meet in the store, which is for this group alone.
+  // All `ranks` meet in the store, which only this group uses.
   GlooConnector(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
 
-  // Runs `connect`. Gloo waits five times its timeout for one that ends or stands still before it has connected, so
-  // that is done on a thread, which is left behind then: `connect` holds what it needs. An error names those who did
-  // not get as far, if there are any.
+  // Runs `connect`. Gloo waits five times its timeout for a rank that ends or hangs before it has connected, so this
+  // runs on a thread, which is abandoned then: `connect` holds what it needs. An error names the ranks that did not get
+  // as far, if there are any.
   using Backend = c10::intrusive_ptr<c10d::Backend>;
   Backend run(std::function<Backend()> connect, FailureBoard& failures);
 
@@ -43,7 +43,7 @@ class GlooConnector {
   int64_t rank_;
   const std::vector<int64_t>& ranks_;
   std::chrono::milliseconds timeout_;
-  std::vector<Process> processes_;  // of the ranks; those of other hosts never end for us
+  std::vector<Process> processes_;  // of the ranks; those of other hosts never seem to end
   Clock::time_point begun_;
 };
 

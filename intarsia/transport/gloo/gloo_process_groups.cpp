@@ -10,11 +10,11 @@ namespace intarsia {
 namespace {
 
 // Note [Gloo's I/O thread]
-// The I/O thread only tries to lock a connection; if a caller holds the lock it polls again at once. When the caller
-// was preempted inside the lock (usually by that very thread waking up), the I/O thread spins until the scheduler's
-// next tick: 4 ms for a collective that takes 0.2 ms, seen on nearly every call with more ranks than cores.
-// A thread of the class SCHED_BATCH never preempts another one by waking up, so this does not happen. Threads inherit
-// the class, and going back to SCHED_OTHER needs no rights.
+// The I/O thread only tries to lock a connection; if a caller holds the lock it polls again at once. If the caller was
+// preempted inside the lock (usually because that very thread woke up), the I/O thread spins until the scheduler's next
+// tick: 4 ms for a collective that takes 0.2 ms, on nearly every call with more ranks than cores. A thread of the class
+// SCHED_BATCH never preempts another one when it wakes up, so this does not happen. Threads inherit the class, and
+// returning to SCHED_OTHER needs no rights.
 class BatchClass {
  public:
   BatchClass() : policy_(sched_getscheduler(0)) { change_to(SCHED_BATCH); }
@@ -31,8 +31,8 @@ class BatchClass {
   int policy_;
 };
 
-// Gloo writes to sockets in a way that raises SIGPIPE if the other end has gone, and the default of that signal ends
-// this process too, without a word. Python ignores it; so do we, unless the program has a handler of its own.
+// Gloo's socket writes raise SIGPIPE if the other end has gone, and that signal's default action ends this process
+// silently. Python ignores it; so do we, unless the program has a handler.
 void ignore_broken_pipes() {
   struct sigaction now;
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)

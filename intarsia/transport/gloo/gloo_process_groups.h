@@ -17,12 +17,12 @@ namespace intarsia {
 // Makes process groups that share one network device and the thread that serves it.
 class GlooMaker {
  public:
-  // `interface` is the name of a network interface (eth0) or an address of this host; empty: the address that the
-  // host's name stands for.
+  // `interface` is the name of a network interface (eth0) or an address of this host; empty: the address its hostname
+  // resolves to.
   GlooMaker(std::string interface, std::chrono::milliseconds timeout);
   ~GlooMaker();
 
-  // Connects `size` ranks that find each other in `store`. Every one of them must call it.
+  // Connects `size` ranks that find each other in `store`. All of them must call it.
   c10::intrusive_ptr<c10d::Backend> make(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// The transport over c10d process groups: those of gloo, which it makes, and existing ones of any backend.
+// The transport over c10d process groups: gloo's, which it makes, and existing ones of any backend.
 
 #include <memory>
 #include <mutex>
@@ -15,7 +15,7 @@ class GlooMaker;
 // Carries every line.
 class GlooTransport final : public Transport {
  public:
-  // `interface`: see GlooMaker. Unless `direct`, a backend's own collectives also where direct messages are faster.
+  // `interface`: see GlooMaker. Unless `direct`, uses a backend's collectives even where direct messages are faster.
   GlooTransport(std::string interface, bool direct);
   ~GlooTransport() override;
   Connection connect(const LineRequest& line) const override;

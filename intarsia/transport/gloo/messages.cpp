@@ -32,7 +32,7 @@ Messages::~Messages() {
   }
 }
 
-// Above the tags that a user of the same backend is likely to take. A message of another size is another message.
+// Above the tags that a user of the same backend is likely to use. Another size gives another tag.
 int Messages::tag(const at::Tensor& t, int phase) const {
   return 1 << 30 | static_cast<int>(mix_hash(hash_, t.nbytes() * 2 + phase) >> 34);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Messages between the members of a line that talk directly. See Note [Direct exchange].
+// Messages between the members of a line that exchange them directly. See Note [Direct exchange].
 
 #include <cstdint>
 #include <string>
@@ -28,12 +28,12 @@ class Messages final : private WaitingTransport {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // `phase` tells the exchanges of one collective apart.
+  // `phase` distinguishes the exchanges of one collective.
   void receive(const at::Tensor& t, int64_t from, int phase = 0);
   void send(const at::Tensor& t, int64_t to, int phase = 0);
 
-  // Gloo's works can be waited for once; calling this again is harmless. Unless this is the `last` wait, the collective
-  // goes on.
+  // Waits for all messages; calling it again is harmless, although gloo's works can be waited for only once. Unless
+  // this is the `last` wait, the collective continues.
   void wait_all(bool last = true);
 
  private:
@@ -61,7 +61,7 @@ class Messages final : private WaitingTransport {
   Collective call_;
   uint64_t hash_;
   std::vector<Message> works_;
-  size_t next_ = 0;  // the first that was not waited for
+  size_t next_ = 0;  // the first without a wait
   bool ended_ = false;
 };
 

@@ -25,13 +25,13 @@ at::Tensor tensor_of(const std::string& bytes) {
   return t;
 }
 
-// What `from` shows `to`, which sent it `number`.
+// The proof that `from` sends to `to`, which sent it `number`.
 std::string proof_to(const std::string& secret, const std::string& name, int64_t from, int64_t to,
                      const std::string& number) {
   return hmac_sha256(secret, c10::str("member ", name, " ", from, " ", to, " ") + number);
 }
 
-// Every member sends `mine(j)` to member j; returns what came from each.
+// Every member sends `mine(j)` to member j; returns what each one sent.
 std::vector<std::string> exchange_words(c10d::Backend& backend, const std::vector<int64_t>& ranks, int me, int tag,
                                         std::chrono::milliseconds timeout,
                                         const std::function<std::string(int)>& mine) {

@@ -89,14 +89,14 @@ c10d::ReduceOp::RedOpType backend_op(ReduceOp op) {
   TORCH_INTERNAL_ASSERT(false, "avg reaches the engine as a sum");
 }
 
-// A reduction that the backend knows and that does the same to the same memory.
+// A reduction of the backend that has the same effect on the same memory.
 struct NativeForm {
   at::Tensor buffer;
   c10d::ReduceOp::RedOpType op;
 };
 
-// Gloo knows float16 to float64, int8, uint8, int32 and int64, and takes a bool for a uint8: true + true would be a
-// bool of 2. Its min and max drop a NaN or keep it, as the order falls. NCCL has no bitwise ops.
+// Gloo supports float16 to float64, int8, uint8, int32 and int64, and takes a bool for a uint8: true + true would be a
+// bool of 2. Its min and max drop a NaN or keep it, depending on the order. NCCL has no bitwise ops.
 std::optional<NativeForm> native_form(const std::string& backend, const at::Tensor& t, ReduceOp op) {
   bool ordering = op == ReduceOp::min || op == ReduceOp::max;
   bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;

@@ -1,5 +1,5 @@
 #pragma once
-// The collectives that a c10d backend has, and waits for them.
+// The collectives of c10d backends, and waits for them.
 
 #include <cstdint>
 #include <vector>

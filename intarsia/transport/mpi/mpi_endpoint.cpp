@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// Pieces of a line that travel at the same time: one is reduced while others are on their way.
+// How many pieces of a line are in transit at a time: one is reduced while others are sent.
 constexpr int kPiecesUnderWay = 4;
 
 void reduce_piece(MpiPiece& piece) {
@@ -99,7 +99,7 @@ void MpiEndpoint::post_pieces(MpiPort& port) {
   }
 }
 
-// What comes first has a place before it is sent for.
+// Posts receives before sends, so that arriving bytes have a place.
 void MpiEndpoint::post(MpiPort& port, MpiPiece& piece) {
   if (piece.room_bytes) piece.room = take_room(piece.room_bytes);
   uint64_t used = 0;
@@ -145,7 +145,7 @@ bool MpiEndpoint::send_on(MpiPort& port) {
 std::unique_ptr<char[]> MpiEndpoint::take_room(uint64_t bytes) {
   auto fits = std::find_if(rooms_.begin(), rooms_.end(), [&](auto& room) { return room.first >= bytes; });
   if (fits == rooms_.end()) {
-    rooms_.clear();  // of other lengths
+    rooms_.clear();  // they have other lengths
     return std::unique_ptr<char[]>(new char[bytes]);
   }
   auto room = std::move(fits->second);

@@ -1,5 +1,5 @@
 #pragma once
-// A line over MPI, as one of its members sees it.
+// One member's end of a line over MPI.
 
 #include <cstdint>
 #include <deque>
@@ -43,7 +43,7 @@ struct MpiEndpoint {
 
   std::deque<MpiPiece*> to_post_, to_send_on_;                       // in the order of the collectives
   int under_way_ = 0;                                                // pieces
-  std::vector<std::pair<uint64_t, std::unique_ptr<char[]>>> rooms_;  // kept for the next time
+  std::vector<std::pair<uint64_t, std::unique_ptr<char[]>>> rooms_;  // kept for reuse
 };
 
 }  // namespace intarsia

@@ -9,10 +9,9 @@
 namespace intarsia {
 namespace {
 
-// Up to here a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
+// Up to this size a reduction is fastest if every member sends all it has to all others: one exchange instead of two.
 constexpr uint64_t kSendAllBytes = 16 << 10;  // that a member sends
-// What one member reduces at a time, while more is under way. Less with many members, so that the room for it does not
-// grow.
+// How much one member reduces at a time, while more is sent. Less with many members, so that its buffers do not grow.
 constexpr uint64_t kLongestPiece = 256 << 10, kShortestPiece = 32 << 10, kPieceOfAll = 1 << 20;
 
 class MpiGroup final : public Group {
@@ -93,13 +92,13 @@ class MpiGroup final : public Group {
     return memory(t) + std::accumulate(counts.begin(), counts.begin() + member, int64_t{0}) * t.element_size();
   }
 
-  // Each member starts with another one, so that they do not all talk to the same one at first.
+  // Each member starts with another one, so that they do not all send to the same one at first.
   template <class Do>
   void each_other(Do action) const {
     for (int64_t d = 1; d < size_; ++d) action((me_ + d) % size_);
   }
 
-  // What does not fit into heads travels at once.
+  // What does not fit into heads is sent at once.
   static void carry_many(MpiTask& task) {
     MpiPiece piece;
     for (auto& parcel : task.outgoing) {
@@ -111,7 +110,7 @@ class MpiGroup final : public Group {
     if (piece.travels()) task.pieces.push_back(std::move(piece));
   }
 
-  // Everybody reduces all that everybody has.
+  // Every member reduces everything that all have.
   void reduce_whole(MpiTask& task, char* mine, char* result, uint64_t bytes) const {
     if (!bytes) return;
     each_other([&](int64_t j) {
@@ -153,7 +152,7 @@ class MpiGroup final : public Group {
     }
   }
 
-  // What each has reduced goes to all.
+  // Sends what each member has reduced to all.
   void spread(MpiTask& task, const at::Tensor& result, const MemberCounts& counts) const {
     auto width = result.element_size();
     for (size_t i = 0; i < task.pieces.size(); ++i) {

@@ -25,7 +25,7 @@ thread_local std::shared_ptr<MpiTask> spare_task_;
 
 }  // namespace
 
-// A collective that someone may wait for.
+// A collective on which a thread may wait.
 struct MpiProgressEngine::Pending {
   std::shared_ptr<MpiProgressEngine> progress;
   std::shared_ptr<MpiTask> task;
@@ -89,7 +89,7 @@ void MpiProgressEngine::join(MpiEndpoint& side) {
   }
 }
 
-// What nobody waits for may still have to reach others.
+// Bytes that no thread waits for may still have to reach others.
 void MpiProgressEngine::leave(MpiEndpoint& side) {
   if (getpid() != pid_) return;
   side.watched->board().leave();
@@ -181,7 +181,7 @@ bool MpiProgressEngine::move_all() {
   return moved;
 }
 
-// A failure of a line is for those who wait on it, who may be others.
+// Threads that wait on a line report its failure, and they may be others.
 bool MpiProgressEngine::move(MpiTask& task) {
   auto& side = *task.side;
   try {
@@ -213,7 +213,7 @@ void MpiProgressEngine::rest(int turn, Clock::time_point since, Lock& lock) {
   }
 }
 
-// Others wait for bytes of ours, or for us to take theirs.
+// Whether others wait for bytes of ours, or for us to take theirs.
 bool MpiProgressEngine::needs_server() const {
   for (auto& task : under_way_) {
     if (task->side->stuck()) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// Carries out the collectives of all lines over one MPI.
+// Runs the collectives of all lines over one MPI.
 
 #include <chrono>
 #include <condition_variable>
@@ -17,10 +17,10 @@
 namespace intarsia {
 
 // Note [Who calls MPI]
-// All calls are made under one lock. A thread that waits for a collective moves what is under way on all lines. If
-// nobody waits, and others may need us to go on, a thread of our own does that: where MPI allows calls of several
-// threads, or is ours alone. Else what is under way goes on only in our calls, and with less than MPI_THREAD_SERIALIZED
-// these are for one thread.
+// All calls of MPI are made under one lock. A thread that waits for a collective makes progress for all lines. If no
+// thread waits, and other ranks may need our progress, our own thread makes it, if MPI allows calls from several
+// threads, or only we call it. Otherwise progress is made only inside our calls, and with less than
+// MPI_THREAD_SERIALIZED only one thread may make these.
 class MpiProgressEngine {
  public:
   explicit MpiProgressEngine(std::shared_ptr<MpiPort> port);
@@ -30,14 +30,14 @@ class MpiProgressEngine {
 
   // Connects the members of a line, which all call it. The side comes without a line of MPI.
   void join(MpiEndpoint& side);
-  // What is under way on it ends, and nothing more can begin.
+  // Ends the collectives in progress on it; no more can start.
   void leave(MpiEndpoint& side);
 
-  // A task of the thread's own, to be filled.
+  // An empty task for the thread to fill.
   static std::shared_ptr<MpiTask> new_task();
-  // Runs it to its end.
+  // Runs the task to its end.
   void finish(std::shared_ptr<MpiTask> task);
-  // Begins it; the wait is empty if nothing is left to be done. A wait that is dropped does not stop it.
+  // Starts it; the wait is empty if nothing is left to be done. Dropping a wait does not stop it.
   static Wait begin(const std::shared_ptr<MpiProgressEngine>& progress, std::shared_ptr<MpiTask> task);
 
  private:
@@ -68,15 +68,15 @@ class MpiProgressEngine {
   std::shared_ptr<MpiPort> port_;
   int pid_;
   bool crowded_;      // more ranks on this host than cores
-  bool may_serve_;    // a thread of our own may call MPI
+  bool may_serve_;    // our own thread may call MPI
   std::mutex mutex_;  // guards what follows, all sides, and calls of MPI
   std::condition_variable for_server_;
   Tasks under_way_;
-  Tasks over_;       // to be freed without the lock: freeing may call the program around us
+  Tasks over_;       // to be freed without the lock: freeing may call into the program
   Tasks abandoned_;  // of lines that failed: MPI may still use their memory
   MpiMessages last_words_;
   int waiting_ = 0;       // threads that move messages themselves
-  bool dropped_ = false;  // nobody waits for some of what is under way
+  bool dropped_ = false;  // no thread waits for some of what is in progress
   bool stopping_ = false;
   std::unique_ptr<std::thread> server_;
 };

@@ -89,7 +89,7 @@ bool MpiTask::finished() {
   return std::all_of(pieces.begin() + first_open, pieces.end(), [](auto& piece) { return piece.finished(); });
 }
 
-// Bytes that others have to bring come first: who waits for theirs holds up others in turn.
+// Members that have to send bytes come first: one that waits for its data holds up others in turn.
 std::vector<int64_t> MpiTask::missing() const {
   std::vector<int64_t> members;
   arriving.missing(members);

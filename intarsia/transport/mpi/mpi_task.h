@@ -1,5 +1,5 @@
 #pragma once
-// What one member does in a collective over MPI: messages, and reductions of what has come.
+// What one member does in a collective over MPI: messages, and reductions of received data.
 
 #include <cstdint>
 #include <memory>
@@ -15,21 +15,21 @@
 namespace intarsia {
 
 // Note [Heads]
-// A collective sends one head to each member that it has bytes for: what it is and how long (see Note [A message knows
-// what it is]), and the bytes themselves if they are few. Many bytes follow as messages of their own, straight from
-// memory to memory; they are sent and received when all heads have come and are the ones expected. Heads, bytes and
-// reduced bytes are three streams, each of them in the order of the collectives at both ends, so a message is known by
-// its place. A head that is not the one expected ends the line before a byte of the message is used. No message is
-// longer than what was made ready for it.
+// A collective sends one head to each member for which it has bytes: what it is and how long (see Note [A message knows
+// what it is]), and the bytes themselves if they are few. Many bytes follow as separate messages, directly from memory
+// to memory; they are sent and received when all heads have arrived and match. Heads, bytes and reduced bytes are three
+// streams, each of them in the order of the collectives at both ends, so a message is identified by its position. A
+// head that does not match ends the line before a byte of the message is used. No message is longer than its receiver
+// expects.
 enum class MpiStream { heads, bytes, reduced_bytes, farewells };
 
-constexpr uint64_t kFewBytes = 2048;  // that travel in the head
+constexpr uint64_t kFewBytes = 2048;  // the most that is sent in the head
 constexpr uint64_t kLongestHead = sizeof(MessageHeader) + kFewBytes;
 
-// Memory that goes to a member, or that is filled by it.
+// Memory that is sent to a member, or filled by it.
 struct MpiParcel {
   int64_t member;
-  char* memory;  // null: what comes stays in the head, for a reduction
+  char* memory;  // null: what arrives stays in the head, for a reduction
   uint64_t bytes;
   char* head = nullptr;
   bool few() const { return bytes <= kFewBytes; }
@@ -42,7 +42,7 @@ struct MpiFault {
   std::string text;
 };
 
-// Messages under way, and with whom.
+// Pending messages, and the member of each.
 struct MpiMessages {
   c10::SmallVector<MpiRequest, 4> requests;
   c10::SmallVector<int64_t, 4> members;
@@ -57,19 +57,19 @@ struct MpiMessages {
 struct MpiEndpoint;
 struct MpiTask;
 
-// A part of a collective whose bytes travel at once, and are reduced together.
+// A part of a collective whose bytes are sent at once, and reduced together.
 struct MpiPiece {
   MpiTask* task = nullptr;
   c10::SmallVector<MpiParcel, 2> sends, receives, reduced_receives;
-  c10::SmallVector<const char*, 4> values;  // of all members, to be reduced; empty: nothing is
+  c10::SmallVector<const char*, 4> values;  // of all members, to be reduced; empty: no reduction
   const char* own = nullptr;                // our value
   char* result = nullptr;
   uint64_t result_bytes = 0;
   bool goes_on = false;          // the result is sent to all others
   std::unique_ptr<char[]> room;  // for values
-  uint64_t room_bytes = 0;       // that it will need
+  uint64_t room_bytes = 0;       // the size that it will need
 
-  MpiMessages coming, going;  // what is reduced; all the rest
+  MpiMessages coming, going;  // data to be reduced; all the rest
   bool posted = false, reduced = false, sent_on = false;
   bool travels() const { return !sends.empty() || !receives.empty() || !reduced_receives.empty() || goes_on; }
   bool finished() const { return posted && reduced && sent_on && !coming.open && !going.open; }
@@ -78,7 +78,7 @@ struct MpiPiece {
 // One collective, and the tensors whose memory it uses.
 struct MpiTask {
   Collective call;
-  std::shared_ptr<MpiEndpoint> side;  // of its line
+  std::shared_ptr<MpiEndpoint> side;  // the endpoint of its line
   MessageHeader header;
   c10::SmallVector<MpiParcel, 2> outgoing, incoming;
   c10::SmallVector<MpiPiece, 1> pieces;
@@ -105,7 +105,7 @@ struct MpiTask {
   std::vector<Block> blocks_;
 };
 
-// The bytes behind a head.
+// The bytes after a head.
 inline char* behind(char* head) { return head + sizeof(MessageHeader); }
 
 }  // namespace intarsia

@@ -17,7 +17,7 @@ class MpiTransport final : public Transport {
   explicit MpiTransport(std::shared_ptr<MpiPort> port)
       : progress_(std::make_shared<MpiProgressEngine>(std::move(port))) {}
 
-  // Whoever makes a communicator waits for its members without end, so all meet before.
+  // Creating a communicator waits for its members without a time-out, so all meet in the store first.
   Connection connect(const LineRequest& line) const override {
     arrive("make_group", *line.store, line.rank(), line.ranks, line.timeout);
     return {make_mpi_group(progress_, std::make_shared<MpiEndpoint>(line.watched("mpi", line.instance)))};

@@ -15,7 +15,7 @@
 namespace intarsia {
 namespace {
 
-constexpr int64_t kMostMembers = 256;  // beyond, the rings to single members would take more than what they share
+constexpr int64_t kMostMembers = 256;  // beyond this, the rings to single members would take more than what they share
 constexpr auto kYes = "yes ";
 
 uint64_t random_token() {
@@ -23,7 +23,7 @@ uint64_t random_token() {
   return uint64_t{device()} << 32 | device() | 1;
 }
 
-// What a member says first: where it is, and, the first one, where its memory is and how to know that it is that.
+// The first message of a member: where it is, and, from the first member, its memory's path and a mark to recognize it.
 struct Offer {
   Host host;
   std::string path;  // path is empty: none, and `why_not`
@@ -38,7 +38,7 @@ struct Offer {
     token = std::stoull(number);
   }
   std::string text() const { return c10::str(host.boot, "\n", host.processes, "\n", path, "\n", token, "\n", why_not); }
-  // Why this one cannot share memory with the first one; empty: it may.
+  // Why this member cannot share memory with the first one; empty: it may.
   std::string apart_from(const Offer& first) const {
     if (host.boot != first.host.boot) return "is on another host";
     return host.processes == first.host.processes ? ""
@@ -60,7 +60,7 @@ std::shared_ptr<Segment> make_segment(Offer& offer, int64_t size) {
   return segment;
 }
 
-// Throws what stands in the way.
+// Throws an error that says what prevents it.
 std::shared_ptr<Segment> accept_offer(const Offer& offer, int64_t position, int64_t size) {
   auto segment = Segment::open(offer.path, size);
   TORCH_CHECK(segment->member(0).echo == offer.token, "found other memory at ", offer.path);

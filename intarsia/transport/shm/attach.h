@@ -1,5 +1,5 @@
 #pragma once
-// Maps the memory that the ranks of a line share, where they share a host.
+// Maps the memory that the ranks of a line share, if they are on one host.
 
 #include <chrono>
 #include <cstdint>
@@ -18,14 +18,15 @@ class Store;
 
 namespace intarsia {
 
+// The result of an attempt to share memory.
 struct Trial {
   std::shared_ptr<Segment> segment;  // null: the ranks do not share memory
-  std::vector<Process> processes;    // of the members; ours is none
+  std::vector<Process> processes;    // of the members; ours is empty
   std::string why_not;               // rank 1 is on another host
 };
 
-// All `ranks` call it, with a store for this alone, and all get the same answer: the first makes memory and says where,
-// the others try to map it and write into it.
+// All `ranks` call it, with a store that only this call uses, and all get the same answer: the first rank creates the
+// memory and publishes its path, the others try to map it and write into it.
 Trial try_to_share(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const std::vector<int64_t>& ranks,
                    std::chrono::milliseconds timeout);
 

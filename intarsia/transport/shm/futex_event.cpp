@@ -10,7 +10,7 @@
 namespace intarsia {
 namespace {
 
-// Not FUTEX_PRIVATE: the word lies in memory of several processes.
+// Not FUTEX_PRIVATE: several processes map the word.
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* time) {
   static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, time, nullptr, 0);

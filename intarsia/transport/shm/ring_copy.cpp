@@ -10,7 +10,7 @@ namespace intarsia {
 namespace {
 
 constexpr uint32_t kBetweenTrials = 64;   // copies: the slower way may take a few times as long
-constexpr uint64_t kTellingBytes = 4096;  // less says nothing about the speed
+constexpr uint64_t kTellingBytes = 4096;  // shorter copies say nothing about the speed
 constexpr double kByFar = 1.5;
 
 }  // namespace

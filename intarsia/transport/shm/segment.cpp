@@ -16,7 +16,7 @@ namespace intarsia {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-// Of each member, for its ring to all and for its rings to single members together. Small enough to stay in a core's
+// Per member, for its ring to all, and for its rings to single members together. Small enough to stay in a core's
 // cache.
 constexpr uint64_t kLaneBytes = 512 << 10;
 
@@ -49,7 +49,7 @@ std::shared_ptr<Segment> Segment::make(int64_t size) {
   int fd = memfd_create("intarsia", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   TORCH_CHECK(fd >= 0, "cannot make shared memory: ", std::strerror(errno));
   std::shared_ptr<Segment> segment(new Segment(size, fd));
-  // Room is taken now: a page that cannot be had later would be a SIGBUS. Nobody can take it back.
+  // Allocated now: a page that cannot be allocated later would raise SIGBUS.
   int failed = ftruncate(fd, segment->bytes_) ? errno : posix_fallocate(fd, 0, segment->bytes_);
   TORCH_CHECK(!failed, "no room for ", segment->bytes_, " bytes of shared memory: ", std::strerror(failed));
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);

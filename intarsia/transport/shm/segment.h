@@ -1,5 +1,5 @@
 #pragma once
-// Memory that the members of one line share.
+// The shared memory of one line's members.
 
 #include <atomic>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace intarsia {
 
-// A member as the others see it.
+// The state of a member that the others see.
 struct MemberRecord {
   FutexEvent event;
   alignas(64) std::atomic<uint64_t> echo{0};  // what it wrote to show that it sees this memory
@@ -21,28 +21,28 @@ struct MemberRecord {
   char why[1024] = "";              // it has failed: the words of its error, written before the farewell
 };
 
-// The counter of a ring: what was ever written to it, or read from it by one member, in bytes.
+// The counter of a ring: the total bytes written to it, or read from it by one member.
 struct alignas(64) RingCounter {
   std::atomic<uint64_t> bytes{0};
 };
 
 // Note [Rings]
-// A member writes to several rings: one that all others read, and one for each other member. A ring holds bytes, with
-// a counter of what was written and, for each reader, one of what was read. So memory grows with the number of members
-// (the rings for single members share what one member has for them), never with tensors: what does not fit waits for
-// the readers to make room.
+// A member writes to several rings: one that all others read, and one for each other member. A ring holds bytes, with a
+// counter of written bytes and, for each reader, one of read bytes. So memory grows with the number of members (the
+// rings for single members share what one member has for them), never with tensors: what does not fit waits for the
+// readers to make room.
 class Segment {
  public:
-  // Makes the memory for `size` members; it has no name, and goes when the last process that uses it ends.
+  // Creates the memory for `size` members; it has no name, and is freed when the last process that uses it ends.
   static std::shared_ptr<Segment> make(int64_t size);
-  // Maps what another process has made; it tells where to find it.
+  // Maps what another process has created; `path` is from its path().
   static std::shared_ptr<Segment> open(const std::string& path, int64_t size);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  std::string path() const;  // for open(), while the maker keeps its file
-  void close_file();         // all who should have mapped it have done so
+  std::string path() const;  // for open(), while the creator keeps its file
+  void close_file();         // all members have mapped it
 
   int64_t size() const { return size_; }
   size_t bytes() const { return bytes_; }

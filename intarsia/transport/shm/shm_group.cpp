@@ -11,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-// Up to here a reduction is fastest if every member reads all that the others have: one exchange instead of two.
+// Up to this size a reduction is fastest if every member reads all that the others have: one exchange instead of two.
 constexpr uint64_t kReadAllBytes = 32 << 10;  // that a member reads
 
 class ShmGroup final : public HostGroup {
@@ -42,8 +42,8 @@ class ShmGroup final : public HostGroup {
   Wait all_reduce(Collective call, const at::Tensor& mine, const at::Tensor& result, bool later) const override {
     auto bytes = mine.nbytes();
     if (bytes * (size_ - 1) > kReadAllBytes) return reduce_in_parts(std::move(call), mine, result, later);
-    // In place, what others have not read yet would be overwritten; what is sent in parts has been read before it comes
-    // back.
+    // In place, what others have not read yet would be overwritten; what is sent in parts has been read before its sum
+    // arrives.
     auto from = bytes && data(mine) == data(result) ? mine.clone() : mine;
     return run(std::move(call), later, {from, result}, [&](Task& task) {
       push(task, to_all_, data(from), bytes);

@@ -1,5 +1,5 @@
 #pragma once
-// A group whose members exchange bytes through memory that they share.
+// A group whose members exchange bytes through shared memory.
 
 #include <memory>
 
@@ -15,7 +15,7 @@ class HostGroup : public Group {
   virtual void tell_awaited(int64_t rank) const = 0;
 };
 
-// Reduces in the order of the line whatever the size, and now as later: the same bits as gloo and the simulation.
+// Reduces in the order of the line, whatever the size, synchronously or not: the same bits as gloo and the simulation.
 std::unique_ptr<HostGroup> make_shm_group(ShmLine line);
 
 }  // namespace intarsia

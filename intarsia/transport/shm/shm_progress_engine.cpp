@@ -15,20 +15,20 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestSleep{50};  // then a wait looks around
 
-// Most who begin a collective wait for it at once, and move its bytes themselves: two threads would only be in each
-// other's way.
+// Most threads that start a collective wait for it at once, and move its bytes themselves: two threads would only be in
+// each other's way.
 constexpr std::chrono::microseconds kGrace{200};
 
 // How often a wait looks before it sleeps, some 20 us: less than it takes to be woken. It soon lets others run in
 // between, for whom it waits may have to run on this core.
 constexpr int kSpins = 60, kYields = 40;
 
-// With more members than cores those who spin take the place of those they wait for.
+// With more members than cores, a spinning thread would take the core of the one it waits for.
 void spin(int turn, bool crowded) { crowded || turn > kSpins ? void(sched_yield()) : pause_core(); }
 
 }  // namespace
 
-// A collective that someone may wait for.
+// A collective on which a thread may wait.
 struct ShmProgressEngine::Pending {
   std::shared_ptr<ShmProgressEngine> progress;
   std::shared_ptr<Task> task;
@@ -92,7 +92,7 @@ Wait ShmProgressEngine::begin(const std::shared_ptr<ShmProgressEngine>& progress
   } catch (const UnexpectedMessage&) {
     // The wait reports it.
   }
-  auto over = std::exchange(progress->over_, {});  // goes behind the lock
+  auto over = std::exchange(progress->over_, {});  // destroyed after the lock is released
   if (task->finished()) return lock.unlock(), Wait();
   if (progress->needs_server()) progress->wake_server();
   lock.unlock();
@@ -115,7 +115,7 @@ bool ShmProgressEngine::move_all() {
     may_pull = may_pull && task->received();
     if (!may_push && !may_pull) break;
   }
-  // One that moves nothing, of empty tensors, has finished also behind one that has not.
+  // A collective that moves nothing (empty tensors) finishes even after one that has not finished.
   std::erase_if(under_way_, [&](Task* task) {
     if (!task->finished()) return false;
     end_entry(task->call);
@@ -212,7 +212,7 @@ void ShmProgressEngine::give_up_because(const std::string& why, Farewell farewel
   if (!line().error.exists()) give_up(why, farewell, why);
 }
 
-// Others wait for bytes of ours that are not in the rings yet, or for room in rings that we do not read.
+// Whether others wait for bytes of ours that are not in the rings yet, or for room in rings that we do not read.
 bool ShmProgressEngine::needs_server() const {
   uint64_t unread = 0;
   for (auto* task : under_way_) {

@@ -1,5 +1,5 @@
 #pragma once
-// Carries out the collectives of one line in shared memory, one behind the other.
+// Runs the collectives of one line in shared memory, in order.
 
 #include <condition_variable>
 #include <cstdint>
@@ -43,12 +43,12 @@ class ShmProgressEngine final : private WaitingTransport {
   // The rank of another host for which we wait before we go on here; -1: none.
   void tell_awaited(int64_t rank) { me().awaits = rank; }
 
-  // Leaves the line: what is under way ends, and nothing more can begin. To be called before the rings go.
+  // Leaves the line: collectives in progress end, and no more can start. Call it before the rings are freed.
   void close();
 
-  // Runs it to its end.
+  // Runs the task to its end.
   void finish(Task& task);
-  // Begins it; the wait is empty if nothing is left to be done. A wait that is dropped does not stop it.
+  // Starts it; the wait is empty if nothing is left to be done. Dropping a wait does not stop it.
   static Wait begin(const std::shared_ptr<ShmProgressEngine>& progress, std::shared_ptr<Task> task);
 
  private:

@@ -9,7 +9,7 @@
 namespace intarsia {
 namespace {
 
-// What is moved before the others are told: small enough for the first cache, and for both sides to work at once.
+// Bytes that are moved before the others are notified: they fit into the first cache, and both sides can work at once.
 constexpr uint64_t kPiece = 16 << 10;
 
 bool begin_writing(RingWriter& ring, const MessageHeader& header) {
@@ -43,7 +43,7 @@ void end_reading(RingReader& ring, bool last) {
   ring.release();
 }
 
-// A piece of a message of `whole` bytes to where the caller wants it.
+// Copies a piece of a message of `whole` bytes to the caller's memory.
 void copy_out(char* to, const char* from, uint64_t bytes, uint64_t whole) {
   whole < kPastCachesBytes ? (void)std::memcpy(to, from, bytes) : copy_past_caches(to, from, bytes);
 }
@@ -88,7 +88,7 @@ bool RecvStep::move() {
   return moved;
 }
 
-// All messages begin at once, so that all are as far on in their rings' lines.
+// All messages begin at once, so that they are at equal offsets in their rings' cache lines.
 bool ReduceStep::begin() {
   if (onward && onward->room(kCacheLineBytes) < kCacheLineBytes) return false;
   for (auto* ring : from) {
@@ -101,7 +101,7 @@ bool ReduceStep::begin() {
   return begun = true;
 }
 
-// How much every message and the way onward allow for.
+// The size of the next piece, for which every message and the onward ring have room.
 uint64_t ReduceStep::next_piece() {
   auto left = header.bytes - done;
   auto bytes = std::min(left, kPiece);
@@ -111,7 +111,9 @@ uint64_t ReduceStep::next_piece() {
   return onward ? whole_lines(onward->position(), onward->room(bytes), left) : bytes;
 }
 
-// Not where it goes: that is past the caches, or, in place, where our own values are needed behind those of two others.
+// Whether the sum is computed in a separate buffer: the target is written past the caches, or, in place, holds our own
+// values, which are needed after those of two others.
+// of two others.
 bool ReduceStep::added_up_apart() const {
   return header.bytes >= kPastCachesBytes || (to == mine && from[0] && from[1]);
 }
@@ -183,7 +185,7 @@ bool Task::move(bool may_push, bool may_pull) {
   return moved;
 }
 
-// A reduction comes first: who waits for its parts holds up others in turn.
+// A reduction comes first: a rank that waits for its parts holds up others in turn.
 std::vector<int64_t> Task::missing() const {
   std::vector<int64_t> members;
   if (reduction && !reduction->finished()) {

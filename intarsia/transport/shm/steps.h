@@ -1,5 +1,5 @@
 #pragma once
-// What one member does in a collective: steps (send, receive, reduce) that each go on when they can.
+// What one member does in a collective: steps (send, receive, reduce), each of which continues when it can.
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +26,7 @@ struct SendStep {
   bool move();  // returns whether anything moved
 };
 
-// A ring to memory.
+// Copies a ring to memory.
 struct RecvStep {
   RingReader* ring;
   char* to;
@@ -37,13 +37,13 @@ struct RecvStep {
   bool move();
 };
 
-// The messages of all other members and our own memory, reduced in the order of the line.
+// Reduces the messages of all other members and our own memory, in the order of the line.
 struct ReduceStep {
   c10::SmallVector<RingReader*, 4> from;  // per member of the line; null: ours
   const char* mine = nullptr;
   char* to = nullptr;            // may be `mine`
-  RingWriter* onward = nullptr;  // where the result is sent, too; null: nowhere
-  MessageHeader header;          // of what comes, and of what goes on
+  RingWriter* onward = nullptr;  // where the result is also sent; null: nowhere
+  MessageHeader header;          // of the incoming messages, and of the onward one
   c10::ScalarType type = c10::ScalarType::Undefined;
   ReduceOp op = ReduceOp::sum;
   uint64_t done = 0;
@@ -58,14 +58,14 @@ struct ReduceStep {
 };
 
 // The steps of one collective and the tensors whose memory they use. Small enough for malloc's cache of blocks (1 KB):
-// one is made for each collective that is waited for later.
+// one is made for each asynchronous collective.
 struct Task {
   Collective call;
   c10::SmallVector<SendStep, 2> sends;
   c10::SmallVector<RecvStep, 2> recvs;
   std::optional<ReduceStep> reduction;
   c10::SmallVector<at::Tensor, 2> tensors;
-  std::shared_ptr<Task> self;  // while it is under way and nobody may wait for it
+  std::shared_ptr<Task> self;  // while it is in progress and no thread may wait for it
 
   void write_headers();  // when it has its number
   bool sent() const;     // all that others need of us is in the rings

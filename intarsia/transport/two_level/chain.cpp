@@ -11,15 +11,15 @@ namespace intarsia {
 namespace {
 
 constexpr int64_t kPieceBytes = 512 << 10;
-constexpr int64_t kAhead = 3;             // pieces on their way between two hosts
-constexpr int64_t kBuffers = 2 * kAhead;  // one half is received into, the other is being sent
+constexpr int64_t kAhead = 3;             // pieces in transit between two hosts
+constexpr int64_t kBuffers = 2 * kAhead;  // one half receives while the other is sent
 
 void cut(std::vector<ChainPiece>& pieces, int64_t length, int64_t begin, int64_t count, int64_t home) {
   for (auto end = begin + count; begin < end; begin += length)
     pieces.push_back({begin, std::min(length, end - begin), home});
 }
 
-// What one rank does.
+// One rank's part of the running sum.
 class Chain {
  public:
   Chain(const Levels& levels, const Collective& call, const at::Tensor& mine, const std::vector<ChainPiece>& pieces,
@@ -72,7 +72,7 @@ class Chain {
     mail.reset();
   }
 
-  // The running sum of a piece, of the host before us; its buffer has been sent on.
+  // Receives the running sum of a piece from the host before us; its buffer has been sent on.
   void expect(int64_t i) {
     if (levels_.host() == 0 || i >= count_) return;
     if (i >= kBuffers) finish(out_[i - kBuffers], levels_.leader(levels_.host() == last_ ? 0 : levels_.host() + 1));
@@ -125,7 +125,7 @@ class Chain {
   const at::Tensor& sums_;
   int64_t offset_, count_, last_;
   std::vector<at::Tensor> buffers_;
-  std::vector<Mail> in_, out_, results_;  // per piece: sums that come, what we send, results that come
+  std::vector<Mail> in_, out_, results_;  // per piece: incoming sums, what we send, incoming results
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ c10::intrusive_ptr<c10d::PrefixStore> part_of(const c10::intrusive_ptr<c10d::Sto
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
 }
 
-// Empty if some host's members are not neighbours.
+// Empty if the members of some host are not neighbours.
 std::vector<int64_t> find_begins(const std::vector<std::string>& names) {
   std::vector<int64_t> begins;
   std::set<std::string> seen;

@@ -12,20 +12,19 @@
 
 namespace intarsia {
 
-// A line whose ranks lie on several hosts, those of each host side by side.
+// A line over several hosts, with the ranks of each host side by side.
 struct Hosts {
-  std::vector<int64_t> begins;  // of each host its first position on the line; then the end of the line
+  std::vector<int64_t> begins;  // for each host, its first position on the line; then the end of the line
   int64_t own;                  // our own host
-  Trial trial;                  // its memory; none where we are alone
+  Trial trial;                  // its memory; none if we are alone
 
   int64_t count() const { return static_cast<int64_t>(begins.size()) - 1; }
   int64_t size(int64_t host) const { return begins[host + 1] - begins[host]; }
   int64_t of(int64_t position) const;  // the host of a member
 };
 
-// All `ranks` call it, with a store for this alone, and all get the same answer: none where the ranks of a
-// host are not neighbours on the line, where no host has several, where all share one, or where some that should share
-// memory cannot.
+// All `ranks` call it, with a store that only this call uses, and all get the same answer: none if the ranks of a host
+// are not neighbours on the line, no host has several, all share one, or some that should share memory cannot.
 std::optional<Hosts> find_hosts(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                 const std::vector<int64_t>& ranks, std::chrono::milliseconds timeout);
 

@@ -14,17 +14,16 @@
 namespace intarsia {
 
 // Note [Two levels]
-// Inside a host bytes go through memory, between hosts over gloo, and there only the first rank of each host (its
-// leader) takes part: what the members of a host need from another crosses the cable once. Every collective has one
-// number on the whole line; its steps inside a host have numbers there, and a fingerprint with the number of the whole
-// in it. Who waits inside a host compares what the whole line waits in, so a mismatch between hosts is found there as
-// well; a leader that waits for another host says so in the memory of its own, so that its members blame the right
-// rank.
+// Inside a host bytes go through memory, between hosts over gloo, where only the first rank of each host (its leader)
+// takes part: what the members of a host need from another crosses the cable once. Every collective has one number on
+// the whole line; its steps inside a host have numbers there, and fingerprints that include the number of the whole. A
+// rank that waits inside a host compares what the whole line waits in, so it finds a mismatch between hosts as well; a
+// leader that waits for another host publishes that in its host's memory, so that its members blame the right rank.
 //
-// Reductions keep the order of the line: small ones are added up by each leader from the values of all ranks, large
-// ones travel along the hosts as one running sum, to which each host adds its members' values (see Chain).
+// Reductions keep the order of the line: for small ones, each leader adds up the values of all ranks; large ones go
+// along the hosts as one running sum, to which each host adds its members' values (see Chain).
 
-// The steps of which collectives are made. A step inside a host is one for all its members.
+// The steps of which collectives are made. All members of a host run a step inside it together.
 class Levels {
  public:
   // `inside` is null where we are alone on our host.
@@ -42,14 +41,14 @@ class Levels {
   int64_t largest_host() const;
   MemberCounts own_part(const MemberCounts& counts) const;  // of the members of our host
 
-  // The leader's `into` becomes the `mine` of the members, one behind the other.
+  // The leader's `into` becomes the `mine` of the members, one after the other.
   void collect(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
-  // The leader's `into`, which may be its `mine`, becomes the reduction of them in the order of the line.
+  // The leader's `into`, which may be its `mine`, becomes the reduction of all `mine` in the order of the line.
   void reduce(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& into) const;
   // Every member's `all` becomes the `mine` of the members.
   void gather(const Collective& call, uint64_t step, const at::Tensor& mine, const at::Tensor& all,
               const MemberCounts& counts) const;
-  // Everyone's `buffer` becomes that of a member of our host: by default of the leader.
+  // Every member's `buffer` becomes that of one member of our host: by default of the leader.
   void spread(const Collective& call, uint64_t step, const at::Tensor& buffer, int64_t source = 0) const;
   // Each member gets its part of the leader's `parts`.
   void deal(const Collective& call, uint64_t step, const at::Tensor& parts, const MemberCounts& counts,

@@ -15,11 +15,11 @@
 namespace intarsia {
 namespace {
 
-// Up to here leaders send each other the values of all their members: one exchange, where a running sum takes one per
-// host.
+// Up to this size leaders send each other the values of all their members: one exchange, where a running sum takes one
+// per host.
 constexpr int64_t kAllValuesBytes = 128 << 10;  // that a leader sends
-// Up to here a reduce_scatter over more than two hosts is fastest between all ranks at once: one exchange. Over two, a
-// running sum takes no more.
+// Up to this size a reduce_scatter over more than two hosts is fastest between all ranks at once: one exchange. Over
+// two hosts, a running sum takes no more.
 constexpr int64_t kFlatScatterBytes = 64 << 10;  // that a rank brings
 // A broadcast is passed on inside a host in pieces of this size.
 constexpr int64_t kBroadcastBytes = 1 << 20;
@@ -92,7 +92,7 @@ void reduce_scatter_in_levels(const Levels& levels, const Collective& call, cons
   levels.deal(call, ~uint64_t{0}, sums, levels.own_part(counts), result);
 }
 
-// The source sends to the leaders of other hosts, who pass it on inside while more comes in.
+// The source sends to the leaders of other hosts, which pass it on inside while more arrives.
 void broadcast_in_levels(const Levels& levels, const Collective& call, const at::Tensor& buffer, int64_t source) {
   auto length = std::max<int64_t>(kBroadcastBytes / buffer.element_size(), 1),
        count = (buffer.numel() + length - 1) / length;
@@ -113,7 +113,7 @@ void broadcast_in_levels(const Levels& levels, const Collective& call, const at:
   }
 }
 
-using SharedLevels = std::shared_ptr<const Levels>;  // what is under way may outlive the group
+using SharedLevels = std::shared_ptr<const Levels>;  // collectives in progress may outlive the group
 
 void guarded(const Levels& levels, const Collective& call, c10::function_ref<void()> work) {
   try {
@@ -124,7 +124,7 @@ void guarded(const Levels& levels, const Collective& call, c10::function_ref<voi
   }
 }
 
-// Every byte that crosses a cable does so once anyway, so each rank sends its own.
+// Every byte crosses a cable only once anyway, so each rank sends its own.
 Wait trade_in_levels(const Levels& levels, const Collective& call, const at::Tensor& send,
                      const MemberCounts& send_counts, const at::Tensor& receive, const MemberCounts& receive_counts) {
   auto from = offsets_of(send_counts), to = offsets_of(receive_counts);
@@ -231,8 +231,8 @@ class TwoLevelGroup final : public Group {
     return worker_.run(job, [levels = levels_] { levels->interrupt(); });
   }
 
-  // A collective of several steps, one behind the other in the order in which they were asked for: in a thread of its
-  // own, unless someone waits for this one and nothing is before it.
+  // A collective of several steps, run in the order of the calls: in a separate thread, unless the caller waits for it
+  // at once and nothing is before it.
   template <class Work>
   Wait run(Collective call, bool later, const at::Tensor& mine, Work steps) const {
     check(mine);
@@ -262,7 +262,7 @@ class TwoLevelGroup final : public Group {
   SharedLevels levels_;
   std::unique_ptr<Group> between_all_;
   mutable std::mutex order_;  // of the steps inside a host
-  mutable Worker worker_;     // goes first: what it does uses the others
+  mutable Worker worker_;     // destroyed first: its functions use the others
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-// Carries lines over several hosts, some with several ranks side by side. See Note [Two levels].
+// Carries lines over several hosts, some of them with several ranks side by side. See Note [Two levels].
 std::shared_ptr<const Transport> make_two_level_transport(std::shared_ptr<const GlooTransport> gloo);
 
 }  // namespace intarsia

@@ -2,7 +2,7 @@
 // Intarsia was built with:
 //   mpicxx -std=c++20 -O2 -fPIC -shared -I<prefix>/include plugin.cpp -o libintarsia_mpi.so
 
-// Not the C++ bindings that MPI has dropped.
+// Without the C++ bindings that MPI has dropped.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -164,7 +164,7 @@ class Port final : public MpiPort {
     MPI_Comm_free(&host);
   }
 
-  // Quicker than a list for the one or two of a small collective.
+  // Faster than a list for the one or two requests of a small collective.
   bool test_each(MpiRequest* requests, size_t count) {
     bool any = false;
     for (size_t i = 0; i < count; ++i) {
@@ -225,7 +225,7 @@ MpiPort* open(const MpiQuestion& question) {
   if (!started) {
     int provided = 0;
     check("MPI_Init_thread", MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // MPICH asks that of the world for every request
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // MPICH uses the world's handler for every request
     started_here_ = true;
   }
   auto base = question.world ? MPI_COMM_WORLD : MPI_Comm_f2c(question.communicator);

@@ -1,5 +1,5 @@
 #pragma once
-// The names of gloo that c10d's ProcessGroupGloo.hpp mentions. LibTorch's packages carry the library inside
+// Declarations of gloo's names in c10d's ProcessGroupGloo.hpp. LibTorch's packages contain the library inside
 // libtorch_cpu, but not its headers. We only hold pointers to these types: nothing here is constructed, derived from or
 // called by us, so the members need not be complete.
 
