@@ -79,9 +79,9 @@ class ParamGroup final {
   bool is_shared() const { return axes_.shard->size() > 1; }
   void begin_unshard();
   bool finish_unshard();
-  void reshard_if_written();  // the whole is out of date if shards were written through another handle
-  void show_whole();          // for the program: the leaves are the whole until they are resharded
-  void show_if_asked();       // by the program, or by the module's forward
+  void reshard_if_written();             // the whole is out of date if shards were written through another handle
+  void show_whole();                     // for the program: the leaves are the whole until they are resharded
+  void show_if_asked();                  // by the program, or by the module's forward
   void whole_was_written(size_t index);  // the whole of a member, by an op: its shards take over the values
 
   void reshard();
