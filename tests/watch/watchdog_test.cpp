@@ -96,12 +96,11 @@ TEST(Watchdog, ShowsBothCollectivesWhenAMessageOfAnotherComes) {
   line.number(other.call);
   line.compare(other.call, {});
   Watchdog dog(wait.line, wait);
-  auto text = error_text<c10::DistBackendError>([&] {
-    dog.run([&] { throw UnexpectedMessage{1, std::nullopt}; });
-  });
-  EXPECT_EQ(text,
-            "collective 0 on axis \"tp\": rank 0 is in all_gather of 4 floats for a direct call, rank 1 in broadcast of 4 "
-            "floats for a direct call. All ranks of a line must run the same collectives in the same order.");
+  auto text = error_text<c10::DistBackendError>([&] { dog.run([&] { throw UnexpectedMessage{1, std::nullopt}; }); });
+  EXPECT_EQ(
+      text,
+      "collective 0 on axis \"tp\": rank 0 is in all_gather of 4 floats for a direct call, rank 1 in broadcast of 4 "
+      "floats for a direct call. All ranks of a line must run the same collectives in the same order.");
 }
 
 TEST(Watchdog, LetsTheOthersKnowWhyAWaitEndsWithAnyError) {
