@@ -10,6 +10,7 @@
 
 #include "benchmarks/processes.h"
 #include "examples/llama.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/axis.h"
 #include "intarsia/intarsia.h"
 
@@ -20,7 +21,7 @@ namespace {
 DeviceMesh mesh;
 
 double slowest(double microseconds) {
-  return static_cast<double>(Axis::whole(mesh).all_reduce_max(static_cast<int64_t>(microseconds)));
+  return static_cast<double>(exchange_max(Axis::whole(mesh), static_cast<int64_t>(microseconds)));
 }
 
 template <class F>
@@ -62,7 +63,7 @@ void births() {
   llama::Model model(options);
   scope.finish(model);
   auto ours = slowest(bench::cpu_us() - start);
-  auto peak = static_cast<double>(Axis::whole(mesh).all_reduce_max(most_memory() - before));
+  auto peak = static_cast<double>(exchange_max(Axis::whole(mesh), most_memory() - before));
   double share = 0, count = 0;
   for (auto& parameter : model->parameters()) {
     share += static_cast<double>(shards_of(parameter)[0].nbytes());

@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "benchmarks/processes.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/axis.h"
 #include "intarsia/intarsia.h"
 
@@ -66,7 +67,7 @@ void say(const char* what, double seconds, double reference, const char* beside)
 // The most of all ranks.
 void say_memory(const char* what, double mb, double shard) {
   auto& everyone = Axis::whole(init_device_mesh(torch::kCPU, {world_size()}));
-  auto most = everyone.all_reduce_max(static_cast<int64_t>(mb * 1000)) / 1e3;
+  auto most = exchange_max(everyone, static_cast<int64_t>(mb * 1000)) / 1e3;
   if (rank() == 0) std::printf("%-44s %8.1f MB beside the shard of %.1f MB\n", what, most, shard), std::fflush(stdout);
 }
 

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "intarsia/comm/flat_list.h"
 #include "intarsia/comm/group.h"
 
 namespace intarsia {
@@ -22,14 +23,9 @@ class Target {
   at::Tensor tensor_, flat_;
 };
 
-// The values in order: in the tensor's own memory if it is contiguous.
-at::Tensor flat_values(const at::Tensor& tensor);
-// The same in separate memory.
+// As flat_values, in memory of its own.
 at::Tensor flat_copy(const at::Tensor& tensor);
 
-// A list of tensors as one flat tensor, one after the other.
-at::Tensor joined(const std::vector<at::Tensor>& tensors);
 MemberCounts counts_of(const std::vector<at::Tensor>& tensors);
-void take_apart(const at::Tensor& whole, const std::vector<at::Tensor>& into);
 
 }  // namespace intarsia

@@ -81,7 +81,7 @@ Wait TensorLine::all_reduce(const List& tensors, ReduceOp op, bool later) const 
       std::all_of(tensors.begin(), tensors.end(), [&](auto& t) { return t.scalar_type() == tensors[0].scalar_type(); });
   if (alike && !tensors.empty()) {
     auto whole = joined(tensors);
-    return then(reduce_one(whole, op, later), [whole, tensors] { take_apart(whole, tensors); });
+    return then(reduce_one(whole, op, later), [whole, tensors] { unpack(whole, tensors); });
   }
   std::vector<Wait> waits;
   for (auto& t : tensors) waits.push_back(reduce_one(t, op, later));
@@ -134,8 +134,7 @@ Wait TensorLine::all_gather(const at::Tensor& mine, const List& all) const {
                     ", but its place in the list ", counts[position()], " of ", all[0].scalar_type(),
                     ". Make them agree.");
   auto whole = at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, mine.options());
-  return then(engine_->all_gather(line_, {flat_values(mine)}, {whole}, {counts}),
-              [whole, all] { take_apart(whole, all); });
+  return then(engine_->all_gather(line_, {flat_values(mine)}, {whole}, {counts}), [whole, all] { unpack(whole, all); });
 }
 
 Wait TensorLine::gather(const at::Tensor& mine, const List& all, int64_t root) const {
@@ -152,7 +151,7 @@ Wait TensorLine::gather(const at::Tensor& mine, const List& all, int64_t root) c
                       ". Make them agree.");
   }
   auto whole = at::empty({std::accumulate(receives.begin(), receives.end(), int64_t{0})}, mine.options());
-  return then(exchange(flat_values(mine), sends, whole, receives), [whole, all] { take_apart(whole, all); });
+  return then(exchange(flat_values(mine), sends, whole, receives), [whole, all] { unpack(whole, all); });
 }
 
 Wait TensorLine::scatter(const at::Tensor& mine, const List& all, int64_t root) const {
@@ -247,7 +246,7 @@ Wait TensorLine::all_to_all(const List& send, const List& receive) const {
   TORCH_CHECK_VALUE(sends[position()] == receives[position()], "[all_to_all] this rank sends ", sends[position()],
                     " elements to itself, but takes ", receives[position()], ". Make the lists agree.");
   auto whole = at::empty({std::accumulate(receives.begin(), receives.end(), int64_t{0})}, receive[0].options());
-  return then(exchange(joined(send), sends, whole, receives), [whole, receive] { take_apart(whole, receive); });
+  return then(exchange(joined(send), sends, whole, receives), [whole, receive] { unpack(whole, receive); });
 }
 
 Wait TensorLine::barrier() const {

@@ -70,7 +70,7 @@ class JointRead {
             trade.get(sender, {piece.part.count() * element_bytes(*targets_[piece.slab->target].stored)});
         }
       }
-      auto exchanged = exchange(axis_, std::move(trades), false, "shared_reading");
+      auto exchanged = exchange(axis_, std::move(trades), false, Collective::scatter);
       for (size_t slot = 0; slot < axis_.slot_count(); ++slot) place(round, slot, exchanged.pieces(slot));
     }
   }

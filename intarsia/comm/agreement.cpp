@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 
 #include "intarsia/comm/agreement_scope.h"
+#include "intarsia/comm/trace.h"
 
 namespace intarsia {
 namespace {
@@ -23,18 +23,40 @@ std::string gather_bytes(const Axis& axis, const std::string& mine, const std::v
   return std::string(reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>()), all.numel());
 }
 
+bool travels(const Axis& axis) { return axis.size() > 1 && axis.slot_count() == 1; }
+
+// A simulation's trace has the agreements of a real job.
+void record_simulated(const Axis& axis) {
+  if (axis.size() > 1 && recording()) record(AgreementEvent{CauseScope::op(), axis.name()});
+}
+
 }  // namespace
 
-std::vector<std::vector<int64_t>> exchange_numbers(const Axis& axis, const std::vector<int64_t>& mine) {
-  TORCH_INTERNAL_ASSERT(axis.slot_count() == 1);
+NumbersExchange::NumbersExchange(const Axis& axis, const std::vector<int64_t>& mine)
+    : members_(axis.size()), count_(static_cast<int64_t>(mine.size())) {
+  if (!travels(axis)) {
+    record_simulated(axis);
+    same_ = mine;
+    return;
+  }
   AgreementScope scope;
-  auto count = static_cast<int64_t>(mine.size());
-  auto all = at::empty({axis.size() * count}, at::kLong);
-  axis.all_gather({at::tensor(mine, at::kLong)}, {all}, {std::vector<int64_t>(axis.size(), count)});
+  mine_ = at::tensor(mine, at::kLong);
+  all_ = at::empty({members_ * count_}, at::kLong);
+  axis.all_gather({mine_}, {all_}, {std::vector<int64_t>(members_, count_)}, &wait_);
+}
+
+std::vector<std::vector<int64_t>> NumbersExchange::finish() {
+  if (!all_.defined()) return std::vector<std::vector<int64_t>>(members_, same_);
+  if (wait_) wait_();
+  wait_ = nullptr;
   std::vector<std::vector<int64_t>> numbers;
-  auto* row = all.const_data_ptr<int64_t>();
-  for (int64_t j = 0; j < axis.size(); ++j, row += count) numbers.emplace_back(row, row + count);
+  auto* row = all_.const_data_ptr<int64_t>();
+  for (int64_t j = 0; j < members_; ++j, row += count_) numbers.emplace_back(row, row + count_);
   return numbers;
+}
+
+std::vector<std::vector<int64_t>> exchange_numbers(const Axis& axis, const std::vector<int64_t>& mine) {
+  return NumbersExchange(axis, mine).finish();
 }
 
 std::vector<int64_t> exchange_numbers(const Axis& axis, int64_t mine) {
@@ -43,10 +65,16 @@ std::vector<int64_t> exchange_numbers(const Axis& axis, int64_t mine) {
   return numbers;
 }
 
-// The first message of a member has the length of its text and, if it is short, the text. Long ones follow in a second
-// message.
+int64_t exchange_max(const Axis& axis, int64_t mine) {
+  if (!travels(axis)) return record_simulated(axis), mine;
+  AgreementScope scope;
+  return axis.all_reduce({at::scalar_tensor(mine, at::kLong)}, ReduceOp::max)[0].item<int64_t>();
+}
+
+// The first message of a member has the length of its text and, if that is short, the text. Long ones follow in a
+// second message.
 std::vector<std::string> exchange_texts(const Axis& axis, const std::string& mine) {
-  TORCH_INTERNAL_ASSERT(axis.slot_count() == 1);
+  if (!travels(axis)) return record_simulated(axis), std::vector<std::string>(axis.size(), mine);
   AgreementScope scope;
   auto length = static_cast<int64_t>(mine.size()), members = axis.size();
   bool is_short = length <= kShortText;

@@ -37,13 +37,6 @@ void copy_to_self(const Shards& from, const Shards& to) {
   for (size_t slot = 0; slot < from.size(); ++slot) to[slot].copy_(from[slot]);
 }
 
-// An average is sent as a sum, which is divided at the end.
-ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
-Wait averaged(Wait wait, const Shards& sums, ReduceOp op, int64_t n) {
-  if (op != ReduceOp::avg) return wait;
-  return then(std::move(wait), [sums, n] { write_once(sums, {}, [&](size_t slot) { sums[slot].div_(n); }); });
-}
-
 }  // namespace
 
 const Axis& Axis::of(const DeviceMesh& mesh, int64_t axis) { return of(mesh, std::vector<int64_t>{axis}); }
@@ -84,9 +77,14 @@ Shards Axis::all_reduce(const Shards& tensors, ReduceOp op, Wait* wait) const {
   Shards mine = made_once(tensors, [](auto& t) { return t.contiguous(); }), result;
   for (auto& t : mine) add_room(result, t.sizes(), t.options(), slot_count());
   auto bytes = 2 * bytes_of(tensors) * (size() - 1) / size();
-  run_collective(*engine_, line_, "all_reduce(" + str(op) + ")", bytes, bytes, wait, [&] {
-    return averaged(engine_->all_reduce(line_, mine, result, carried(op), wait != nullptr), result, op, size());
-  });
+  run_collective(*engine_, line_,
+                 {.kind = Collective::all_reduce,
+                  .send = mine,
+                  .receive = result,
+                  .op = op,
+                  .bytes_sent = bytes,
+                  .bytes_received = bytes},
+                 wait);
   return result;
 }
 
@@ -94,18 +92,30 @@ void Axis::all_gather(const Shards& mine, const Shards& all, const Counts& count
   if (mine.empty()) return;
   if (size() == 1) return copy_to_self(mine, all);
   auto received = bytes_with_others(line_, counts, mine[0].element_size());
-  run_collective(*engine_, line_, "all_gather", bytes_of(mine) * (size() - 1), received, wait,
-                 [&] { return engine_->all_gather(line_, mine, all, counts); });
+  run_collective(*engine_, line_,
+                 {.kind = Collective::all_gather,
+                  .send = mine,
+                  .receive = all,
+                  .receive_counts = &counts,
+                  .bytes_sent = bytes_of(mine) * (size() - 1),
+                  .bytes_received = received},
+                 wait);
 }
 
 void Axis::all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive,
-                      const Counts& receive_counts, Wait* wait, const char* kind) const {
+                      const Counts& receive_counts, Wait* wait, Collective::Kind kind) const {
   if (send.empty()) return;
   if (size() == 1) return copy_to_self(send, receive);
   auto element = send[0].element_size();
-  run_collective(*engine_, line_, kind, bytes_with_others(line_, send_counts, element),
-                 bytes_with_others(line_, receive_counts, element), wait,
-                 [&] { return engine_->all_to_all(line_, send, send_counts, receive, receive_counts); });
+  run_collective(*engine_, line_,
+                 {.kind = kind,
+                  .send = send,
+                  .receive = receive,
+                  .send_counts = &send_counts,
+                  .receive_counts = &receive_counts,
+                  .bytes_sent = bytes_with_others(line_, send_counts, element),
+                  .bytes_received = bytes_with_others(line_, receive_counts, element)},
+                 wait);
 }
 
 Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op, Wait* wait) const {
@@ -123,26 +133,29 @@ Shards Axis::reduce_scatter(const Shards& send, const Counts& counts, ReduceOp o
     return result;
   }
   auto element = send[0].element_size();
-  run_collective(
-      *engine_, line_, "reduce_scatter(" + str(op) + ")", bytes_with_others(line_, counts, element),
-      bytes_with_others(line_, received, element), wait,
-      [&] { return averaged(engine_->reduce_scatter(line_, send, counts, result, carried(op)), result, op, size()); });
+  run_collective(*engine_, line_,
+                 {.kind = Collective::reduce_scatter,
+                  .send = send,
+                  .receive = result,
+                  .send_counts = &counts,
+                  .op = op,
+                  .bytes_sent = bytes_with_others(line_, counts, element),
+                  .bytes_received = bytes_with_others(line_, received, element)},
+                 wait);
   return result;
 }
 
 void Axis::broadcast(const Shards& tensors, int64_t source, Wait* wait) const {
   if (tensors.empty() || size() == 1) return;
   auto bytes = bytes_of(tensors);
-  run_collective(*engine_, line_, "broadcast", bytes, bytes, wait,
-                 [&] { return engine_->broadcast(line_, tensors, source); });
-}
-
-int64_t Axis::all_reduce_max(int64_t number) const {
-  TORCH_INTERNAL_ASSERT(slot_count() == 1);
-  auto mine = at::scalar_tensor(number, at::kLong), most = at::empty_like(mine);
-  run_collective_unrecorded(*engine_, line_, "agreement",
-                            [&] { return engine_->all_reduce(line_, {mine}, {most}, ReduceOp::max, false); });
-  return most.item<int64_t>();
+  run_collective(*engine_, line_,
+                 {.kind = Collective::broadcast,
+                  .send = tensors,
+                  .receive = tensors,
+                  .source = source,
+                  .bytes_sent = bytes,
+                  .bytes_received = bytes},
+                 wait);
 }
 
 }  // namespace intarsia

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "intarsia/comm/collective.h"
 #include "intarsia/comm/engine.h"
 #include "intarsia/core/mesh.h"
 
@@ -33,17 +34,13 @@ class Axis {
   void all_gather(const Shards& mine, const Shards& all, const Counts& counts, Wait* wait = nullptr) const;
 
   void all_to_all(const Shards& send, const Counts& send_counts, const Shards& receive, const Counts& receive_counts,
-                  Wait* wait = nullptr, const char* kind = "all_to_all") const;
+                  Wait* wait = nullptr, Collective::Kind kind = Collective::all_to_all) const;
 
   // Part `position` of the reduction of the members' `send` buffers, whose parts have `counts[slot][member]` elements.
   Shards reduce_scatter(const Shards& send, const Counts& counts, ReduceOp op, Wait* wait = nullptr) const;
 
   // In place: every tensor becomes that of the member at `source`.
   void broadcast(const Shards& tensors, int64_t source, Wait* wait = nullptr) const;
-
-  // The highest of the numbers that the members of our line pass, traced as an agreement. For real processes, which
-  // host one slot.
-  int64_t all_reduce_max(int64_t number) const;
 
  private:
   Axis(const DeviceMesh& mesh, const std::vector<int64_t>& axes);

@@ -10,7 +10,8 @@
 namespace intarsia {
 namespace {
 
-const char* const kKinds[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
+const char* const kKinds[] = {"all_reduce", "all_gather",   "reduce_scatter", "all_to_all", "broadcast",
+                              "halo",       "mesh_to_mesh", "scatter",        "barrier"};
 
 std::string plural(int64_t count, c10::ScalarType type) {
   std::string name = c10::toString(type);
@@ -48,6 +49,10 @@ uint64_t hash_of(const std::vector<int64_t>& counts) {
 
 const char* Collective::name(Kind kind) { return kKinds[kind]; }
 
+std::string Collective::name(Kind kind, const std::optional<ReduceOp>& op) {
+  return op ? c10::str(kKinds[kind], "(", str(*op), ")") : kKinds[kind];
+}
+
 Collective Collective::step(uint64_t which) const {
   auto part = *this;
   part.whole = number;
@@ -66,8 +71,8 @@ uint64_t Collective::fingerprint() const {
 
 std::string Collective::text() const {
   auto root = source >= 0 ? " from rank " + std::to_string(source) : "";
-  return c10::str(kKinds[kind], op ? "(" + str(*op) + ")" : "", " of ", plural(count, type), root, " for ",
-                  CauseScope::spoken(cause), shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)),
+  return c10::str(name(kind, op), " of ", plural(count, type), root, " for ", CauseScope::spoken(cause),
+                  shape.empty() ? "" : c10::str(" of ", at::IntArrayRef(shape)),
                   move ? " from " + str(from) + " to " + str(to) : "");
 }
 

@@ -22,7 +22,18 @@ namespace intarsia {
 // header in shared memory), and a rank takes only the message that it expects. So ranks that run different collectives
 // never compute with each other's bytes: they wait. Ranks that wait compare what they wait in (see CollectiveBoard).
 struct Collective {
-  enum Kind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
+  // Groups carry the first five. The others are names for an all_to_all, and the last one for an all_gather.
+  enum Kind : uint8_t {
+    all_reduce,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    broadcast,
+    halo,
+    mesh_to_mesh,
+    scatter,
+    barrier,
+  };
   Kind kind = all_reduce;
   std::optional<ReduceOp> op;
   c10::ScalarType type = c10::ScalarType::Undefined;
@@ -48,6 +59,7 @@ struct Collective {
   Collective step(uint64_t which) const;
 
   static const char* name(Kind kind);
+  static std::string name(Kind kind, const std::optional<ReduceOp>& op);  // all_reduce(sum)
   uint64_t fingerprint() const;
   std::string text() const;    // all_reduce(sum) of 64 floats for aten::mm of [8, 8] from P(sum) to R
   std::string advice() const;  // " All ranks must call item()." Empty if the cause is unknown.

@@ -9,36 +9,25 @@
 
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/coalesced_events.h"
+#include "intarsia/comm/flat_list.h"
 #include "intarsia/comm/reduce.h"
 
 namespace intarsia {
 namespace {
 
-// Byte by byte, without gaps. Values after an odd number of bytes are copied out, never read in place.
-at::Tensor pack(const std::vector<at::Tensor>& pieces) {
+// Byte by byte, without gaps. What stands behind an odd number of bytes is copied out, never read where it lies.
+at::Tensor packed_bytes(const ShardsList& list, size_t slot) {
   std::vector<at::Tensor> bytes;
-  for (auto& piece : pieces) bytes.push_back(as_bytes(piece.contiguous()));
-  return at::cat(bytes);
+  for (auto& shards : list) bytes.push_back(as_bytes(flat_values(shards[slot])));
+  return pack(bytes);
 }
 
 at::Tensor room_for(int64_t bytes, const at::Tensor& like) {
   return at::empty({bytes}, like.options().dtype(at::kByte));
 }
 
-// The target is contiguous, like all buffers of an engine.
-void unpack(const at::Tensor& packed, int64_t begin, const at::Tensor& target, int64_t target_begin, int64_t bytes) {
-  TORCH_INTERNAL_ASSERT(target.is_contiguous());
-  if (bytes) as_bytes(target).narrow(0, target_begin, bytes).copy_(packed.narrow(0, begin, bytes));
-}
-
-std::vector<at::Tensor> in_slot(const ShardsList& list, size_t slot) {
-  std::vector<at::Tensor> tensors;
-  for (auto& shards : list) tensors.push_back(shards[slot]);
-  return tensors;
-}
-
-// If the ranks together bring this much, copying a tensor into a message and out of it costs more than a separate
-// message.
+// Copying a tensor into a message and out of it costs more than a message of its own if the ranks bring this much
+// together.
 constexpr int64_t kAloneBytes = 128 << 10;
 
 // The same on all ranks of a line: each knows the counts of all.
@@ -48,25 +37,22 @@ bool goes_alone(const Counts& counts, const at::Tensor& mine) {
   return most * mine.element_size() >= kAloneBytes;
 }
 
-// Positions in the list that are sent in one message: all tensors of one dtype, except those that go alone. Dtypes come
-// in the order of the list, the same on all ranks.
+// Places in the list that travel in one message: all tensors of one dtype, but for those that go alone. All are checked
+// before the first moves.
 using Places = std::vector<size_t>;
-std::vector<Places> by_dtype(const char* where, const ShardsList& list, ReduceOp op, const Places& alone = {}) {
-  std::vector<Places> groups;
-  auto is_alone = [&](size_t t) { return std::find(alone.begin(), alone.end(), t) != alone.end(); };
+std::vector<Places> messages_of(const char* where, const ShardsList& list, ReduceOp op, const Places& alone = {}) {
+  Places together;
+  std::vector<Places> messages;
   for (size_t t = 0; t < list.size(); ++t) {
-    auto type = list[t][0].scalar_type();
-    auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) {
-      return !is_alone(group[0]) && list[group[0]][0].scalar_type() == type;
-    });
-    if (known != groups.end() && !is_alone(t)) {
-      known->push_back(t);
-      continue;
-    }
-    check_reducible(where, type, op);  // all of them, before the first is sent
-    groups.push_back({t});
+    bool is_alone = std::find(alone.begin(), alone.end(), t) != alone.end();
+    is_alone ? messages.push_back({t}) : together.push_back(t);
   }
-  return groups;
+  for (auto& group : places_by_dtype(together.size(), [&](size_t i) { return list[together[i]][0].scalar_type(); })) {
+    for (auto& place : group) place = together[place];
+    messages.push_back(std::move(group));
+  }
+  for (auto& group : messages) check_reducible(where, list[group[0]][0].scalar_type(), op);
+  return messages;
 }
 
 Places alone_among(const ShardsList& list, const CountsList& counts) {
@@ -103,12 +89,9 @@ ShardsList reduce_each(const std::vector<Places>& groups, size_t length, Wait* w
   for (auto& group : groups) {
     Shards buffers = start(group, waits.next());
     for (size_t slot = 0; slot < buffers.size(); ++slot) {
-      int64_t begin = 0;
-      for (auto t : group) {
-        std::vector<int64_t> sizes = shape(t, slot);
-        auto part = buffers[slot].narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
-        begin += part.numel();
-        results[t].push_back(part.variable_data());  // not a view: writing to one does not write to all
+      FlatParts parts(buffers[slot]);
+      for (auto t : group) {  // no views: writing to one is not writing to all
+        results[t].push_back(parts.next(shape(t, slot)).variable_data());
       }
     }
   }
@@ -121,7 +104,7 @@ at::Tensor pack_parts(const ShardsList& send, const CountsList& counts, const Pl
                       std::vector<int64_t>& totals) {
   if (group.size() == 1) {
     totals = counts[group[0]][slot];
-    return send[group[0]][slot].contiguous().view(-1);
+    return flat_values(send[group[0]][slot]);
   }
   std::vector<at::Tensor> pieces;
   std::vector<int64_t> begins(send.size(), 0);
@@ -133,7 +116,7 @@ at::Tensor pack_parts(const ShardsList& send, const CountsList& counts, const Pl
       totals[member] += count;
     }
   }
-  return pack(pieces).view(pieces[0].scalar_type());
+  return pack(pieces);
 }
 
 CountsList in_bytes(CountsList counts, const ShardsList& list) {
@@ -148,14 +131,15 @@ CountsList in_bytes(CountsList counts, const ShardsList& list) {
 void unpack_members(const Shards& received, const ShardsList& all, const CountsList& bytes) {
   at::NoGradGuard no_grad;
   for (size_t slot = 0; slot < received.size(); ++slot) {
-    std::vector<int64_t> filled(all.size(), 0);
-    int64_t begin = 0;
+    std::vector<FlatParts> places;
+    std::vector<at::Tensor> targets;
+    for (auto& shards : all) targets.push_back(as_bytes(shards[slot]));
+    for (auto& target : targets) places.emplace_back(target);
+    FlatParts message(received[slot]);
     for (size_t member = 0; member < bytes[0][slot].size(); ++member) {
       for (size_t t = 0; t < all.size(); ++t) {
         auto size = bytes[t][slot][member];
-        unpack(received[slot], begin, all[t][slot], filled[t], size);
-        begin += size;
-        filled[t] += size;
+        if (size) places[t].next(size).copy_(message.next(size));
       }
     }
   }
@@ -173,7 +157,7 @@ void gather_packed(const Axis& axis, const ShardsList& mine, const ShardsList& a
       for (auto& of_tensor : bytes) row[member] += of_tensor[slot][member];
       total += row[member];
     }
-    send.push_back(pack(in_slot(mine, slot)));
+    send.push_back(packed_bytes(mine, slot));
     receive.push_back(room_for(total, send.back()));
   }
   Wait pending;
@@ -193,11 +177,11 @@ ShardsList all_reduce(const Axis& axis, const ShardsList& tensors, ReduceOp op, 
     for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
       std::vector<at::Tensor> pieces;
       for (auto t : group) pieces.push_back(tensors[t][slot]);
-      flat.push_back(pack(pieces).view(pieces[0].scalar_type()));
+      flat.push_back(pack(pieces));
     }
     return axis.all_reduce(flat, op, one);
   };
-  return reduce_each(by_dtype("all_reduce", tensors, op), tensors.size(), wait, shape, start);
+  return reduce_each(messages_of("all_reduce", tensors, op), tensors.size(), wait, shape, start);
 }
 
 ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const CountsList& counts, ReduceOp op, Wait* wait) {
@@ -215,7 +199,7 @@ ShardsList reduce_scatter(const Axis& axis, const ShardsList& send, const Counts
   auto alone = alone_among(send, counts);
   std::optional<CoalescedEventScope> together;
   if (!alone.empty()) together.emplace();
-  return reduce_each(by_dtype("reduce_scatter", send, op, alone), send.size(), wait, shape, start);
+  return reduce_each(messages_of("reduce_scatter", send, op, alone), send.size(), wait, shape, start);
 }
 
 void all_gather(const Axis& axis, const ShardsList& mine, const ShardsList& all, const CountsList& counts, Wait* wait) {
@@ -245,19 +229,17 @@ void broadcast(const Axis& axis, const ShardsList& tensors, int64_t source, Wait
   for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
     int64_t bytes = 0;
     for (auto& shards : tensors) bytes += shards[slot].nbytes();
-    packed.push_back(axis.position(slot) == source ? pack(in_slot(tensors, slot)) : room_for(bytes, tensors[0][slot]));
+    packed.push_back(axis.position(slot) == source ? packed_bytes(tensors, slot) : room_for(bytes, tensors[0][slot]));
   }
   Wait pending;
   axis.broadcast(packed, source, wait ? &pending : nullptr);
   pending = then(std::move(pending), [&axis, packed, tensors, source] {
     at::NoGradGuard no_grad;
     for (size_t slot = 0; slot < packed.size(); ++slot) {
-      int64_t begin = 0;
-      for (auto& shards : tensors) {
-        auto bytes = static_cast<int64_t>(shards[slot].nbytes());
-        if (axis.position(slot) != source) unpack(packed[slot], begin, shards[slot], 0, bytes);
-        begin += bytes;
-      }
+      if (axis.position(slot) == source) continue;
+      std::vector<at::Tensor> into;
+      for (auto& shards : tensors) into.push_back(as_bytes(shards[slot]));
+      unpack(packed[slot], into);
     }
   });
   if (wait) *wait = std::move(pending);

@@ -6,9 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include <ATen/ATen.h>
-
-#include "intarsia/comm/agreement_scope.h"
+#include "intarsia/comm/agreement.h"
 
 namespace intarsia {
 namespace {
@@ -91,13 +89,9 @@ void CollectiveOrder::agree_if_shared(int64_t module, int64_t part) {
 
 void CollectiveOrder::agree(int64_t module, int64_t part) {
   if (axis_.size() == 1 || axis_.slot_count() != 1) return;
-  auto mine = at::scalar_tensor(module * kParts + part, at::kLong).view(1), all = at::empty({axis_.size()}, at::kLong);
-  {
-    AgreementScope agreement;
-    axis_.all_gather({mine}, {all}, {std::vector<int64_t>(axis_.size(), 1)});
-  }
-  if (all.eq(mine).all().item<bool>()) return;
-  std::vector<int64_t> positions(all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel());
+  auto mine = module * kParts + part;
+  auto positions = exchange_numbers(axis_, mine);
+  if (std::all_of(positions.begin(), positions.end(), [mine](auto at) { return at == mine; })) return;
   check_parts(positions);
   std::string text;
   auto& ranks = axis_.line().ranks[0];

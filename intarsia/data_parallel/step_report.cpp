@@ -2,29 +2,29 @@
 
 #include <algorithm>
 
-#include <ATen/ATen.h>
+#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 namespace {
 
-constexpr int32_t kUnaveraged = 16;  // added to the number of the part
+constexpr int64_t kUnaveraged = 16;  // added to the number of the part
 
-std::vector<int32_t> as_numbers(const StepReport& report) {
-  auto part = static_cast<int32_t>(report.part) + (report.unaveraged ? kUnaveraged : 0);
-  std::vector<int32_t> numbers = {part, report.steps};
-  for (auto use : report.uses) numbers.push_back(static_cast<int32_t>(use));
+std::vector<int64_t> as_numbers(const StepReport& report) {
+  auto part = static_cast<int64_t>(report.part) + (report.unaveraged ? kUnaveraged : 0);
+  std::vector<int64_t> numbers = {part, report.steps};
+  for (auto use : report.uses) numbers.push_back(static_cast<int64_t>(use));
   numbers.insert(numbers.end(), report.order.begin(), report.order.end());
   return numbers;
 }
 
-StepReport from_numbers(const int32_t* numbers, size_t leaf_count, bool with_order) {
+StepReport from_numbers(const std::vector<int64_t>& numbers, size_t leaf_count) {
   StepReport report;
   report.part = static_cast<Part>(numbers[0] % kUnaveraged);
   report.unaveraged = numbers[0] >= kUnaveraged;
-  report.steps = numbers[1];
-  numbers += 2;
-  for (size_t i = 0; i < leaf_count; ++i) report.uses.push_back(static_cast<Use>(numbers[i]));
-  if (with_order) report.order.assign(numbers + leaf_count, numbers + 2 * leaf_count);
+  report.steps = static_cast<int32_t>(numbers[1]);
+  auto uses = numbers.begin() + 2, order = uses + static_cast<int64_t>(leaf_count);
+  for (auto use = uses; use != order; ++use) report.uses.push_back(static_cast<Use>(*use));
+  report.order.assign(order, numbers.end());
   return report;
 }
 
@@ -40,24 +40,11 @@ std::string names_of(const std::vector<std::string>& names) {
 void StepReports::begin(const Axis& axis, const StepReport& mine) {
   axis_ = &axis;
   leaf_count_ = mine.uses.size();
-  with_order_ = !mine.order.empty();
-  auto numbers = at::tensor(as_numbers(mine), at::kInt);
-  Counts counts;
-  for (size_t slot = 0; slot < axis.slot_count(); ++slot) {
-    mine_.push_back(numbers);
-    gathered_.push_back(at::empty({axis.size() * numbers.numel()}, at::kInt));
-    counts.emplace_back(axis.size(), numbers.numel());
-  }
-  axis.all_gather(mine_, gathered_, counts, &wait_);
+  exchange_.emplace(axis, as_numbers(mine));
 }
 
 void StepReports::finish() {
-  if (wait_) wait_();
-  if (gathered_.empty()) return;
-  auto length = mine_[0].numel();
-  auto* numbers = gathered_[0].const_data_ptr<int32_t>();
-  for (int64_t j = 0; j < axis_->size(); ++j)
-    reports_.push_back(from_numbers(numbers + j * length, leaf_count_, with_order_));
+  for (auto& numbers : exchange_->finish()) reports_.push_back(from_numbers(numbers, leaf_count_));
 }
 
 int64_t StepReports::count(Part part) const {
@@ -82,7 +69,7 @@ std::string StepReports::who(const std::function<bool(const StepReport&)>& is) c
   for (size_t j = 0; j < reports_.size(); ++j) {
     if (is(reports_[j])) ranks.push_back(axis_->line().ranks[0][j]);
   }
-  return ranks.empty() ? "" : rank_list(ranks);
+  return ranks.empty() ? "" : names_of_ranks(ranks);
 }
 
 bool StepReports::all_active(const std::function<bool(const StepReport&)>& is) const {
@@ -119,12 +106,6 @@ void StepReports::check(const char* where, const std::vector<std::string>& leave
     }
     TORCH_CHECK(names.empty(), "[", where, "] ", names_of(names), " of ", module, what, " on ", ranks, ". ", advice);
   }
-}
-
-std::string rank_list(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
 }
 
 }  // namespace intarsia

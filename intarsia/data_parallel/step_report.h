@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "intarsia/comm/axis.h"
+#include "intarsia/comm/agreement.h"
 
 namespace intarsia {
 
@@ -37,7 +38,7 @@ struct StepReport {
 // The reports of all members of our line, in order.
 class StepReports {
  public:
-  // Sends our own; `wait` finishes it.
+  // Sends our own; finish() receives those of the others.
   void begin(const Axis& axis, const StepReport& mine);
   void finish();
 
@@ -55,17 +56,12 @@ class StepReports {
 
  private:
   bool all_active(const std::function<bool(const StepReport&)>& is) const;
-  std::string who(const std::function<bool(const StepReport&)>& is) const;  // as rank_list
+  std::string who(const std::function<bool(const StepReport&)>& is) const;  // as names_of_ranks
 
   const Axis* axis_ = nullptr;
   size_t leaf_count_ = 0;
-  bool with_order_ = false;
-  Shards mine_, gathered_;
-  Wait wait_;
+  std::optional<NumbersExchange> exchange_;
   std::vector<StepReport> reports_;
 };
-
-// Ranks as text: "rank 2", "ranks 0, 3".
-std::string rank_list(const std::vector<int64_t>& ranks);
 
 }  // namespace intarsia

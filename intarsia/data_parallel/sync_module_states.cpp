@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/comm/agreement_scope.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/packed.h"
 #include "intarsia/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
@@ -24,27 +24,6 @@ std::string listing(const NamedTensors& parameters, const NamedTensors& buffers)
     }
   }
   return text;
-}
-
-std::vector<int64_t> gather_numbers(const Axis& axis, const std::vector<int64_t>& mine) {
-  AgreementScope agreement;
-  auto count = static_cast<int64_t>(mine.size());
-  auto all = at::empty({axis.size() * count}, at::kLong);
-  axis.all_gather({at::tensor(mine, at::kLong)}, {all}, {std::vector<int64_t>(axis.size(), count)});
-  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
-}
-
-std::vector<std::string> texts_of_lengths(const Axis& axis, std::string mine, const std::vector<int64_t>& lengths) {
-  int64_t total = 0;
-  for (auto length : lengths) total += length;
-  auto all = at::empty({total}, at::kByte);
-  AgreementScope agreement;
-  auto bytes = at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kByte).clone();
-  axis.all_gather({bytes}, {all}, {lengths});
-  std::vector<std::string> texts;
-  auto* data = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-  for (auto length : lengths) texts.emplace_back(data, length), data += length;
-  return texts;
 }
 
 // The first lines in which two listings differ.
@@ -73,16 +52,13 @@ int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const N
   if (axis.size() == 1 || axis.slot_count() != 1) return number;
   auto text = listing(parameters, buffers);
   auto hash = static_cast<int64_t>(std::hash<std::string>()(text));
-  auto numbers = gather_numbers(axis, {hash, number, static_cast<int64_t>(text.size())});
   bool same = true;
-  std::vector<int64_t> lengths;
-  for (int64_t j = 0; j < axis.size(); ++j) {
-    same = same && numbers[3 * j] == numbers[0];
-    number = std::max(number, numbers[3 * j + 1]);
-    lengths.push_back(numbers[3 * j + 2]);
+  for (auto& row : exchange_numbers(axis, {hash, number})) {
+    same = same && row[0] == hash;
+    number = std::max(number, row[1]);
   }
-  if (same) return number;
-  auto texts = texts_of_lengths(axis, text, lengths);
+  if (same) return number;  // the same answer on all: each knows all hashes
+  auto texts = exchange_texts(axis, text);
   for (int64_t j = 1; j < axis.size(); ++j) {
     if (texts[j] == texts[0]) continue;
     auto [first, other] = first_difference(texts[0], texts[j]);
@@ -91,11 +67,6 @@ int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const N
                       ", rank ", ranks[j], " has ", other, ". Build the same model on every rank.");
   }
   return number;
-}
-
-std::vector<std::string> gather_texts(const Axis& axis, const std::string& mine) {
-  if (axis.size() == 1 || axis.slot_count() != 1) return std::vector<std::string>(axis.size(), mine);
-  return texts_of_lengths(axis, mine, gather_numbers(axis, {static_cast<int64_t>(mine.size())}));
 }
 
 void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,

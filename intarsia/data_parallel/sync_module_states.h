@@ -16,11 +16,8 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 int64_t verify_tensors_across_ranks(const char* where, const Axis& axis, const NamedTensors& parameters,
                                     const NamedTensors& buffers, int64_t number);
 
-// The texts of all members of our line, in order. All of them call it.
-std::vector<std::string> gather_texts(const Axis& axis, const std::string& mine);
-
-// In place: every tensor, plain or distributed, becomes that of the member at `source`, along an axis of the mesh, in
-// one message. A plain tensor of simulated ranks is one value already.
+// In place: every tensor, plain or distributed, becomes that of the member at `source`, along an axis of the
+// mesh, in one message. A plain tensor of simulated ranks is one value already.
 void broadcast_tensors(const DeviceMesh& mesh, const std::vector<at::Tensor>& tensors, int64_t source, Wait* wait,
                        int64_t axis = 0);
 

@@ -5,9 +5,10 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "intarsia/comm/axis.h"
+#include "intarsia/comm/agreement.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/tensor/policy.h"
+#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -49,18 +50,15 @@ Told told(const std::exception_ptr& thrown) {
   }
 }
 
-// The member at `speaker` sends what it saw to the others of its line.
+// The member at `speaker` lets the others of its line know what it saw.
 Told spread(const Axis& axis, int64_t speaker, const std::exception_ptr* mine) {
-  Told error;
-  if (mine) error = told(*mine);
-  auto head = at::tensor({static_cast<int64_t>(error.kind), static_cast<int64_t>(error.text.size())}, at::kLong);
-  axis.broadcast({head}, speaker);
-  auto length = head[1].item<int64_t>();
-  auto text = at::empty({length}, at::kByte);
-  if (mine) std::copy(error.text.begin(), error.text.end(), text.mutable_data_ptr<uint8_t>());
-  if (length > 0) axis.broadcast({text}, speaker);
-  auto* bytes = text.const_data_ptr<uint8_t>();
-  return {static_cast<Kind>(head[0].item<int64_t>()), std::string(bytes, bytes + length)};
+  std::string words;
+  if (mine) {
+    auto error = told(*mine);
+    words = static_cast<char>(error.kind) + error.text;
+  }
+  auto said = exchange_texts(axis, words)[speaker];
+  return {static_cast<Kind>(said[0]), said.substr(1)};
 }
 
 // Whether some rank holds nothing of a tensor that is not empty.
@@ -71,12 +69,6 @@ bool leaves_ranks_empty(const TensorForm& form, const Layout& layout) {
     if (c10::multiply_integers(local_shape(layout, form.sizes, mesh.coordinate_at(rank))) == 0) return true;
   }
   return false;
-}
-
-std::string listed(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : " ") + std::to_string(ranks[i]);
-  return text;
 }
 
 }  // namespace
@@ -99,20 +91,23 @@ std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::Ar
 void SlotErrors::raise_together(const std::string& op, const DeviceMesh& mesh,
                                 const std::vector<int64_t>& agreeing) const {
   bool ask = !agreeing.empty() && !errors_are_local() && torch::autograd::get_current_graph_task_id() == -1;
-  if (ask && recording()) record(AgreementEvent{op, Axis::of(mesh, agreeing).name()});
-  if (mesh.world().simulated()) return raise_simulated(mesh, ask ? agreeing : std::vector<int64_t>());
+  if (mesh.world().simulated()) {
+    if (ask && recording()) record(AgreementEvent{op, Axis::of(mesh, agreeing).name()});
+    return raise_simulated(mesh, ask ? agreeing : std::vector<int64_t>());
+  }
   if (!ask || mesh.slots().empty()) {
     if (!errors_.empty()) std::rethrow_exception(errors_[0].second);
     return;
   }
   CauseScope cause(op.c_str(), true);
   auto& axis = Axis::of(mesh, agreeing);
-  auto first = axis.size() - axis.all_reduce_max(errors_.empty() ? 0 : axis.size() - axis.position(0));
+  auto first = axis.size() - exchange_max(axis, errors_.empty() ? 0 : axis.size() - axis.position(0));
   if (first == axis.size()) return;
   bool speaks = axis.position(0) == first;
   auto error = spread(axis, first, speaks ? &errors_[0].second : nullptr);
   if (speaks) std::rethrow_exception(errors_[0].second);
-  throw_as(error.kind, error.text + "\n(" + listed({axis.line().ranks[0][first]}) + " holds the value in question.)");
+  throw_as(error.kind,
+           error.text + "\n(" + names_of_ranks({axis.line().ranks[0][first]}) + " holds the value in question.)");
 }
 
 void SlotErrors::raise_simulated(const DeviceMesh& mesh, const std::vector<int64_t>& agreeing) const {
@@ -130,8 +125,9 @@ void SlotErrors::raise_simulated(const DeviceMesh& mesh, const std::vector<int64
   }
   if (unaware.empty()) std::rethrow_exception(errors_[0].second);
   auto error = told(errors_[0].second);
-  throw_as(error.kind, error.text + "\n(Only " + listed(failing) + " would see this error in a job of processes, and " +
-                           listed(unaware) + " would go on.)");
+  throw_as(error.kind, error.text + "\n(Only " + names_of_ranks(failing) +
+                           " would see this error in a job of processes, and " + names_of_ranks(unaware) +
+                           " would go on.)");
 }
 
 }  // namespace intarsia

@@ -116,8 +116,7 @@ void JobEngine::barrier() const {
   auto mine = at::zeros({1}, at::kByte), all = at::zeros({size()}, at::kByte);
   Line everyone{"world", size(), {ranks_below(size())}, {hosted()[0]}};
   CauseScope cause("barrier()", false);
-  run_collective_unrecorded(*this, everyone, "barrier",
-                            [&] { return all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)}); });
+  run_barrier(*this, everyone, [&] { return all_gather(everyone, {mine}, {all}, {MemberCounts(size(), 1)}); });
 }
 
 std::shared_ptr<const Group> JobEngine::group_of(const std::vector<int64_t>& ranks) const {

@@ -158,7 +158,7 @@ std::vector<Shards> carry_between_meshes(const std::vector<Passage>& passages) {
       trade.get(position(transfer->sender), {count_of(transfer->runs) * static_cast<int64_t>(size)});
     }
   }
-  auto exchanged = exchange(axis, std::move(trades), false, "mesh_to_mesh");
+  auto exchanged = exchange(axis, std::move(trades), false, Collective::mesh_to_mesh);
   for (size_t slot = 0; slot < desks.size(); ++slot) unpack(passages, desks[slot], exchanged.pieces(slot), result);
   return result;
 }

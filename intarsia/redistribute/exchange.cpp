@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "intarsia/comm/flat_list.h"
 #include "intarsia/core/twins.h"
 
 namespace intarsia {
@@ -23,37 +24,9 @@ std::vector<int64_t> counts_of(const std::vector<c10::DimVector>& shapes) {
   return counts;
 }
 
-// The memory of the pieces, if they are contiguous one after the other; else undefined. Memory must hold the values,
-// since bytes are sent: a lazy conjugate or negative is rejected.
-at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> pieces) {
-  const at::Tensor* first = nullptr;
-  int64_t total = 0;
-  for (auto& piece : pieces) {
-    if (piece.numel() == 0) continue;
-    if (!piece.is_contiguous() || piece.is_conj() || piece.is_neg()) return {};
-    if (!first) first = &piece;
-    if (!piece.is_alias_of(*first) || piece.storage_offset() != first->storage_offset() + total) return {};
-    total += piece.numel();
-  }
-  if (!first) return {};
-  return total == first->numel() ? first->view({-1}) : first->as_strided({total}, {1});
-}
-
-at::Tensor packed_copy(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
-  int64_t total = 0;
-  for (auto& piece : pieces) total += piece.numel();
-  auto flat = at::empty({total}, options);
-  total = 0;
-  for (auto& piece : pieces) {
-    flat.narrow(0, total, piece.numel()).view(piece.sizes()).copy_(piece);
-    total += piece.numel();
-  }
-  return flat;
-}
-
-// With `later`, a copy: the engine still reads what is sent, and its owner may write to it meanwhile.
+// What is under way belongs to the engine, and whoever gave it may write to it meanwhile.
 at::Tensor packed_to_send(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options, bool later) {
-  return later ? packed_copy(pieces, options) : packed(pieces, options);
+  return later ? pack(pieces, options) : packed(pieces, options);
 }
 
 }  // namespace
@@ -78,19 +51,14 @@ void Trade::get(int64_t member, c10::ArrayRef<int64_t> shape) {
 
 std::vector<at::Tensor> Exchanged::pieces(size_t slot) const {
   BelowGradients guard;
-  auto& flat = received[slot];
+  FlatParts parts(received[slot]);
   std::vector<at::Tensor> pieces;
   pieces.reserve(shapes[slot]->size());
-  int64_t passed = 0;
-  for (auto& shape : *shapes[slot]) {
-    auto count = c10::multiply_integers(shape);
-    pieces.push_back((count == flat.numel() ? flat : flat.narrow(0, passed, count)).view(shape));
-    passed += count;
-  }
+  for (auto& shape : *shapes[slot]) pieces.push_back(parts.next(shape));
   return pieces;
 }
 
-Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, const char* kind) {
+Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later, Collective::Kind kind) {
   BelowGradients guard;
   Exchanged result;
   Shards send;
@@ -124,8 +92,7 @@ Exchanged gather(const Axis& axis, const Shards& mine, std::vector<PieceShapes> 
 
 at::Tensor packed(c10::ArrayRef<at::Tensor> pieces, const at::TensorOptions& options) {
   BelowGradients guard;
-  auto flat = as_they_stand(pieces);
-  return flat.defined() ? flat : packed_copy(pieces, options);
+  return joined(pieces, options);
 }
 
 }  // namespace intarsia

@@ -23,7 +23,7 @@ class Trade {
   void get(int64_t member, c10::ArrayRef<int64_t> shape);
 
  private:
-  friend Exchanged exchange(const Axis&, std::vector<Trade>, bool, const char*);
+  friend Exchanged exchange(const Axis&, std::vector<Trade>, bool, Collective::Kind);
   at::TensorOptions options_;
   std::vector<at::Tensor> given_;
   std::vector<c10::DimVector> shapes_;              // of what it receives
@@ -45,9 +45,10 @@ struct Exchanged {
   std::vector<at::Tensor> pieces(size_t slot) const;
 };
 
-// One all-to-all, traced as `kind`, with one trade per slot; what one member gives to another, the other gets. With
-// `later` it is only started: the given pieces are copied, and may change before the wait.
-Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false, const char* kind = "all_to_all");
+// One all-to-all, traced as `kind`. One trade per slot; what one member gives another, that one gets. With `later` it
+// is only begun: the pieces given are copied, and may change before the wait.
+Exchanged exchange(const Axis& axis, std::vector<Trade> trades, bool later = false,
+                   Collective::Kind kind = Collective::all_to_all);
 
 // One all-gather: every slot sends `mine[slot]` to all, and receives a piece of (*shapes[slot])[member] from each.
 // `later` as above.

@@ -192,8 +192,8 @@ std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, 
   Wait wait;
   auto [sent, received] = played->most_elements();
   auto bytes = static_cast<int64_t>(shards[0].element_size());
-  run_collective(engine_of(mesh.world()), axis.line(), "all_to_all", sent * bytes, received * bytes,
-                 later ? &wait : nullptr, [&] { return arriving(move); });
+  run_all_to_all(engine_of(mesh.world()), axis.line(), sent * bytes, received * bytes, later ? &wait : nullptr,
+                 [&] { return arriving(move); });
   return [wait, result] {
     if (wait) wait();
     return *result;

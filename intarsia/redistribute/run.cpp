@@ -127,33 +127,29 @@ bool offers(const Layout& from, c10::ArrayRef<int64_t> axes, c10::ArrayRef<int64
   return true;
 }
 
-// Each pair of members exchanges exactly what one has and the other needs; see Note [Played all-to-all] for
-// simulations.
+// Each pair of members exchanges exactly what one has and the other needs. A simulation has the data of both: see Note
+// [Played all-to-all].
 Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto& mesh = step.from->mesh();
   if (shards.size() > 1) return play_all_to_all(step, shards, shape, async);
   auto& axis = Axis::of(mesh, step.axes);
+  if (shards.empty()) return lay_out(exchange(axis, {}, async), {});  // a rank outside of the mesh
   auto given = [&](c10::ArrayRef<int64_t> source, c10::ArrayRef<int64_t> target) {
     if (!offers(*step.from, step.axes, source, target)) return std::vector<Runs>();
     return common_runs(*step.from, source, *step.to, target, shape);
   };
-  std::vector<Trade> trades;
-  std::vector<TargetPtr> targets;
-  for (size_t slot = 0; slot < shards.size(); ++slot) {
-    auto& me = mesh.slots()[slot].coordinate;
-    auto& trade = trades.emplace_back(axis, shards[slot].options());
-    Target target{local_shape(*step.to, shape, me), {}};
-    for (int64_t member = 0; member < axis.size(); ++member) {
-      auto peer = *mesh.coordinate_of(axis.line().ranks[slot][member]);
-      if (auto runs = given(me, peer); !runs.empty()) trade.give(member, extract(shards[slot], runs));
-      if (auto runs = given(peer, me); !runs.empty()) {
-        trade.get(member, shape_of(runs));
-        target.places.push_back(std::move(runs));
-      }
+  auto& me = mesh.slots()[0].coordinate;
+  Trade trade(axis, shards[0].options());
+  Target target{local_shape(*step.to, shape, me), {}};
+  for (int64_t member = 0; member < axis.size(); ++member) {
+    auto peer = *mesh.coordinate_of(axis.line().ranks[0][member]);
+    if (auto runs = given(me, peer); !runs.empty()) trade.give(member, extract(shards[0], runs));
+    if (auto runs = given(peer, me); !runs.empty()) {
+      trade.get(member, shape_of(runs));
+      target.places.push_back(std::move(runs));
     }
-    targets.push_back(finished(std::move(target)));
   }
-  return lay_out(exchange(axis, std::move(trades), async), std::move(targets));
+  return lay_out(exchange(axis, {std::move(trade)}, async), {finished(std::move(target))});
 }
 
 // The reduction that one collective runs along the axes of a step.

@@ -101,8 +101,8 @@ std::vector<int64_t> agreed_strides(const Shards& tensors, bool requires_grad, c
   auto strides = strides_like(tensors[0]);
   if (everyone.size() == 1) return strides;
   auto number = static_cast<int64_t>(std::hash<std::string>()(mine + c10::str(strides)) >> 1);
-  bool unlike = number != everyone.all_reduce_max(number);
-  if (!everyone.all_reduce_max(unlike)) return strides;
+  bool unlike = number != exchange_max(everyone, number);
+  if (!exchange_max(everyone, unlike)) return strides;
   check_same_forms(exchange_texts(everyone, mine), mesh);
   auto agreed = at::tensor(strides, at::kLong);
   everyone.broadcast({agreed}, place);
@@ -139,7 +139,7 @@ Shards deal(Shards tensors, const Layout& layout, int64_t source) {
       auto extent = extent_of(cut_once({{0, t.size(dim)}}, placement, axis.size(), me));
       trade.get(source, with_size(t.sizes(), dim, extent));
     }
-    auto dealt = exchange(axis, std::move(trades), false, "scatter");
+    auto dealt = exchange(axis, std::move(trades), false, Collective::scatter);
     for (size_t slot = 0; slot < tensors.size(); ++slot) tensors[slot] = dealt.pieces(slot)[0];
   }
   return tensors;

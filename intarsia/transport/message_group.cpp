@@ -89,9 +89,9 @@ class RunningExchange final : public WaitingTransport {
   }
 
   void give_up(const std::string& text, Farewell farewell, const std::string&) override {
-    line_.error.set(text);
     end_entry(exchange_.call, false);
-    if (farewell == Farewell::interrupted) line_.failures().raise(line_.rank());
+    if (farewell == Farewell::interrupted) return line_.interrupt();
+    line_.error.set(text);
   }
 
  private:
@@ -157,12 +157,6 @@ struct MessageLine {
   void run(Exchange& exchange) {
     watched->error.check();
     RunningExchange(*watched, *links, exchange).run();
-  }
-
-  // A thread that waits was interrupted: the other ranks hear of it.
-  void interrupt() {
-    watched->error.set(kWasInterrupted);
-    watched->failures().raise(watched->rank());
   }
 };
 
@@ -236,7 +230,8 @@ class MessageGroup final : public Group {
     std::lock_guard lock(order_);
     line_->watched->number(call);
     exchange->call = std::move(call);
-    auto wait = worker_.run([line = line_, exchange] { line->run(*exchange); }, [line = line_] { line->interrupt(); });
+    auto wait =
+        worker_.run([line = line_, exchange] { line->run(*exchange); }, [line = line_] { line->watched->interrupt(); });
     return [exchange, wait] {
       exchange->waited_since = Clock::now().time_since_epoch().count();
       wait_for_entry(exchange->call);

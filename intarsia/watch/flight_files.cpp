@@ -65,7 +65,11 @@ Sizes sizes_of(const FlightEntry& flight) {
   switch (flight.kind) {
     case Collective::all_reduce: return {"all_reduce", flight.mine, flight.mine};
     case Collective::broadcast: return {"broadcast", flight.mine, flight.mine};
+    case Collective::halo:
+    case Collective::scatter:
+    case Collective::mesh_to_mesh:
     case Collective::all_to_all: return {"all_to_all", flight.mine, flight.all};
+    case Collective::barrier:
     case Collective::all_gather:
       if (flight.even) return {"all_gather", flight.mine, flight.all};
       return {"all_gather_v", flight.all, flight.all};

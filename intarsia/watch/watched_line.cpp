@@ -5,6 +5,8 @@
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "intarsia/watch/waiting.h"
+
 namespace intarsia {
 namespace {
 
@@ -42,6 +44,11 @@ void WatchedLine::number(Collective& call, bool waits) {
   call.number = next_number_++;
   if (!larger_) begin_entry(recorded_, call, waits);
   history_.add(call);
+}
+
+void WatchedLine::interrupt() {
+  error.set(kWasInterrupted);
+  failures().raise(rank());
 }
 
 History WatchedLine::history() const {

@@ -41,6 +41,9 @@ class WatchedLine {
   // `waits`: as begin_entry.
   void number(Collective& call, bool waits = false);
 
+  // We were interrupted while we waited: the line has failed, and the others find it on the board.
+  void interrupt();
+
   FailureBoard& failures() const { return larger_ ? larger_->failures_ : failures_; }
   const CollectiveBoard& board() const { return larger_ ? larger_->board_ : board_; }
 

@@ -52,13 +52,11 @@ def _counted_as(kind: str, cause: str = "", axis: str = "") -> Any:
     """PyTorch's name for a collective: CommDebugMode counts under it. Others keep the name that the core gives them.
 
     From one cut to another PyTorch gathers on CPUs, except on its simulated ranks, and there where several axes take part; programs
-    of the drop-in count that. None for the reports at the end of a backward pass of fully_shard, which PyTorch's ranks do not exchange.
+    of the drop-in count that.
     """
     from ._dropin import installed
 
     name = kind.split("(")[0]
-    if cause == "fully_shard report":
-        return None
     if cause.split(" ")[0] == "fully_shard":
         return _COUNTED_AS_GROUPS.get(name, kind)
     if name == "all_to_all" and installed() and (simulated_world() is None or len(_axes_in(axis.split("_"), axis_names())) > 1):

@@ -36,11 +36,12 @@ TEST(AgreementInProcesses, TextsOfAnyLengthAndNumbersAreExchangedAsAgreements) {
   CommDebugMode comms;
   auto texts = exchange_texts(everyone, text(rank()));
   auto numbers = exchange_numbers(everyone, {rank(), -10 * rank()});
+  EXPECT_EQ(exchange_max(everyone, 10 - rank()), 10);
   for (int64_t r = 0; r < world_size(); ++r) {
     EXPECT_EQ(texts[r], text(r));
     EXPECT_EQ(numbers[r], (std::vector<int64_t>{r, -10 * r}));
   }
-  EXPECT_EQ(comms.agreements().size(), 3u);  // lengths, long texts, numbers
+  EXPECT_EQ(comms.agreements().size(), 4u);  // lengths, long texts, numbers, the highest
   EXPECT_TRUE(comms.events().empty());
 }
 

@@ -57,7 +57,7 @@ TEST(Exchange, MayBeFinishedLaterAndIsTracedByItsName) {
       trade.get(last, {0, 7});
     }
     CommDebugMode comms;
-    auto exchanged = exchange(axis, std::move(trades), true, "halo");
+    auto exchanged = exchange(axis, std::move(trades), true, Collective::halo);
     EXPECT_EQ(comms.text(), "halo tp 12B\n");
     auto pieces = exchanged.pieces(0);
     if (exchanged.wait) exchanged.wait();

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/comm/flat_list.h"
+
 namespace intarsia {
 namespace {
 
@@ -15,11 +17,8 @@ struct Batch {
 
 std::vector<Batch> batches_of(const ShardsList& list, const CountsList& counts) {
   std::vector<Batch> batches;
-  for (size_t t = 0; t < list.size(); ++t) {
-    auto same = [&](auto& batch) { return list[batch.tensors[0]][0].scalar_type() == list[t][0].scalar_type(); };
-    auto found = std::find_if(batches.begin(), batches.end(), same);
-    (found == batches.end() ? batches.emplace_back() : *found).tensors.push_back(t);
-  }
+  for (auto& places : places_by_dtype(list.size(), [&](size_t t) { return list[t][0].scalar_type(); }))
+    batches.push_back({std::move(places)});
   for (auto& batch : batches) {
     for (size_t slot = 0; slot < list[0].size(); ++slot) {
       for (size_t j = 0; j < counts[0][slot].size(); ++j) {
@@ -104,12 +103,8 @@ ShardsList reduce_scatter_by(const CustomCollective& own, const Axis& axis, cons
       int64_t length = 0;
       for (auto t : batch.tensors) length += counts[t][slot][axis.position(slot)];
       flat.push_back(at::empty({length}, at::TensorOptions().dtype(dtype)));
-      int64_t begin = 0;
-      for (auto t : batch.tensors) {
-        auto count = counts[t][slot][axis.position(slot)];
-        parts[t].push_back(flat[slot].narrow(0, begin, count));
-        begin += count;
-      }
+      FlatParts of_slot(flat[slot]);
+      for (auto t : batch.tensors) parts[t].push_back(of_slot.next(counts[t][slot][axis.position(slot)]));
     }
     waits.push_back([flat, sums, given, arrived = own.run(sums, given)] {
       if (arrived) arrived();

@@ -16,8 +16,6 @@
 namespace intarsia {
 namespace {
 
-constexpr const char* kReportCause = "fully_shard report";
-
 struct States {
   std::mutex mutex;
   std::map<const CollectiveOrder*, std::unique_ptr<FullyShardState>> by_order;
@@ -240,12 +238,9 @@ void FullyShardState::write() {
   SharedBuffers buffers;
   for (auto& group : reduced_) buffers.add(group->buffers(), group->mesh());
   mine.steps = buffers.fingerprint();
-  StepReports reports;
-  {
-    CauseScope cause(kReportCause, false);
-    reports.begin(collective_order_.axis(), mine);
-  }
   CauseScope cause(kShardCause, false);
+  StepReports reports;
+  reports.begin(collective_order_.axis(), mine);
   for (auto& group : reduced_) group->finish_reductions();
   reports.finish();
   reports.check(kShardCause, names, reduced_[0]->name(),

@@ -6,9 +6,11 @@
 
 #include <torch/nn/module.h>
 
+#include "intarsia/comm/agreement.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
+#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -98,14 +100,14 @@ FindUnaveraged unaveraged_in(torch::nn::Module& module, const std::vector<at::Te
 
 void raise_unaveraged(const char* where, const std::string& module, const Axis& axis,
                       const std::vector<std::string>& names) {
-  auto texts = gather_texts(axis, joined(names));
+  auto texts = exchange_texts(axis, joined(names));
   auto first = std::find_if(texts.begin(), texts.end(), [](auto& text) { return !text.empty(); });
   TORCH_INTERNAL_ASSERT(first != texts.end());
   std::vector<int64_t> ranks;
   for (int64_t j = 0; j < axis.size(); ++j) {
     if (texts[j] == *first) ranks.push_back(axis.line().ranks[0][j]);
   }
-  TORCH_CHECK(false, "[", where, "] ", *first, " of ", module, " got a gradient on ", rank_list(ranks),
+  TORCH_CHECK(false, "[", where, "] ", *first, " of ", module, " got a gradient on ", names_of_ranks(ranks),
               " that is not averaged: the parameter was registered after ", where,
               " was called. Register all parameters ", "first, or call ", where,
               " again, which takes those that it does not have yet.");

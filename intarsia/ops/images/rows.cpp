@@ -36,7 +36,7 @@ Exchanged exchange_rows(const Shards& like, const RowPlan& plan, const Axis& axi
       if (got.size()) trade.get(member, with_size(like[slot].sizes(), plan.dim, got.size()));
     }
   }
-  return exchange(axis, std::move(trades), !back, "halo");
+  return exchange(axis, std::move(trades), !back, Collective::halo);
 }
 
 // The piece that contains the rows.

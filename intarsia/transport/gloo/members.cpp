@@ -6,8 +6,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "intarsia/watch/waiting.h"
-
 namespace intarsia {
 namespace {
 
@@ -49,8 +47,7 @@ std::vector<int64_t> Members::unconnected(int64_t member) const {
 
 // Gloo closes all connections of a group when a wait times out, so we wait for a message that nobody sends.
 void Members::interrupt() const {
-  line->error.set(kWasInterrupted);
-  line->failures().raise(line->rank());
+  line->interrupt();
   if (!gloo || size() == 1) return;
   std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
   try {
