@@ -1,7 +1,6 @@
 """What is pending stays so under the drop-in where it does with PyTorch's DTensor: in casts, in new tensors without values, and in look-ups."""
 
 import json
-import os
 import subprocess
 import sys
 import unittest
