@@ -20,14 +20,23 @@ namespace {
 
 constexpr size_t kRowsShown = 12;
 
-c10::OperatorHandle find_op(const std::string& name) {
+}  // namespace
+
+c10::OperatorHandle op_to_explain(const std::string& name) {
   auto full = name.find("::") == std::string::npos ? "aten::" + name : name;
   auto dot = full.find('.');
   auto overload = dot == std::string::npos ? "" : full.substr(dot + 1);
   auto found = c10::Dispatcher::singleton().findSchema({full.substr(0, dot), overload});
-  TORCH_CHECK_VALUE(found, "[explain] there is no op ", full, ". Name the overload too, as in aten::add.Tensor.");
+  std::string overloads;
+  for (auto& other : found ? std::vector<c10::OperatorName>() : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (other.name == full.substr(0, dot)) overloads += (overloads.empty() ? " It has " : ", ") + c10::toString(other);
+  }
+  TORCH_CHECK_VALUE(found, "[explain] there is no op ", full, ". Name the overload too, as in aten::add.Tensor.",
+                    overloads.empty() ? "" : overloads + ".");
   return *found;
 }
+
+namespace {
 
 struct ImaginedCall {
   std::vector<c10::IValue> args;
@@ -46,10 +55,39 @@ const Layout* imagined_layout(const Imagined& imagined, const DeviceMesh& mesh) 
   return Layout::get(mesh, placements);
 }
 
+// How many of the tensors that are left a list takes: as many as other lists, and the tensors behind it take theirs.
+size_t share_of_list(const Op& op, size_t arg, size_t left) {
+  auto behind = op.kinds.begin() + static_cast<int64_t>(arg), end = op.kinds.end();
+  size_t lists = std::count(behind, end, ArgKind::tensor_list), single = std::count(behind, end, ArgKind::tensor);
+  return left > single ? (left - single) / lists : 0;
+}
+
+template <class Take>
+c10::IValue list_of(const c10::Argument& argument, Take take, size_t count) {
+  bool may_lack = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors()) &&
+                  !argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  c10::List<std::optional<at::Tensor>> some;
+  c10::List<at::Tensor> all;
+  for (; count > 0; --count) {
+    auto tensor = take();
+    if (may_lack) {
+      some.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
+    } else {
+      all.push_back(tensor);
+    }
+  }
+  return may_lack ? c10::IValue(some) : c10::IValue(all);
+}
+
 ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const DeviceMesh& mesh,
                      const std::map<std::string, c10::IValue>& arguments) {
   ImaginedCall call;
   auto& schema = asked_op(op).schema();
+  for (auto& [name, value] : arguments) {
+    auto is_named = [&name = name](auto& argument) { return argument.name() == name; };
+    TORCH_CHECK_VALUE(std::any_of(schema.arguments().begin(), schema.arguments().end(), is_named), "[explain] ",
+                      op.name, " has no argument \"", name, "\"; the schema is ", schema);
+  }
   size_t next = 0;
   auto take = [&] {
     auto& imagined = given[next++];
@@ -66,9 +104,8 @@ ImaginedCall imagine(const Op& op, const std::vector<Imagined>& given, const Dev
       auto tensor = take();
       call.args.push_back(tensor.defined() ? c10::IValue(tensor) : c10::IValue());
     } else if (op.kinds[i] == ArgKind::tensor_list) {
-      c10::List<at::Tensor> list;
-      while (next < given.size()) list.push_back(take());
-      call.args.emplace_back(list);
+      auto share = share_of_list(op, i, given.size() - next);
+      call.args.push_back(list_of(argument, [&] { return take(); }, share));
     } else {
       bool optional = argument.type()->kind() == c10::TypeKind::OptionalType;
       TORCH_CHECK_VALUE(argument.default_value() || optional, "[explain] ", op.name, " needs its argument \"",
@@ -105,68 +142,7 @@ std::string plans_of(const Choice& choice, const ImaginedCall& call) {
 
 namespace {
 
-const std::map<std::string, at::ScalarType>& dtypes() {
-  static const std::map<std::string, at::ScalarType> names = {{"float", at::kFloat},
-                                                              {"float32", at::kFloat},
-                                                              {"double", at::kDouble},
-                                                              {"float64", at::kDouble},
-                                                              {"half", at::kHalf},
-                                                              {"float16", at::kHalf},
-                                                              {"bfloat16", at::kBFloat16},
-                                                              {"long", at::kLong},
-                                                              {"int64", at::kLong},
-                                                              {"int", at::kInt},
-                                                              {"int32", at::kInt},
-                                                              {"short", at::kShort},
-                                                              {"int16", at::kShort},
-                                                              {"char", at::kChar},
-                                                              {"int8", at::kChar},
-                                                              {"byte", at::kByte},
-                                                              {"uint8", at::kByte},
-                                                              {"bool", at::kBool},
-                                                              {"cfloat", at::kComplexFloat},
-                                                              {"complex64", at::kComplexFloat},
-                                                              {"cdouble", at::kComplexDouble},
-                                                              {"complex128", at::kComplexDouble}};
-  return names;
-}
-
-std::string trimmed(const std::string& text) {
-  auto first = text.find_first_not_of(' '), last = text.find_last_not_of(' ');
-  return first == text.npos ? "" : text.substr(first, last - first + 1);
-}
-
-// Takes the dtype off the end of a text, if it ends with one. A word that is not a dtype stays: it is read as a
-// placement.
-at::ScalarType take_dtype(std::string& text) {
-  auto space = text.find_last_of(' ');
-  auto word = space == text.npos ? text : text.substr(space + 1);
-  auto known = dtypes().find(word);
-  if (known == dtypes().end()) return at::kFloat;
-  text = space == text.npos ? "" : trimmed(text.substr(0, space));
-  return known->second;
-}
-
-}  // namespace
-
-Imagined parse_imagined(std::string_view text) {
-  Imagined result;
-  if (text == "none") return result.defined = false, result;
-  auto open = text.find('['), close = text.find(']');
-  TORCH_CHECK_VALUE(open != text.npos && close != text.npos && open < close, "[explain] cannot read the tensor \"",
-                    text, "\". Write its shape, placements and dtype, as in \"[8, 12] S(0), R\" or \"[8] S(0) long\".");
-  std::stringstream shape(std::string(text.substr(open + 1, close - open - 1)));
-  std::string extent;
-  while (std::getline(shape, extent, ',')) result.shape.push_back(std::stoll(extent));
-  auto rest = trimmed(std::string(text.substr(close + 1)));
-  result.dtype = take_dtype(rest);
-  if (!rest.empty()) result.placements = parse_placements(rest[0] == '[' ? rest : "[" + rest + "]");
-  return result;
-}
-
-namespace {
-
-// The result for a rehearsed call: what dispatch sends when it runs the call on a stage.
+// What dispatch moves when it runs the call on a stage.
 void explain_rehearsed(const RehearsedCall& rehearsed, const ImaginedCall& call, Explanation& result) {
   if (result.chosen.empty()) result.chosen = text_of(call.layouts, rehearsed.out);
   result.collectives = "";
@@ -230,7 +206,7 @@ void describe_inputs(const ImaginedCall& call, std::ostream& text) {
 Explanation explain(const std::string& name, const std::vector<Imagined>& given, const DeviceMesh& mesh,
                     const std::map<std::string, c10::IValue>& arguments) {
   start();
-  Op op(find_op(name));
+  Op op(op_to_explain(name));
   auto call = imagine(op, given, mesh, arguments);
   std::vector<TensorForm> inputs;
   for (auto& tensor : call.tensors) inputs.push_back(form_of(tensor));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
 #include "intarsia/comm/trace.h"
@@ -28,7 +29,18 @@ struct Imagined {
 // float.
 Imagined parse_imagined(std::string_view text);
 
-// What explain() found.
+// The op of that name ("aten::mm", "add.Tensor"), or an error that names the overloads.
+c10::OperatorHandle op_to_explain(const std::string& name);
+
+// A call of an op as text: its tensors in order, and arguments by name, read as the schema has them: numbers, texts,
+// dtypes, None, and lists of these ("[0, 1]"; one number may stand for several). Tensors may be named, too.
+struct ExplainedCall {
+  std::vector<Imagined> tensors;
+  std::map<std::string, c10::IValue> arguments;
+};
+ExplainedCall parse_call(const std::string& op, const std::vector<std::string>& tensors,
+                         const std::map<std::string, std::string>& named);
+
 struct Explanation {
   std::string text;         // the full report
   std::string chosen;       // [S(0)], [R] -> [S(0)]
@@ -39,8 +51,9 @@ struct Explanation {
   std::vector<CommEvent> moves;  // the same as events, with bytes, as dispatch would record them
 };
 
-// `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes all that are left), `arguments` are
-// other arguments by name, and the rest take their defaults. Nothing runs and nothing is sent.
+// `op` is "aten::mm"; tensors fill its tensor arguments in order (a list takes those that the tensors behind it leave,
+// and several lists share them alike), `arguments` are other arguments by name, and the rest take their defaults.
+// Nothing runs and nothing is sent.
 Explanation explain(const std::string& op, const std::vector<Imagined>& tensors, const DeviceMesh& mesh,
                     const std::map<std::string, c10::IValue>& arguments = {});
 

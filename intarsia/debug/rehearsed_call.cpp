@@ -51,6 +51,11 @@ void put_on_stage(std::vector<c10::IValue>& args, const std::vector<const Layout
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : arg.toTensorList()) list.push_back(take(tensor));
       arg = list;
+    } else if (arg.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : arg.toOptionalTensorList())
+        list.push_back(tensor ? std::optional(take(*tensor)) : std::nullopt);
+      arg = list;
     }
   }
 }
@@ -84,8 +89,12 @@ int64_t elements_of(const std::vector<c10::IValue>& args) {
   int64_t count = 0;
   for (auto& arg : args) {
     if (arg.isTensor()) count += arg.toTensor().numel();
-    if (!arg.isTensorList()) continue;
-    for (const at::Tensor& tensor : arg.toTensorList()) count += tensor.numel();
+    if (arg.isTensorList()) {
+      for (const at::Tensor& tensor : arg.toTensorList()) count += tensor.numel();
+    }
+    if (arg.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& tensor : arg.toOptionalTensorList()) count += tensor ? tensor->numel() : 0;
+    }
   }
   return count;
 }

@@ -87,8 +87,10 @@ at::Tensor DirectCall::next_result(at::Tensor local) {
   }
   auto body = c10::make_intrusive<DTensorBody>(Shards{std::move(local)}, decision_->out[r]);
   body->origin = {made_.hash + r, made_.call};
-  if (views) body->view_memory_of(shared_body_of(shown_));
-  return wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+  auto dtype = c10::scalarTypeToTypeMeta(form.dtype);
+  if (!views) return wrap(std::move(body), form.sizes, form.strides, dtype);
+  body->view_memory_of(shared_body_of(shown_));
+  return wrap_view(shown_, std::move(body), form.sizes, form.strides, dtype);
 }
 
 }  // namespace intarsia

@@ -35,7 +35,11 @@ class OpKernel final : public c10::OperatorKernel {
   std::unique_ptr<Op> op_;
 };
 
-// Ops of other libraries have no kernel here: the schema of each is read when it is first called.
+void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  op.redispatchBoxed(kComposite, stack);
+}
+
+// Ops of other libraries have no kernel of their own: each is read from its schema when it is first met.
 void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
   static auto* mutex = new std::mutex;
   static auto* ops = new std::unordered_map<c10::OperatorName, std::unique_ptr<Op>>;
@@ -128,6 +132,12 @@ void register_ruled(const c10::OperatorHandle& handle) {
       std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, cut), kDTensorKey, __FILE__, __LINE__);
   library->impl(name.substr(cut + 2).c_str(), kernel_for(handle));
   libraries->push_back(std::move(library));
+  if (!handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return;
+  // Its gradient is that of the ops that it is made of. Without autograd, in inference mode, the rule serves.
+  auto autograd = std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, cut), kDTensorAutogradKey,
+                                                   __FILE__, __LINE__);
+  autograd->impl(name.substr(cut + 2).c_str(), torch::CppFunction::makeFromBoxedFunction<&decompose>());
+  libraries->push_back(std::move(autograd));
 }
 
 }  // namespace intarsia

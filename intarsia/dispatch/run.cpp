@@ -194,9 +194,8 @@ c10::intrusive_ptr<DTensorBody> view_body(const Call& call, const Decision& deci
   shards = made_once(shards, [](auto& shard) { return shard.clone(); });  // memory that writes to the base cannot reach
   follow_strides(shards, decision.outputs[output].strides);
   auto body = c10::make_intrusive<DTensorBody>(std::move(shards), layout);
-  // A separate handle: the caller's may get another shape (squeeze_) or other data (set_data).
-  auto viewed_tensor =
-      wrap(shared_body_of(base.tensor), base.tensor.sizes(), base.tensor.strides(), base.tensor.dtype());
+  // A handle of its own: the caller's may get another shape (squeeze_) or other data (set_data).
+  auto viewed_tensor = another_handle(base.tensor);
   auto recipe =
       std::make_unique<Recipe>(Recipe{viewed_tensor,
                                       call.op.handle,
@@ -247,9 +246,14 @@ void wrap_results(const Call& call, const Decision& made, const std::vector<Stac
       Shards shards;
       for (auto& tensors : locals) shards.push_back(tensors[output]);
       if (viewed_arg < 0 && made.known_outputs) follow_strides(shards, form.strides, decision.contiguous[output]);
-      auto body = viewed_arg >= 0 ? view_body(call, decision, std::move(shards), viewed_arg, output)
-                                  : c10::make_intrusive<DTensorBody>(std::move(shards), decision.out[output]);
-      result = wrap(std::move(body), form.sizes, form.strides, c10::scalarTypeToTypeMeta(form.dtype));
+      auto dtype = c10::scalarTypeToTypeMeta(form.dtype);
+      if (viewed_arg >= 0) {
+        auto body = view_body(call, decision, std::move(shards), viewed_arg, output);
+        result = wrap_view(call.args[viewed_arg].toTensor(), std::move(body), form.sizes, form.strides, dtype);
+      } else {
+        auto body = c10::make_intrusive<DTensorBody>(std::move(shards), decision.out[output]);
+        result = wrap(std::move(body), form.sizes, form.strides, dtype);
+      }
     }
     ++output;
     return result;

@@ -2,19 +2,22 @@
 
 #include <ATen/ATen.h>
 
+#include "intarsia/rules/advised.h"
 #include "intarsia/rules/table.h"
-#include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {
 namespace {
 
-// They get the layout of that tensor; a pending reduction becomes replicated.
+at::Tensor settled_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format) {
+  UnguidedScope unguided;
+  return at::empty_like(self, options, format);
+}
+
+// They lie as the other does; a pending reduction has no form to follow.
 template <class Draw>
 at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format,
                       Draw draw) {
-  auto target = at::empty_like(self, options, format);
-  if (is_dtensor(target) && layout_of(target).has_partial())
-    target = redistribute(target, settled(placements_of(target)));
+  auto target = settled_like(self, options, format);
   at::NoGradGuard no_grad;
   draw(target);
   return target;

@@ -279,8 +279,17 @@ at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> size
   return wrap(c10::make_intrusive<DTensorBody>(std::move(shards), layout), sizes, strides, dtype);
 }
 
+at::Tensor wrap_view(const at::Tensor& base, c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> sizes,
+                     c10::ArrayRef<int64_t> strides, caffe2::TypeMeta dtype) {
+  if (C10_LIKELY(base.is_inference() == c10::InferenceMode::is_enabled()))
+    return wrap(std::move(body), sizes, strides, dtype);
+  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);  // as wrap does, but the mode restores the state
+  c10::InferenceMode as_base(base.is_inference());
+  return wrap(std::move(body), sizes, strides, dtype);
+}
+
 at::Tensor another_handle(const at::Tensor& tensor) {
-  return wrap(shared_body_of(tensor), tensor.sizes(), tensor.strides(), tensor.dtype());
+  return wrap_view(tensor, shared_body_of(tensor), tensor.sizes(), tensor.strides(), tensor.dtype());
 }
 
 void attach_note(const at::Tensor& tensor, NotePtr note) {

@@ -158,6 +158,10 @@ at::Tensor wrap(c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> siz
                 caffe2::TypeMeta dtype);
 at::Tensor wrap(Shards shards, const Layout* layout, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides,
                 caffe2::TypeMeta dtype);
+// The same as a view of `base`: like LibTorch's views, it is a tensor of inference mode if `base` is one, whatever the
+// mode is now.
+at::Tensor wrap_view(const at::Tensor& base, c10::intrusive_ptr<DTensorBody> body, c10::ArrayRef<int64_t> sizes,
+                     c10::ArrayRef<int64_t> strides, caffe2::TypeMeta dtype);
 
 // Another handle to the same body: a shallow copy.
 at::Tensor another_handle(const at::Tensor& tensor);

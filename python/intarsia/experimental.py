@@ -12,6 +12,7 @@ from . import _core, _guide
 from ._born_sharded import BornSharded
 from ._calls import as_given, tensors_of
 from ._dropin import original
+from ._fused_colwise import FusedColwiseParallel
 from ._local_tensor import rank_map, tensor_map
 from ._mesh import core_mesh
 from ._tensor import DTensor
@@ -19,6 +20,7 @@ from ._tensor import DTensor
 __all__ = [
     "BornSharded",
     "ExplicitRedistributionContext",
+    "FusedColwiseParallel",
     "agree_on_generator",
     "implicit_replication",
     "local_errors",

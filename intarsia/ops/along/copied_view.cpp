@@ -16,7 +16,7 @@ at::Tensor as_view(const at::Tensor& result, at::IntArrayRef strides, const char
       Recipe{another_handle(base), op, stack, 0, 0, result.sizes().vec(), body_of(base).version()});
   recipe->args[0] = c10::IValue();
   body->follow(std::move(recipe));
-  return wrap(std::move(body), result.sizes(), strides, result.dtype());
+  return wrap_view(base, std::move(body), result.sizes(), strides, result.dtype());
 }
 
 }  // namespace intarsia
