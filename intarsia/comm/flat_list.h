@@ -11,8 +11,8 @@
 namespace intarsia {
 
 // Bytes travel, so what memory holds must be the values: a lazy conjugate or negative is carried out first.
-bool lies_in_order(const at::Tensor& tensor);          // whether its memory is its values, in their order
-at::Tensor flat_values(const at::Tensor& tensor);      // the values as one dim; its own memory if it lies in order
+bool lies_in_order(const at::Tensor& tensor);      // whether its memory is its values, in their order
+at::Tensor flat_values(const at::Tensor& tensor);  // the values as one dim; its own memory if it lies in order
 
 // The values of the tensors, which are of one dtype, in a buffer of their own. The buffer of a list that may be empty
 // has the `options`.

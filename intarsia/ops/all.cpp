@@ -2,10 +2,10 @@
 
 #include <mutex>
 
-#include "intarsia/dispatch/fan_out_register.h"
 #include "intarsia/dispatch/register.h"
 #include "intarsia/libtorch/ledger.h"
 #include "intarsia/random/draw.h"
+#include "intarsia/simulation/fan_out/fan_out_register.h"
 #include "intarsia/start.h"
 
 namespace intarsia {

@@ -18,7 +18,8 @@ TEST(FlatList, PacksValuesInTheirOrderHoweverTheyLie) {
   EXPECT_TRUE(pack({a, none, c}).equal(at::cat({a.view(-1), c})));
   EXPECT_TRUE(pack({a, b, none, c}).equal(at::cat({a.view(-1), b.contiguous().view(-1), c})));
   auto conjugate = at::complex(a, a).conj();
-  EXPECT_TRUE(pack({conjugate, conjugate}).equal(at::cat({conjugate.resolve_conj(), conjugate.resolve_conj()}).view(-1)));
+  EXPECT_TRUE(
+      pack({conjugate, conjugate}).equal(at::cat({conjugate.resolve_conj(), conjugate.resolve_conj()}).view(-1)));
   EXPECT_EQ(pack({}, at::kDouble).scalar_type(), at::kDouble);
 }
 
