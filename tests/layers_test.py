@@ -14,8 +14,10 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # The layers, from the lowest. A folder may use what comes before it.
-ORDER = ["libtorch", "core", "comm", "simulation", "watch", "launch", "transport", "job", "c10d_backend", "redistribute", "rules", "propagate", "per_rank", "tensor",
-         "dispatch", "random", "ops", "nn", "data_parallel", "checkpoint", "debug"]
+# A sub-folder that is named here is a layer of its own: what plays many ranks in one process is one room on several floors.
+ORDER = ["libtorch", "core", "simulation/twins", "comm", "simulation", "watch", "launch", "transport", "job", "c10d_backend", "redistribute",
+         "simulation/moves", "redistribute/run", "rules", "propagate", "simulation/per_rank", "tensor", "dispatch", "simulation/fan_out", "random", "ops",
+         "nn", "data_parallel", "checkpoint", "debug"]
 # Each transport is a folder that only the table of transports includes, and one of these others.
 TABLE = "job/engines.cpp"
 TRANSPORTS_IN_TRANSPORTS = {"transport/two_level": ["transport/gloo", "transport/shm"]}
@@ -36,6 +38,13 @@ DECLARATION = re.compile(r"^(?!using|template|inline|constexpr|static|extern|cla
 
 ANONYMOUS = re.compile(r"^namespace \{.*?^\}  // namespace$", re.S | re.M)
 TYPE = re.compile(r"^(?:class|struct|enum class) (?:\[\[\w+\]\] )?(?:alignas\(\w+\) )?(\w+)(?: final)?(?: :[^;{]*)?\s*\{", re.M)
+
+
+def layer_of(folder):
+    """The layer of a folder, "transport/shm": the longest part of its path that is one, else its first part."""
+    parts = str(folder).split("/")
+    names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((name for name in names if name in ORDER), parts[0])
 
 
 def below(folder):
@@ -78,7 +87,7 @@ def twin_complaints(library):
 
 
 def include_complaints(name, lines):
-    folder = name.parts[0]
+    folder = layer_of(name.parent.as_posix())
     if folder not in ORDER:
         yield f"intarsia/{name}: not in a layer. Move it, or add its folder to the list in layers_test.py."
         return
@@ -86,7 +95,7 @@ def include_complaints(name, lines):
         match = INCLUDE.match(line)
         if not match or match[1] in EXEMPT:
             continue
-        if match[1].split("/")[0] not in [folder, *below(folder)]:
+        if layer_of(match[1].rpartition("/")[0]) not in [folder, *below(folder)]:
             yield f"intarsia/{name}:{number}: includes {match[1]}. {folder} may include {', '.join([*below(folder), folder])}."
 
 
@@ -166,12 +175,12 @@ GUIDE = re.compile(r"\b(?:is_guided|current_guide_number|UnguidedScope)\b")
 
 def op_name_complaints(name, lines):
     """Ops are known in ops/, which declares to others what they have to know of single ones."""
-    folder = name.parts[0]
+    folder = layer_of(name.parent.as_posix())
     for number, line in enumerate(lines, 1):
         code = line.split("//")[0]
-        if folder == "dispatch" and OP_NAME.search(code):
+        if folder in ("dispatch", "simulation/fan_out") and OP_NAME.search(code):
             yield f"intarsia/{name}:{number}: names an op. Let its family declare a trait: see rules/traits.h."
-        if folder not in ("rules", "propagate", "dispatch") and GUIDE.search(code):
+        if folder not in ("rules", "propagate", "dispatch", "simulation/fan_out") and GUIDE.search(code):
             yield f"intarsia/{name}:{number}: asks for a guide. Give the table a row with if_advised, or a function for such calls."
 
 
@@ -201,11 +210,11 @@ def pairing_complaints(path, name, lines):
 def folder_of(path):
     """The layer that an object file belongs to: CMake puts the source's path, seen from the project, below <target>.dir. Not
     a matter of where the project itself is."""
-    group = re.match(r"unity_(\w+?)-", path.name)
+    group = re.match(r"unity_([\w-]+)-\d+_cxx", path.name)
     if group:
-        return group[1]
+        return layer_of(group[1].replace("-", "/"))
     below_target = path.parts[path.parts.index("intarsia.dir") + 1 :] if "intarsia.dir" in path.parts else ()
-    return below_target[1] if len(below_target) > 2 and below_target[0] == "intarsia" else None
+    return layer_of("/".join(below_target[1:-1])) if len(below_target) > 2 and below_target[0] == "intarsia" else None
 
 
 def symbols(objects):
@@ -278,8 +287,13 @@ class Complaints(unittest.TestCase):
     def test_an_upward_include_is_named_with_its_line(self):
         self.assertEqual(
             self.complaints_of("comm/a.cpp", '#include <map>\n#include "intarsia/tensor/api.h"\n'),
-            ["intarsia/comm/a.cpp:2: includes tensor/api.h. comm may include libtorch, core, comm."],
+            ["intarsia/comm/a.cpp:2: includes tensor/api.h. comm may include libtorch, core, simulation/twins, comm."],
         )
+
+    def test_a_sub_folder_may_be_a_layer_of_its_own(self):
+        self.assertEqual(self.complaints_of("comm/a.cpp", '#include "intarsia/simulation/twins/twins.h"\n'), [])
+        found = "".join(self.complaints_of("comm/a.cpp", '#include "intarsia/simulation/fan_out/fan_out.h"\n'))
+        self.assertIn("intarsia/comm/a.cpp:1: includes simulation/fan_out/fan_out.h. comm may include", found)
 
     def test_what_goes_up_inside_a_folder_is_named_with_its_line(self):
         self.assertEqual(
@@ -301,6 +315,8 @@ class Complaints(unittest.TestCase):
             self.assertEqual(folder_of(objects / "intarsia/dispatch/run.cpp.o"), "dispatch")
             self.assertEqual(folder_of(objects / "Unity/unity_transport-shm-1_cxx.cxx.o"), "transport")
             self.assertEqual(folder_of(objects / "Unity/unity_c10d_backend-1_cxx.cxx.o"), "c10d_backend")
+            self.assertEqual(folder_of(objects / "Unity/unity_simulation-fan_out-1_cxx.cxx.o"), "simulation/fan_out")
+            self.assertEqual(folder_of(objects / "intarsia/simulation/moves/a.cpp.o"), "simulation/moves")
             self.assertIsNone(folder_of(objects / "intarsia/start.cpp.o"))
 
     def test_two_types_of_one_name_are_named(self):

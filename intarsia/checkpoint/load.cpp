@@ -11,7 +11,7 @@
 #include "intarsia/checkpoint/hugging_face.h"
 #include "intarsia/checkpoint/shared_reading.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia::checkpoint {

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia::checkpoint {

@@ -10,7 +10,7 @@
 #include "intarsia/checkpoint/slabs.h"
 #include "intarsia/comm/bytes.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia::checkpoint {

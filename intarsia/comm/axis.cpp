@@ -10,7 +10,7 @@
 
 #include "intarsia/comm/reduce.h"
 #include "intarsia/comm/run_collective.h"
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

@@ -11,7 +11,7 @@
 #include "intarsia/comm/implicit_moves.h"
 #include "intarsia/comm/interrupts.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

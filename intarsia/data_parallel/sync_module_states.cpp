@@ -7,7 +7,7 @@
 
 #include "intarsia/comm/agreement.h"
 #include "intarsia/comm/packed.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

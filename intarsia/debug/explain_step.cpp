@@ -13,7 +13,7 @@
 #include "intarsia/debug/text_table.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/nn/rollback.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/simulation/rehearsal_engine.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"

@@ -9,8 +9,7 @@
 #include "intarsia/data_parallel/fully_shard/group_hooks.h"
 #include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/debug/text_table.h"
-#include "intarsia/per_rank/per_rank.h"
-#include "intarsia/tensor/at_rest.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

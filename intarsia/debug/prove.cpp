@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "intarsia/dispatch/op.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
 #include "intarsia/rules/table.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/body.h"

@@ -8,11 +8,11 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/numbers.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/propagate/guide.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/policy.h"
 
 namespace intarsia {

@@ -6,7 +6,7 @@
 #include "intarsia/dispatch/moves.h"
 #include "intarsia/dispatch/origins.h"
 #include "intarsia/dispatch/run.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/strides.h"
 
 namespace intarsia {

@@ -5,10 +5,10 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

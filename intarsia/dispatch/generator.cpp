@@ -4,9 +4,9 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/one_generator.h"
 #include "intarsia/dispatch/random_scope.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 

@@ -8,7 +8,7 @@
 
 #include "intarsia/comm/trace.h"
 #include "intarsia/dispatch/call.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

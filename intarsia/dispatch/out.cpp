@@ -3,9 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/run.h"
-#include "intarsia/rules/advised.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

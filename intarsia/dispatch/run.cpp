@@ -17,7 +17,7 @@
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
 #include "intarsia/rules/advised.h"
 #include "intarsia/tensor/strides.h"
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/cache.h"
 #include "intarsia/dispatch/call.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 

@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/over_ranks.h"
 

@@ -2,11 +2,11 @@
 
 #include <mutex>
 
-#include "intarsia/dispatch/fan_out_register.h"
 #include "intarsia/dispatch/register.h"
 #include "intarsia/libtorch/ledger.h"
 #include "intarsia/libtorch/torch_version.h"
 #include "intarsia/random/draw.h"
+#include "intarsia/simulation/fan_out/fan_out_register.h"
 #include "intarsia/start.h"
 
 namespace intarsia {

@@ -8,12 +8,12 @@
 #include <ATen/TensorGeometry.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "intarsia/core/twins.h"
 #include "intarsia/dispatch/errors.h"
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/random/drawer.h"
 #include "intarsia/redistribute/share.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -15,7 +15,7 @@
 #include "intarsia/dispatch/generator.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/libtorch/dispatch_keys.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/start.h"
 #include "intarsia/tensor/dtensor.h"
 

@@ -12,8 +12,8 @@
 
 #include "intarsia/comm/engine.h"
 #include "intarsia/comm/reduce.h"
-#include "intarsia/core/twins.h"
 #include "intarsia/simulation/arrivals.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

@@ -8,9 +8,10 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
-#include "intarsia/per_rank/per_rank.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/core/more_reductions.h"
+#include "intarsia/redistribute/run/run.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/local_shapes.h"
 #include "intarsia/tensor/rehearsal.h"

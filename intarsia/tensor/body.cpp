@@ -8,11 +8,11 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "intarsia/core/twins.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/libtorch/version_counter.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/rehearsal.h"
 #include "intarsia/tensor/strides.h"
 

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/libtorch/interposition.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/printing.h"

@@ -4,7 +4,7 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/strides.h"
 
 namespace intarsia {

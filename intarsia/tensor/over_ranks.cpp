@@ -9,7 +9,7 @@
 #include "intarsia/comm/trace.h"
 #include "intarsia/core/foreign.h"
 #include "intarsia/core/world.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {

@@ -4,8 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

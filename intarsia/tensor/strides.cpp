@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/redistribute/between_meshes.h"
+#include "intarsia/redistribute/run/between_meshes.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -6,7 +6,7 @@
 #include "intarsia/data_parallel/fully_shard/joined_mesh.h"
 #include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
 #include "intarsia/data_parallel/replicate/reducer.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 namespace intarsia::python {
 namespace {

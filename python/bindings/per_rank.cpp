@@ -1,11 +1,11 @@
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/utils/python_symnode.h>
 
 #include "bindings.h"
-#include "intarsia/dispatch/fan_out_write.h"
-#include "intarsia/per_rank/number.h"
+#include "intarsia/simulation/fan_out/fan_out_write.h"
+#include "intarsia/simulation/per_rank/number.h"
 
 namespace intarsia::python {
 namespace {

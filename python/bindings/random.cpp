@@ -1,10 +1,10 @@
 #include "bindings.h"
-#include "intarsia/dispatch/fan_out_draw.h"
 #include "intarsia/dispatch/one_generator.h"
 #include "intarsia/dispatch/random_scope.h"
 #include "intarsia/nn/born_sharded.h"
 #include "intarsia/nn/distribute_module.h"
 #include "intarsia/random/local_random_scope.h"
+#include "intarsia/simulation/fan_out/fan_out_draw.h"
 #include "managed_scope.h"
 
 namespace intarsia::python {

@@ -1,6 +1,6 @@
 // Local tensors of simulated ranks that share memory until one of them is written to.
 
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 #include <thread>
 

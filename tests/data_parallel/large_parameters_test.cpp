@@ -7,7 +7,7 @@
 
 #include "intarsia/core/world.h"
 #include "intarsia/data_parallel/replicate/replicate.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 

@@ -9,7 +9,7 @@
 #include "examples/llama.h"
 #include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/intarsia.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "tests/support/worlds.h"
 
 namespace intarsia {

@@ -3,9 +3,9 @@
 #include <torch/torch.h>
 
 #include "intarsia/debug/comm_debug_mode.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/builders.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 

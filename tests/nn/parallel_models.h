@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/intarsia.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 namespace intarsia {
 

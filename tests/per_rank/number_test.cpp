@@ -1,10 +1,10 @@
-#include "intarsia/per_rank/number.h"
+#include "intarsia/simulation/per_rank/number.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "intarsia/intarsia.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "tests/support/error_text.h"
 
 namespace intarsia::per_rank_number_test {

@@ -6,7 +6,7 @@
 
 #include "intarsia/nn/parallelize_module.h"
 #include "intarsia/nn/styles.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/intarsia.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "tests/support/error_text.h"
 #include "tests/support/worlds.h"
 

@@ -1,4 +1,4 @@
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,13 +1,13 @@
 // An all-to-all of simulated ranks is made once for those that get the same; nothing of that may be seen.
 
-#include "intarsia/redistribute/played.h"
+#include "intarsia/simulation/moves/simulated_all_to_all.h"
 
 #include <gtest/gtest.h>
 
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/twins.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/redistribute/common_runs.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/world.h"
 
@@ -24,8 +24,8 @@ TEST(PlayedAllToAll, MakesTwinsThatPartBeforeAWrite) {
   auto world = simulate(16);
   auto mesh = init_device_mesh(at::kCPU, {4, 4});
   auto x = distribute_tensor(ramp(), mesh, {Shard(0), Shard(1)});
-  auto whole = play_all_to_all(step_between(mesh, {Shard(0), Shard(1)}, {Replicate(), Replicate()}, {0, 1}),
-                               shards_of(x), {8, 6}, false)();
+  auto whole = simulated_all_to_all(step_between(mesh, {Shard(0), Shard(1)}, {Replicate(), Replicate()}, {0, 1}),
+                                    shards_of(x), {8, 6}, false)();
   for (auto& shard : whole) EXPECT_TRUE(are_twins(shard, whole[0]));
   whole[3].mul_(0);
   for (size_t slot = 0; slot < whole.size(); ++slot)
@@ -38,8 +38,8 @@ TEST(PlayedAllToAll, ARankTakesFromTheCopyBesideIt) {
   auto mesh = init_device_mesh(at::kCPU, {2, 2});
   auto x = distribute_tensor(ramp(), mesh, {Replicate(), Shard(0)});
   for (size_t slot : {2, 3}) shards_of(x)[slot].add_(100);  // the second copy
-  auto columns = play_all_to_all(step_between(mesh, {Replicate(), Shard(0)}, {Shard(1), Shard(1)}, {0, 1}),
-                                 shards_of(x), {8, 6}, false)();
+  auto columns = simulated_all_to_all(step_between(mesh, {Replicate(), Shard(0)}, {Shard(1), Shard(1)}, {0, 1}),
+                                      shards_of(x), {8, 6}, false)();
   auto expected = deal_out(ramp(), {Shard(1), Shard(1)}, {2, 2});
   for (size_t slot = 0; slot < 4; ++slot)
     EXPECT_EQ(difference(columns[slot], expected[slot] + (slot < 2 ? 0 : 100)), "");
@@ -50,7 +50,7 @@ TEST(PlayedAllToAll, WhatIsUnderWayIsACopy) {
     auto world = simulate(4, arrival);
     auto mesh = init_device_mesh(at::kCPU, {4});
     auto x = distribute_tensor(ramp(), mesh, {Shard(0)});
-    auto finish = play_all_to_all(step_between(mesh, {Shard(0)}, {Shard(1)}, {0}), shards_of(x), {8, 6}, true);
+    auto finish = simulated_all_to_all(step_between(mesh, {Shard(0)}, {Shard(1)}, {0}), shards_of(x), {8, 6}, true);
     x.mul_(0);
     auto expected = deal_out(ramp(), {Shard(1)}, {4});
     auto columns = finish();
@@ -94,7 +94,7 @@ TEST(PlayedAllToAll, TracesTheBytesOfATradeBetweenPairs) {
             auto whole = at::arange(35, at::kDouble).reshape({7, 5});
             auto given = lay_out(whole, mesh, {a, b});
             CommDebugMode comms;
-            auto moved = play_all_to_all(step, shards_of(given), {7, 5}, false)();
+            auto moved = simulated_all_to_all(step, shards_of(given), {7, 5}, false)();
             auto [sent, received] = traded(step, {7, 5});
             auto events = comms.events();
             ASSERT_EQ(events.size(), 1U);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/worlds.h"
 

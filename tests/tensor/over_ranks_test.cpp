@@ -8,7 +8,7 @@
 
 #include "intarsia/job/first_rank.h"
 #include "intarsia/job/init.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/over_ranks.h"
 #include "tests/support/error_text.h"

@@ -4,7 +4,7 @@
 
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/nn/redistribute_module.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_text.h"
 #include "tests/support/world.h"

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "intarsia/comm/axis.h"
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/policy.h"
 #include "tests/support/lay_out.h"
 #include "tests/support/peak_memory.h"

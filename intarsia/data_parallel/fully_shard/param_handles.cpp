@@ -6,9 +6,9 @@
 #include <unordered_map>
 
 #include "intarsia/data_parallel/leaf_hooks.h"
-#include "intarsia/dispatch/fan_out.h"
 #include "intarsia/libtorch/dispatch_keys.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -9,7 +9,7 @@
 #include "intarsia/data_parallel/fully_shard/unshard_on_use.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/libtorch/variable_hooks.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/rehearsal.h"
 

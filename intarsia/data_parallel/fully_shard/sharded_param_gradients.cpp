@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/data_parallel/fully_shard/average_terms.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

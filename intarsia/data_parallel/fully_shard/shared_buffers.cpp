@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"
 

@@ -12,7 +12,7 @@
 #include "intarsia/data_parallel/end_of_backward.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/data_parallel/replicate/reducers.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"
 

@@ -8,7 +8,7 @@
 #include "intarsia/data_parallel/replicate/reducer.h"
 #include "intarsia/data_parallel/replicate/reducers.h"
 #include "intarsia/data_parallel/replicate/unaveraged.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 
 namespace intarsia {

@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/core/twins.h"
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
+#include "intarsia/simulation/twins/twins.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
 
 namespace intarsia {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/dispatch/numbers.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

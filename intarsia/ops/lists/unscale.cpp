@@ -7,8 +7,8 @@
 #include "intarsia/ops/along/joint_mesh.h"
 #include "intarsia/ops/along/settle_together.h"
 #include "intarsia/ops/lists/lists.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -13,8 +13,8 @@
 #include "intarsia/ops/along/joint_mesh.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/reductions/waiting_norms.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {

@@ -1,4 +1,4 @@
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 #include <algorithm>
 #include <atomic>

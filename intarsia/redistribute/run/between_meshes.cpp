@@ -1,4 +1,4 @@
-#include "intarsia/redistribute/between_meshes.h"
+#include "intarsia/redistribute/run/between_meshes.h"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "intarsia/comm/bytes.h"
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
 #include "intarsia/redistribute/share.h"
 #include "intarsia/redistribute/transfers.h"
 

@@ -1,19 +1,19 @@
-#include "intarsia/dispatch/fan_out.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 
-#include "intarsia/core/twins.h"
-#include "intarsia/dispatch/fan_out_draw.h"
-#include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/run.h"
 #include "intarsia/dispatch/twin_slots.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
 #include "intarsia/libtorch/version_counter.h"
-#include "intarsia/per_rank/number.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/fan_out/fan_out_draw.h"
+#include "intarsia/simulation/fan_out/fan_out_write.h"
+#include "intarsia/simulation/per_rank/number.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

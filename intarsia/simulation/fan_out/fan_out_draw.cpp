@@ -1,4 +1,4 @@
-#include "intarsia/dispatch/fan_out_draw.h"
+#include "intarsia/simulation/fan_out/fan_out_draw.h"
 
 #include <mutex>
 

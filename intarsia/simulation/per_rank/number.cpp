@@ -1,4 +1,4 @@
-#include "intarsia/per_rank/number.h"
+#include "intarsia/simulation/per_rank/number.h"
 
 #include <algorithm>
 #include <cmath>

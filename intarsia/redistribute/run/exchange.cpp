@@ -1,4 +1,4 @@
-#include "intarsia/redistribute/exchange.h"
+#include "intarsia/redistribute/run/exchange.h"
 
 #include <numeric>
 
@@ -6,7 +6,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "intarsia/comm/flat_list.h"
-#include "intarsia/core/twins.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {

@@ -1,16 +1,16 @@
-#include "intarsia/dispatch/fan_out_autograd.h"
+#include "intarsia/simulation/fan_out/fan_out_autograd.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "intarsia/dispatch/fan_out.h"
-#include "intarsia/dispatch/fan_out_draw.h"
-#include "intarsia/dispatch/fan_out_write.h"
 #include "intarsia/dispatch/watch.h"
 #include "intarsia/dispatch/without_data.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
+#include "intarsia/simulation/fan_out/fan_out_draw.h"
+#include "intarsia/simulation/fan_out/fan_out_write.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 namespace intarsia {
 namespace {

@@ -1,4 +1,4 @@
-#include "intarsia/dispatch/fan_out_write.h"
+#include "intarsia/simulation/fan_out/fan_out_write.h"
 
 #include <algorithm>
 #include <mutex>
@@ -9,9 +9,9 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "intarsia/dispatch/fan_out.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 namespace intarsia {
 namespace {

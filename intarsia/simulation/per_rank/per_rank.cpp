@@ -1,4 +1,4 @@
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
@@ -6,7 +6,7 @@
 #include "intarsia/core/foreign.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/libtorch/interposition.h"
-#include "intarsia/per_rank/number.h"
+#include "intarsia/simulation/per_rank/number.h"
 #include "intarsia/start.h"
 
 namespace intarsia {

@@ -1,4 +1,4 @@
-#include "intarsia/redistribute/run.h"
+#include "intarsia/redistribute/run/run.h"
 
 #include <map>
 
@@ -8,10 +8,11 @@
 #include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
-#include "intarsia/core/twins.h"
+#include "intarsia/core/more_reductions.h"
 #include "intarsia/redistribute/common_runs.h"
-#include "intarsia/redistribute/exchange.h"
-#include "intarsia/redistribute/played.h"
+#include "intarsia/redistribute/run/exchange.h"
+#include "intarsia/simulation/moves/simulated_all_to_all.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {
@@ -128,10 +129,10 @@ bool offers(const Layout& from, c10::ArrayRef<int64_t> axes, c10::ArrayRef<int64
 }
 
 // Each pair of members exchanges exactly what one has and the other needs. A simulation has the data of both: see Note
-// [Played all-to-all].
+// [Simulated all-to-all].
 Finish all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape, bool async) {
   auto& mesh = step.from->mesh();
-  if (shards.size() > 1) return play_all_to_all(step, shards, shape, async);
+  if (shards.size() > 1) return simulated_all_to_all(step, shards, shape, async);
   auto& axis = Axis::of(mesh, step.axes);
   if (shards.empty()) return lay_out(exchange(axis, {}, async), {});  // a rank outside of the mesh
   auto given = [&](c10::ArrayRef<int64_t> source, c10::ArrayRef<int64_t> target) {

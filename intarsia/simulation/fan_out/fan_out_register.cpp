@@ -1,12 +1,12 @@
-#include "intarsia/dispatch/fan_out_register.h"
+#include "intarsia/simulation/fan_out/fan_out_register.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
-#include "intarsia/dispatch/fan_out.h"
-#include "intarsia/dispatch/fan_out_autograd.h"
-#include "intarsia/per_rank/per_rank.h"
 #include "intarsia/rules/table.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
+#include "intarsia/simulation/fan_out/fan_out_autograd.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 
 namespace intarsia {
 namespace {

@@ -1,4 +1,4 @@
-#include "intarsia/redistribute/played.h"
+#include "intarsia/simulation/moves/simulated_all_to_all.h"
 
 #include <algorithm>
 #include <map>
@@ -9,9 +9,9 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/run_collective.h"
-#include "intarsia/core/twins.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/simulation/arrivals.h"
+#include "intarsia/simulation/twins/twins.h"
 
 namespace intarsia {
 namespace {
@@ -176,8 +176,8 @@ class PlayedStep {
 
 }  // namespace
 
-std::function<Shards()> play_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape,
-                                        bool later) {
+std::function<Shards()> simulated_all_to_all(const Step& step, const Shards& shards, c10::ArrayRef<int64_t> shape,
+                                             bool later) {
   auto& mesh = step.from->mesh();
   auto& axis = Axis::of(mesh, step.axes);
   auto played = std::make_shared<const PlayedStep>(step, shape);
