@@ -130,9 +130,7 @@ std::optional<c10::IValue> read_value(const std::string& text, const c10::Type& 
   }
 }
 
-bool is_tensor(const c10::Argument& argument) {
-  return argument.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
-}
+bool is_tensor(const c10::Argument& argument) { return argument.type()->isSubtypeOf(*c10::OptionalType::ofTensor()); }
 
 // A number in the place of several, as in kernel_size=2.
 std::string repeated(const std::string& text, const c10::Argument& argument) {

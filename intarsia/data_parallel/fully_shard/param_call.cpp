@@ -7,8 +7,8 @@
 #include "intarsia/data_parallel/fully_shard/param_op_traits.h"
 #include "intarsia/data_parallel/fully_shard/param_use.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
-#include "intarsia/dispatch/fan_out.h"
-#include "intarsia/per_rank/per_rank.h"
+#include "intarsia/simulation/fan_out/fan_out.h"
+#include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/body.h"
 
 namespace intarsia {
