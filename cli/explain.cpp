@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_text.h"
 #include "intarsia/simulation/simulation.h"
 
 namespace intarsia::cli {

@@ -25,21 +25,8 @@ struct Imagined {
   bool defined = true;  // false: an optional tensor that is left out
 };
 
-// "[8, 12] S(0), R", "[8] S(0) long", "[8, 12] double", or "none" for a tensor that is left out. Without a dtype it is
-// float.
-Imagined parse_imagined(std::string_view text);
-
 // The op of that name ("aten::mm", "add.Tensor"), or an error that names the overloads.
 c10::OperatorHandle op_to_explain(const std::string& name);
-
-// A call of an op as text: its tensors in order, and arguments by name, read as the schema has them: numbers, texts,
-// dtypes, None, and lists of these ("[0, 1]"; one number may stand for several). Tensors may be named, too.
-struct ExplainedCall {
-  std::vector<Imagined> tensors;
-  std::map<std::string, c10::IValue> arguments;
-};
-ExplainedCall parse_call(const std::string& op, const std::vector<std::string>& tensors,
-                         const std::map<std::string, std::string>& named);
 
 struct Explanation {
   std::string text;         // the full report

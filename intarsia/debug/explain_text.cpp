@@ -1,4 +1,4 @@
-// Questions to explain as text.
+#include "intarsia/debug/explain_text.h"
 
 #include <sstream>
 
@@ -6,7 +6,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Layout.h>
 
-#include "intarsia/debug/explain.h"
 #include "intarsia/dispatch/op.h"
 
 namespace intarsia {

@@ -2,22 +2,16 @@
 
 #include <ATen/ATen.h>
 
-#include "intarsia/rules/advised.h"
 #include "intarsia/rules/table.h"
 
 namespace intarsia {
 namespace {
 
-at::Tensor settled_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format) {
-  UnguidedScope unguided;
-  return at::empty_like(self, options, format);
-}
-
-// They lie as the other does; a pending reduction has no form to follow.
+// Sharded as the other is. Of a pending reduction the result is whole: zeros_like is, where empty_like may be pending.
 template <class Draw>
 at::Tensor drawn_like(const at::Tensor& self, at::TensorOptions options, std::optional<at::MemoryFormat> format,
                       Draw draw) {
-  auto target = settled_like(self, options, format);
+  auto target = at::zeros_like(self, options, format);
   at::NoGradGuard no_grad;
   draw(target);
   return target;

@@ -1,5 +1,6 @@
 #include "bindings.h"
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_text.h"
 #include "intarsia/debug/visualize.h"
 
 namespace intarsia::python {

@@ -9,6 +9,7 @@
 #include "intarsia/core/pending.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_text.h"
 #include "intarsia/dispatch/op.h"
 #include "intarsia/simulation/simulation.h"
 #include "tests/rules/harness.h"

@@ -1,4 +1,5 @@
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_text.h"
 
 #include <gtest/gtest.h>
 
