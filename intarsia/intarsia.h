@@ -13,6 +13,7 @@
 #include "intarsia/data_parallel/replicate/replicate.h"
 #include "intarsia/debug/comm_debug_mode.h"
 #include "intarsia/debug/explain.h"
+#include "intarsia/debug/explain_text.h"
 #include "intarsia/debug/explain_step.h"
 #include "intarsia/debug/module_trace.h"
 #include "intarsia/debug/visualize.h"
