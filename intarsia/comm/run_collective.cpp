@@ -59,9 +59,9 @@ void run_collective(const Engine& engine, const Line& line, std::string kind, in
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(engine, line, kind, wait, start);
   if (!recording()) return;
-  if (AgreementScope::active()) return record(AgreementEvent{CauseScope::op(), line.name});
-  record(CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
-                   seconds_since_start() - begin, engine.carrier(line)});
+  if (AgreementScope::active()) return record(engine, AgreementEvent{CauseScope::op(), line.name});
+  record(engine, CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
+                           seconds_since_start() - begin, engine.carrier(line)});
 }
 
 void run_collective_unrecorded(const Engine& engine, const Line& line, const std::string& kind,

@@ -20,7 +20,8 @@ struct Launch {
 };
 
 // No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are
-// set wins.
+// set wins. An error if they are incomplete, no numbers, or contradict an outer launcher: see Note [Launchers inside of
+// one another].
 std::optional<Launch> read_launch(const Environment& environment);
 
 // The same if the launcher has really started several ranks, of which this process is one. Variables that are

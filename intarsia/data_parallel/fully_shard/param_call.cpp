@@ -104,4 +104,3 @@ ParamCall read_param_call(const c10::OperatorHandle& op, const Stack& stack) {
 }
 
 }  // namespace intarsia
-

@@ -2,13 +2,13 @@
 // Tensors that are made like a parameter of fully_shard while autograd records nothing: zeros_like(p), p.clone().
 //
 // Note [Undecided tensors]
-// Nobody knows yet what such a tensor is for. An optimizer makes its state so, and wants shards; the forward of a module
-// wants what it gets in training, the whole. So the tensor is made of shards, for which nothing is gathered, and keeps
-// the key of parameters until its use decides. Beside an activation it becomes whole, in place if it is written to;
-// beside a gradient, or any other distributed tensor that is written into it, it becomes a distributed tensor like any
-// other. What is computed from undecided tensors and parameters alone is undecided, too. A plain tensor of one element
-// may differ between the ranks (w.clone() * x.mean()), so it decides for the whole; a number that does is part of the
-// origin, and an error of the gathering (Note [Origins]).
+// Nobody knows yet what such a tensor is for. An optimizer makes its state so, and wants shards; the forward of a
+// module wants what it gets in training, the whole. So the tensor is made of shards, for which nothing is gathered, and
+// keeps the key of parameters until its use decides. Beside an activation it becomes whole, in place if it is written
+// to; beside a gradient, or any other distributed tensor that is written into it, it becomes a distributed tensor like
+// any other. What is computed from undecided tensors and parameters alone is undecided, too. A plain tensor of one
+// element may differ between the ranks (w.clone() * x.mean()), so it decides for the whole; a number that does is part
+// of the origin, and an error of the gathering (Note [Origins]).
 
 #include <ATen/core/Tensor.h>
 
