@@ -18,6 +18,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "intarsia/checkpoint/index.h"
+#include "intarsia/nn/module_ref.h"
 
 namespace torch::optim {
 class LRScheduler;
@@ -55,11 +56,8 @@ using ReadArchive = std::function<void(torch::serialize::InputArchive&)>;
 class Item {
  public:
   Item(torch::nn::Module& module) : content_(&module) {}
-  template <class M>
-    requires std::derived_from<M, torch::nn::Module>
-  Item(const std::shared_ptr<M>& module) : content_(static_cast<torch::nn::Module*>(module.get())) {}
-  template <class M>
-  Item(const torch::nn::ModuleHolder<M>& module) : content_(static_cast<torch::nn::Module*>(module.ptr().get())) {}
+  template <ModuleOwner Owner>
+  Item(const Owner& module) : content_(static_cast<torch::nn::Module*>(ModuleRef::address_in(module))) {}
   Item(torch::optim::Optimizer& optimizer) : content_(&optimizer) {}
   Item(const at::Tensor& tensor) : content_(tensor) {}
   Item(NamedState state)
@@ -72,7 +70,7 @@ class Item {
   Item(torch::data::samplers::Sampler<Request>& sampler)
       : Item([&sampler](auto& archive) { sampler.save(archive); },
              [&sampler](auto& archive) { sampler.load(archive); }) {}
-  Item(bool flag) : content_(Value(flag)) {}
+  Item(std::same_as<bool> auto flag) : content_(Value(flag)) {}  // no pointer, which would be true
   template <std::integral N>
     requires(!std::same_as<N, bool>)
   Item(N number) : content_(Value(static_cast<int64_t>(number))) {}

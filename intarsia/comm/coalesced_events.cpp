@@ -13,11 +13,12 @@ CoalescedEventScope::CoalescedEventScope() : outer_(std::exchange(together_, thi
 
 CoalescedEventScope::~CoalescedEventScope() {
   together_ = outer_;
-  if (sum_) record(*sum_);
+  if (sum_) record(*world_, *sum_);
 }
 
-bool CoalescedEventScope::takes(const CommEvent& event) {
+bool CoalescedEventScope::takes(const World& world, const CommEvent& event) {
   if (!together_) return false;
+  together_->world_ = &world;
   auto& sum = together_->sum_;
   if (!sum) return sum = event, true;
   sum->sent += event.sent;

@@ -16,9 +16,10 @@ class CoalescedEventScope {
   CoalescedEventScope& operator=(const CoalescedEventScope&) = delete;
 
   // Whether a scope is open that has taken the event.
-  static bool takes(const CommEvent& event);
+  static bool takes(const World& world, const CommEvent& event);
 
  private:
+  const World* world_ = nullptr;
   std::optional<CommEvent> sum_;
   CoalescedEventScope* outer_;
 };

@@ -5,20 +5,46 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "intarsia/comm/coalesced_events.h"
+#include "intarsia/core/world.h"
 
 namespace intarsia {
 namespace {
 
-struct Recorders {
+// See Note [Who sees what].
+class Observer {
+ public:
+  explicit Observer(Recorder* recorder) : recorder_(recorder), thread_(std::this_thread::get_id()) {
+    if (world_was_chosen()) add(current_world());
+  }
+  Recorder* recorder() const { return recorder_; }
+  bool sees(const World& world) {
+    if (thread_ != std::this_thread::get_id()) return worlds_.count(&world) > 0;
+    add(world);
+    return true;
+  }
+
+ private:
+  void add(const World& world) {
+    if (world.size() > 1) worlds_.insert(&world);  // that of one rank is one for all threads
+  }
+
+  Recorder* recorder_;
+  std::thread::id thread_;
+  std::set<const World*> worlds_;
+};
+
+struct Observers {
   std::mutex mutex;
-  std::vector<Recorder*> open;
+  std::vector<Observer> open;
   std::atomic<int> count{0};
 };
-Recorders& recorders() {
-  static auto* instance = new Recorders;
+Observers& observers() {
+  static auto* instance = new Observers;
   return *instance;
 }
 
@@ -37,36 +63,41 @@ std::string str(const CommEvent& event) {
 }
 
 void add_recorder(Recorder* recorder) {
-  std::lock_guard lock(recorders().mutex);
-  recorders().open.push_back(recorder);
-  ++recorders().count;
+  std::lock_guard lock(observers().mutex);
+  observers().open.emplace_back(recorder);
+  ++observers().count;
 }
 
 void remove_recorder(Recorder* recorder) {
-  std::lock_guard lock(recorders().mutex);
-  auto& open = recorders().open;
-  auto found = std::find(open.begin(), open.end(), recorder);
+  std::lock_guard lock(observers().mutex);
+  auto& open = observers().open;
+  auto found = std::find_if(open.begin(), open.end(), [&](auto& one) { return one.recorder() == recorder; });
   if (found == open.end()) return;
   open.erase(found);
-  --recorders().count;
+  --observers().count;
 }
 
-bool recording() { return recorders().count.load(std::memory_order_relaxed) > 0; }
+bool recording() { return observers().count.load(std::memory_order_relaxed) > 0; }
 
-void record(const CommEvent& event) {
-  if (CoalescedEventScope::takes(event)) return;
-  std::lock_guard lock(recorders().mutex);
-  for (auto* recorder : recorders().open) recorder->on_comm(event);
+template <class Deliver>
+static void deliver(const World& world, Deliver deliver) {
+  std::lock_guard lock(observers().mutex);
+  for (auto& observer : observers().open) {
+    if (observer.sees(world)) deliver(*observer.recorder());
+  }
 }
 
-void record(const FallbackEvent& event) {
-  std::lock_guard lock(recorders().mutex);
-  for (auto* recorder : recorders().open) recorder->on_fallback(event);
+void record(const World& world, const CommEvent& event) {
+  if (CoalescedEventScope::takes(world, event)) return;
+  deliver(world, [&](auto& recorder) { recorder.on_comm(event); });
 }
 
-void record(const AgreementEvent& event) {
-  std::lock_guard lock(recorders().mutex);
-  for (auto* recorder : recorders().open) recorder->on_agreement(event);
+void record(const World& world, const FallbackEvent& event) {
+  deliver(world, [&](auto& recorder) { recorder.on_fallback(event); });
+}
+
+void record(const World& world, const AgreementEvent& event) {
+  deliver(world, [&](auto& recorder) { recorder.on_agreement(event); });
 }
 
 double seconds_since_start() {

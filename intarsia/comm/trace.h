@@ -7,6 +7,8 @@
 
 namespace intarsia {
 
+class World;
+
 struct CommEvent {
   std::string kind;    // all_reduce(sum), all_gather, reduce_scatter(sum), all_to_all, broadcast, ...
   std::string axis;    // the name of the mesh axis; several axes joined by "_"
@@ -36,7 +38,10 @@ struct AgreementEvent {
   std::string axis;
 };
 
-// Receives the events while it is added.
+// Note [Who sees what]
+// A recorder sees what its thread does, and what other threads do in the world that its thread is in: a helper thread
+// of the program, and threads on which autograd goes on with a backward pass. Simulations of different threads are
+// different worlds, of which neither sees the other.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -45,13 +50,13 @@ class Recorder {
   virtual void on_agreement(const AgreementEvent&) {}
 };
 
-// Recorders are process-wide; events are delivered one at a time, to all of them.
+// Events are delivered one at a time, to all recorders that see their world.
 void add_recorder(Recorder* recorder);
 void remove_recorder(Recorder* recorder);
-bool recording();
-void record(const CommEvent& event);
-void record(const FallbackEvent& event);
-void record(const AgreementEvent& event);
+bool recording();  // some recorder is open
+void record(const World& world, const CommEvent& event);
+void record(const World& world, const FallbackEvent& event);
+void record(const World& world, const AgreementEvent& event);
 double seconds_since_start();
 
 // The cause of the reduction of norms, which runs when one of them is read. A rank that is not in it has called the op

@@ -73,6 +73,23 @@ std::optional<int64_t> read_number(const Environment& environment, const char* n
   return number;
 }
 
+// Note [Launchers inside of one another]
+// A launcher may start another one: srun starts a torchrun on each host, whose ranks find the variables of both, and
+// the inner ones count. But RANK and WORLD_SIZE are also set by hand, and left behind in a shell: if an outer launcher
+// has really started more ranks than they know of, or as many under other numbers, several processes would take
+// themselves for one rank. Those that torchrun and `intarsia run` set come with the id of a run, and are believed.
+static void check_outer_launcher(const Environment& environment, const Launch& launch) {
+  if (launch.by != "torchrun" || environment("TORCHELASTIC_RUN_ID") || environment("INTARSIA_RUN_ID")) return;
+  auto without = [&](const char* name) {
+    return std::strcmp(name, "RANK") && std::strcmp(name, "WORLD_SIZE") ? environment(name) : nullptr;
+  };
+  auto outer = read_launch_of_several(without);
+  if (!outer || (outer->size == launch.size ? outer->rank == launch.rank : outer->size < launch.size)) return;
+  TORCH_CHECK_VALUE(false, "[init] RANK and WORLD_SIZE say that this is rank ", launch.rank, " of ", launch.size,
+                    ", but ", outer->by, " started it as rank ", outer->rank, " of ", outer->size,
+                    ". Unset RANK and WORLD_SIZE, or set them for each rank as ", outer->by, " counts.");
+}
+
 std::optional<Launch> read_launch(const Environment& environment) {
   for (auto& launcher : kLaunchers) {
     auto rank = read_number(environment, launcher.rank);
@@ -84,6 +101,7 @@ std::optional<Launch> read_launch(const Environment& environment) {
     TORCH_CHECK_VALUE(*rank < *size, "[init] ", launcher.rank, " is ", *rank, ", but ", launcher.size[0], " is ", *size,
                       ". Ranks count from 0 to ", *size - 1, ".");
     Launch launch{launcher.name, *rank, *size};
+    check_outer_launcher(environment, launch);
     launch.local_rank = read_number(environment, launcher.local_rank).value_or(0);
     launch.one_host = on_one_host(environment, launch);
     for (auto* name : launcher.job) {

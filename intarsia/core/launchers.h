@@ -19,8 +19,9 @@ struct Launch {
   std::string job;         // differs between jobs, also between restarts of one; empty if unknown
 };
 
-// What the launcher of this process set; none without a launcher. The order is torchrun, mpirun (Open MPI), srun,
-// mpiexec (MPICH); the first whose variables are set wins.
+// No launcher: no value. The order is torchrun, mpirun (Open MPI), srun, mpiexec (MPICH); the first whose variables are
+// set wins. An error if they are incomplete, no numbers, or contradict an outer launcher: see Note [Launchers inside of
+// one another].
 std::optional<Launch> read_launch(const Environment& environment);
 
 // The same, but only if the launcher started several ranks, of which this process is one. Incomplete or non-numeric

@@ -22,6 +22,9 @@ class LeafWatcher {
   virtual void before_gradient(size_t index, const at::Tensor& grad) = 0;
   // It has been added.
   virtual void after_gradient(size_t index) = 0;
+  // The leaf is given data by set_data: true if the watcher has taken it, else LibTorch does. May refuse it. Heard once
+  // watch_set_data was called.
+  virtual bool take_data(size_t index, const at::Tensor& leaf, const at::Tensor& data) { return false; }
 };
 
 // Attaches the watcher to the leaf, which it knows by `index`.

@@ -15,7 +15,8 @@ namespace intarsia {
 //   auto out = torch::mm(a, b);
 //   EXPECT_EQ(comms.text(), "all_gather tp 192B\n");
 //
-// Records all threads of this process. Modes nest: each sees everything. Safe to read while others record.
+// Records what this thread does, and what all threads do in its world: see Note [Who sees what]. Modes nest: each sees
+// everything. Safe to read while others record.
 class CommDebugMode final : public Recorder {
  public:
   // Starts at once, unless `entered` is false: then enter() starts it.

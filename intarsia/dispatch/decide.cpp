@@ -35,7 +35,7 @@ void announce_fallback(const Call& call) {
   if (call.op.rule && call.op.rule->asks_for_all) return;
   TORCH_CHECK_NOT_IMPLEMENTED(!is_strict(), "[", call.op.name, "] has no sharding rule (", describe(call),
                               "), and strict mode is on. Register a rule, or redistribute its inputs to Replicate.");
-  if (recording()) record(FallbackEvent{call.op.name, describe(call)});
+  if (recording()) record(call.mesh.world(), FallbackEvent{call.op.name, describe(call)});
   static auto* mutex = new std::mutex;
   static auto* known = new std::set<std::string>;
   std::lock_guard lock(*mutex);

@@ -6,6 +6,7 @@ namespace intarsia {
 namespace {
 
 thread_local bool inside_op = false;
+thread_local OpWatch* watch_ = nullptr;
 
 struct Inside {
   Inside() { inside_op = true; }
@@ -14,17 +15,23 @@ struct Inside {
 
 }  // namespace
 
-std::atomic<OpWatch*> OpWatch::current_{nullptr};
+std::atomic<int> OpWatch::count_{0};
+
+OpWatch* OpWatch::current() { return watch_; }
 
 OpWatch::OpWatch(See see) : see_(std::move(see)) {
-  OpWatch* none = nullptr;
-  TORCH_CHECK(current_.compare_exchange_strong(none, this), "[OpWatch] ops are being watched already. End that first.");
+  TORCH_CHECK(!watch_, "[OpWatch] ops are being watched already. End that first.");
+  watch_ = this;
+  ++count_;
 }
 
-OpWatch::~OpWatch() { current_ = nullptr; }
+OpWatch::~OpWatch() {
+  watch_ = nullptr;
+  --count_;
+}
 
 void OpWatch::run(const c10::FunctionSchema& schema, std::vector<c10::IValue>& stack, const std::function<void()>& op) {
-  auto* watch = current_.load();
+  auto* watch = current();
   if (!watch || inside_op) return op();
   std::vector<c10::IValue> arguments(stack.end() - schema.arguments().size(), stack.end());
   {

@@ -15,8 +15,8 @@ struct SeenOp {
   c10::ArrayRef<c10::IValue> arguments, results;
 };
 
-// A scope in which `see` is called after each op of this process, but not for the ops that an op itself calls. There
-// can be one at a time.
+// A scope in which `see` is called after each op of this thread; what an op does by means of other ops is not shown.
+// One at a time.
 class OpWatch {
  public:
   using See = std::function<void(const SeenOp&)>;
@@ -25,12 +25,13 @@ class OpWatch {
   OpWatch(const OpWatch&) = delete;
   OpWatch& operator=(const OpWatch&) = delete;
 
-  static bool open() { return current_.load(std::memory_order_relaxed) != nullptr; }
-  // Runs an op, given as `op`, whose arguments end the stack and whose results replace them.
+  static bool open() { return C10_UNLIKELY(count_.load(std::memory_order_relaxed) > 0) && current(); }
+  // Runs an op whose arguments end the stack and whose results take their place.
   static void run(const c10::FunctionSchema& schema, std::vector<c10::IValue>& stack, const std::function<void()>& op);
 
  private:
-  static std::atomic<OpWatch*> current_;
+  static OpWatch* current();       // of this thread
+  static std::atomic<int> count_;  // of all threads
   See see_;
 };
 

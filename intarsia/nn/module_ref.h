@@ -18,6 +18,7 @@ namespace intarsia {
 template <class Owner>
 concept ModuleHolderLike = requires(const Owner& owner) {
   { owner.ptr().get() } -> std::convertible_to<torch::nn::Module*>;
+  { owner.is_empty() } -> std::convertible_to<bool>;
 };
 template <class Owner>
 concept ModulePointerLike = requires(const Owner& owner) {
@@ -40,7 +41,9 @@ class ModuleRef {
   template <ModuleOwner Owner>
   static auto* address_in(const Owner& owner) {
     if constexpr (ModuleHolderLike<Owner>) {
-      return owner.ptr().get();  // an error of LibTorch for an empty holder
+      TORCH_CHECK_VALUE(!owner.is_empty() && owner.ptr(), "[ModuleRef] the holder of a module is empty. Make the ",
+                        "module first.");
+      return owner.ptr().get();
     } else {
       TORCH_CHECK_VALUE(owner.get(), "[ModuleRef] the pointer to a module is null. Make the module first.");
       return owner.get();

@@ -24,6 +24,7 @@ std::vector<at::Tensor> recompute_segment(const RecomputedSegment& segment, cons
 // The same for the forward of a module, given by its holder or a shared pointer, which takes tensors and returns one.
 template <ModuleOwner Holder, class... Tensors>
 at::Tensor recompute(const Holder& module, const at::Tensor& first, const Tensors&... others) {
+  ModuleRef::address_in(module);  // an error if there is none
   RecomputedSegment segment = [module = Holder(module)](const std::vector<at::Tensor>& inputs) mutable {
     return [&]<size_t... I>(std::index_sequence<I...>) {
       return std::vector<at::Tensor>{module->forward(inputs[I]...)};

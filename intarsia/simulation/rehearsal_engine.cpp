@@ -3,6 +3,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -73,10 +75,11 @@ class RehearsalEngine final : public Engine {
 }  // namespace
 
 const Engine& rehearsal_engine(int64_t n) {
+  using Key = std::pair<int64_t, std::thread::id>;  // see simulation_of
   static auto* mutex = new std::mutex;
-  static auto* known = new std::map<int64_t, std::unique_ptr<RehearsalEngine>>;  // worlds live until the process ends
+  static auto* known = new std::map<Key, std::unique_ptr<RehearsalEngine>>;  // worlds live until the process ends
   std::lock_guard lock(*mutex);
-  auto& entry = (*known)[n];
+  auto& entry = (*known)[{n, std::this_thread::get_id()}];
   if (!entry) entry = std::make_unique<RehearsalEngine>(n);
   return *entry;
 }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <thread>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -239,11 +241,12 @@ class SimulationEngine final : public Engine {
 }  // namespace
 
 const Engine& simulation_of(int64_t n) {
+  using Key = std::pair<int64_t, std::thread::id>;
   static auto* mutex = new std::mutex;
-  static auto* engines = new std::map<int64_t, std::unique_ptr<SimulationEngine>>;
+  static auto* engines = new std::map<Key, std::unique_ptr<SimulationEngine>>;
   TORCH_CHECK_VALUE(n >= 1, "[simulate] a world of ", n, " ranks was asked for. It needs at least 1.");
   std::lock_guard lock(*mutex);
-  auto& engine = (*engines)[n];
+  auto& engine = (*engines)[{n, std::this_thread::get_id()}];
   if (!engine) engine = std::make_unique<SimulationEngine>(n);
   return *engine;
 }

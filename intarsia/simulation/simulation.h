@@ -10,7 +10,8 @@ namespace intarsia {
 
 class Engine;
 
-// The engine of `n` simulated ranks. One per size, so that meshes of equal simulations are equal.
+// The engine of `n` simulated ranks. One per size, so that meshes of equal simulations are equal; and per thread, so
+// that simulations of different threads share nothing.
 const Engine& simulation_of(int64_t n);
 
 // When a simulated asynchronous collective (async_op, a Wait) really moves its bytes. Over a network, that is any time

@@ -8,7 +8,6 @@
 
 #include "intarsia/comm/axis.h"
 #include "intarsia/comm/trace.h"
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/redistribute/run/run.h"
 #include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/simulation/twins/twins.h"

@@ -39,6 +39,15 @@ FIRST = {
     "another number in place": ("aten::add_.Tensor of what call 2 made", "aten::add_.Tensor of what call 2 made"),
     "another plain number": ("aten::add.Tensor of what call 1 made", "aten::add.Tensor of what call 1 made"),
     "another parameter of fully_shard": ("full_tensor of what call 5 made", "full_tensor of what call 6 made"),
+    # One rank waits in a collective before its next call, or has made the same calls on other tensors.
+    "a number that one rank alone reads": None,
+    "a norm that one rank alone reads": None,
+    "a norm that one rank reads earlier": None,
+    "the norm of another tensor": None,
+    "one of two norms left out": None,
+    "one of two norms for another": None,
+    "norms in another order": None,
+    "gradients clipped twice": None,
 }
 HARMLESS = {
     "an op whose result is dropped": ("full_tensor of what call 1 made", "aten::exp of what call 2 made"),

@@ -1,5 +1,6 @@
 // replicate on modules whose parameters are distributed: cut over another axis, or lying on a mesh that has the axis.
 
+#include "intarsia/data_parallel/fully_shard/fully_shard.h"
 #include "tests/data_parallel/models.h"
 #include "tests/support/error_text.h"
 
@@ -66,11 +67,31 @@ TEST(Replicate2d, RefusesAModuleThatIsCutAlongItsAxisLater) {
   auto mesh = all_ranks();
   auto model = mlp();
   replicate(*model, mesh);
+  auto tp = init_device_mesh(at::kCPU, {2}, {"tp"});  // the same ranks under another name
+  for (auto& line : {mesh, tp}) {
+    EXPECT_EQ(
+        error_text<c10::ValueError>([&] { parallelize_module(*model, line, tensor_parallel()); }),
+        "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out "
+        "with "
+        "ignored_parameters, parallelize it over another axis of the mesh, such as mesh[\"tp\"], or use fully_shard.");
+    for (auto& p : model->parameters()) EXPECT_FALSE(is_dtensor(p));
+  }
+  square_mean(model, mine(inputs(0, {24, 5}), mesh)).backward();  // usable as before
+  distribute_module(*model, mesh);
+  EXPECT_EQ(str(placements_of(model->parameters()[0])), "[R]");
+}
+
+TEST(Replicate2d, RefusesAModuleThatIsCutAlongItsAxisBefore) {
+  auto world = simulate(2);
+  auto mesh = all_ranks();
+  auto model = mlp();
   parallelize_module(*model, mesh, tensor_parallel());
+  EXPECT_NE(error_text<c10::ValueError>([&] { replicate(*model, mesh); }).find("it is cut along the axis"),
+            std::string::npos);
   EXPECT_EQ(
-      error_text<c10::ValueError>([&] { square_mean(model, inputs(0, {24, 5})).backward(); }),
-      "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
-      "ignored_parameters, or use fully_shard.");
+      error_text<c10::ValueError>([&] { fully_shard(*model, mesh); }),
+      "[fully_shard] \"0.weight\" is parallelized over DeviceMesh(cpu, dp=2), along which it is to be sharded. Use "
+      "two axes of a mesh: parallelize_module over mesh[\"tp\"], and fully_shard over mesh[\"dp\"].");
 }
 
 TEST(Replicate2d, SumsWhatIsPendingAlongTheAxisInOneMessage) {
@@ -112,7 +133,7 @@ TEST(Replicate2d, AParameterThatIsCutAlongTheAxisIsRefused) {
   EXPECT_EQ(
       error_text<c10::ValueError>([&] { replicate(*model, all_ranks()); }),
       "[replicate] \"0.weight\" is [S(0)]: it is cut along the axis that it is to be replicated on. Leave it out with "
-      "ignored_parameters, or use fully_shard.");
+      "ignored_parameters, parallelize it over another axis of the mesh, such as mesh[\"tp\"], or use fully_shard.");
 }
 
 }  // namespace

@@ -69,12 +69,17 @@ TEST(SyncBatchNorm, IsTheBatchNormOfAllRows) {
   });
 }
 
-TEST(SyncBatchNorm, RanksMayHaveDifferentNumbersOfRows) {
-  in_every_world([] {
+// Rank r has offset + factor * r rows.
+void compare_rows(int64_t offset, int64_t factor, BatchNormOptions options = BatchNormOptions(3)) {
+  in_every_world([&] {
     auto mesh = all_ranks();
-    auto n = mesh.size(), rows = n * (n + 3) / 2;  // 2, 3, 4, ...
-    auto of_rank = [&](const at::Tensor& all, int64_t rank) { return all.narrow(0, rank * (rank + 3) / 2, rank + 2); };
-    auto norm = norm_of<BatchNorm1d>(BatchNormOptions(3)), plain = norm_of<BatchNorm1d>(BatchNormOptions(3));
+    auto before = [&](int64_t rank) { return offset * rank + factor * rank * (rank - 1) / 2; };
+    auto n = mesh.size(), rows = before(n);
+    if (rows < 2) return;
+    auto of_rank = [&](const at::Tensor& all, int64_t rank) {
+      return all.narrow(0, before(rank), offset + factor * rank);
+    };
+    auto norm = norm_of<BatchNorm1d>(options), plain = norm_of<BatchNorm1d>(options);
     convert_sync_batchnorm(norm, mesh);
     auto all = inputs(0, {rows, 3}).requires_grad_();
     Shards locals;
@@ -84,15 +89,27 @@ TEST(SyncBatchNorm, RanksMayHaveDifferentNumbersOfRows) {
     auto y =
         torch::batch_norm(x, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5, false);
     auto expected = plain->forward(all);
-    norm->num_batches_tracked += 1;
+    if (norm->num_batches_tracked.defined()) norm->num_batches_tracked += 1;
     expected.pow(3).sum().backward(), y.pow(3).sum().backward();
     for (size_t slot = 0; slot < locals.size(); ++slot) {
       auto rank = mesh.slots()[slot].rank;
       EXPECT_TRUE(close(value_at(y.detach(), slot), of_rank(expected, rank)));
       EXPECT_TRUE(close(value_at(x.grad(), slot), of_rank(all.grad(), rank)));
     }
+    for (size_t i = 0; i < plain->parameters().size(); ++i) {
+      auto sum = full_tensor(from_local(norm->parameters()[i].grad(), mesh, {Partial()}));
+      EXPECT_TRUE(close(sum, plain->parameters()[i].grad())) << i;
+    }
     expect_same_tensors(*norm, *plain, 1e-11);
   });
+}
+
+TEST(SyncBatchNorm, RanksMayHaveDifferentNumbersOfRowsAlsoOneOrNone) {
+  compare_rows(2, 1);
+  compare_rows(1, 0);
+  compare_rows(0, 2);
+  compare_rows(0, 2, BatchNormOptions(3).affine(false));
+  compare_rows(1, 0, BatchNormOptions(3).track_running_stats(false));
 }
 
 // Twenty steps of replicate or fully_shard are those of one device with all rows.

@@ -1,11 +1,16 @@
 #include "intarsia/debug/comm_debug_mode.h"
 
+#include <barrier>
 #include <cstdlib>
 #include <fstream>
+#include <set>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "intarsia/data_parallel/replicate/replicate.h"
+#include "intarsia/debug/explain_step.h"
 #include "intarsia/simulation/simulation.h"
 #include "intarsia/tensor/dtensor.h"
 #include "tests/support/error_text.h"
@@ -140,6 +145,84 @@ TEST(CommDebugMode, ATraceThatCannotBeWrittenIsAnError) {
   EXPECT_EQ(error_text<c10::Error>([&] { comms.write_chrome_trace("/no/such/folder/trace.json"); }),
             "[write_chrome_trace] cannot write the file \"/no/such/folder/trace.json\". "
             "Check its folder and the free space.");
+}
+
+// Calls body(number) on two threads, which begin together.
+template <class Body>
+void on_two_threads(Body body) {
+  std::barrier together(2);
+  std::vector<std::thread> threads;
+  for (int64_t number : {1, 2}) {
+    threads.emplace_back([&, number] {
+      together.arrive_and_wait();
+      body(number);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(CommDebugMode, CountsWhatItsOwnSimulationDoes) {
+  for (int64_t ranks : {1, 4}) {
+    on_two_threads([&](int64_t number) {
+      CommDebugMode outside;
+      auto world = simulate(ranks);
+      auto mesh = init_device_mesh(at::kCPU, {ranks}, {"tp"});
+      CommDebugMode comms;
+      for (int64_t i = 0; i < 100 * number; ++i) {
+        auto x = distribute_tensor(torch::ones({4, number}), mesh, {Shard(0)}, std::nullopt).requires_grad_();
+        full_tensor(x).sum().backward();
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(comms.get_total_counts(), ranks > 1 ? 100 * number : 0);
+      EXPECT_EQ(outside.get_total_counts(), comms.get_total_counts());
+      EXPECT_EQ(comms.total_bytes(), ranks > 1 ? 100 * number * 12 * number : 0);
+    });
+  }
+}
+
+TEST(CommDebugMode, StepsAreExplainedOnTwoThreads) {
+  on_two_threads([](int64_t number) {
+    auto world = simulate(2);
+    auto mesh = init_device_mesh(at::kCPU, {2}, {"dp"});
+    for (int64_t i = 0; i < 5; ++i) {
+      torch::nn::Linear layer(4 * number, 4);
+      auto step = explain(layer, mesh, [&](auto& stage) { replicate(layer, stage); }, {{{2, 4 * number}}});
+      EXPECT_EQ(step.bytes(Phase::backward), (4 * number * 4 + 4) * 4 + 16) << step.text();
+    }
+  });
+}
+
+// Backward passes inside of one another, so many that autograd goes on with them on threads of its own.
+struct Inside : torch::autograd::Function<Inside> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t depth) {
+    context->saved_data["depth"] = depth;
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    at::AutoGradMode records(true);
+    auto depth = context->saved_data["depth"].toInt();
+    auto x = at::ones({4}).requires_grad_();
+    if (depth > 0) {
+      Inside::apply(x, depth - 1).sum().backward();
+    } else {
+      auto cut = distribute_tensor(at::ones({4}), mesh, {Shard(0)}, std::nullopt);
+      full_tensor(cut);
+      threads.insert(std::this_thread::get_id());
+    }
+    return {grads[0], at::Tensor()};
+  }
+  static inline DeviceMesh mesh;
+  static inline std::set<std::thread::id> threads;
+};
+
+TEST(CommDebugMode, SeesTheThreadsOfItsBackwardPass) {
+  Job job;
+  CommDebugMode comms;
+  Inside::mesh = job.mesh;
+  Inside::apply(at::ones({4}).requires_grad_(), 100).sum().backward();
+  EXPECT_EQ(comms.get_total_counts(), 1);
+  EXPECT_EQ(Inside::threads.count(std::this_thread::get_id()), 0);
 }
 
 }  // namespace

@@ -135,8 +135,30 @@ TEST(Launch, ARankOfSeveralIsToldFromAProcessThatOnlyInheritsVariables) {
 }
 
 TEST(Launch, TheInnermostLauncherCounts) {
-  EXPECT_EQ(launch_text(with(with(kSrun, kMpirun), kTorchrun)), "torchrun 0/4 local 0");
+  auto torchrun = with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "a"}});
+  EXPECT_EQ(launch_text(with(with(kSrun, kMpirun), torchrun)), "torchrun 0/4 local 0 job a");
   EXPECT_EQ(launch_text(with(kSrun, kMpirun)), "mpirun 3/4 local 1");
+}
+
+TEST(Launch, VariablesSetByHandMustNotContradictALauncher) {
+  auto by_hand = [](const char* rank, const char* size) { return Variables{{"RANK", rank}, {"WORLD_SIZE", size}}; };
+  const Variables srun = {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "7"}};
+  auto text = [](const Variables& variables) { return error_text<c10::ValueError>([&] { launch_text(variables); }); };
+  EXPECT_EQ(
+      text(with(srun, by_hand("0", "2"))),
+      "[init] RANK and WORLD_SIZE say that this is rank 0 of 2, but srun started it as rank 1 of 4. Unset RANK and "
+      "WORLD_SIZE, or set them for each rank as srun counts.");
+  EXPECT_EQ(text(with(kMpirun, by_hand("0", "4"))),
+            "[init] RANK and WORLD_SIZE say that this is rank 0 of 4, but mpirun started it as rank 3 of 4. Unset RANK "
+            "and WORLD_SIZE, or set them for each rank as mpirun counts.");
+  EXPECT_EQ(text(with(kMpiexec, by_hand("0", "1"))).substr(0, 64),
+            "[init] RANK and WORLD_SIZE say that this is rank 0 of 1, but mpi");
+  EXPECT_EQ(launch_text(with(srun, by_hand("1", "4"))), "torchrun 1/4 local 0");    // as srun counts
+  EXPECT_EQ(launch_text(with(srun, by_hand("9", "16"))), "torchrun 9/16 local 0");  // a launcher on each host
+  auto allocation = srun;
+  allocation.erase("SLURM_STEP_ID");
+  EXPECT_EQ(launch_text(with(allocation, by_hand("0", "2"))), "torchrun 0/2 local 0");
+  EXPECT_EQ(launch_text(with(with(srun, by_hand("0", "2")), {{"INTARSIA_RUN_ID", "x"}})), "torchrun 0/2 local 0");
 }
 
 TEST(Launch, RankZeroServesTheStoreUnlessTheLauncherDoes) {

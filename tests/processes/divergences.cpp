@@ -52,6 +52,14 @@ struct Divergence {
 
 void full(const at::Tensor& x) { full_tensor(x); }
 
+// All are asked for before one is read.
+void read_norms(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> norms;
+  for (auto& tensor : tensors) norms.push_back(tensor.norm());
+  for (auto& norm : norms) norm.item<double>();
+}
+void clip_one(const at::Tensor& weight) { torch::nn::utils::clip_grad_norm_({weight}, 1e-3); }
+
 std::vector<Divergence> divergences() {
   return {
       {"a call left out", [](auto& s) { full(s.a), full(s.b); }, [](auto& s) { full(s.b); }},
@@ -97,6 +105,41 @@ std::vector<Divergence> divergences() {
       {"another plain number", [](auto& s) { full(s.a + at::scalar_tensor(2)); },
        [](auto& s) { full(s.a + at::scalar_tensor(3)); }},
       {"another parameter of fully_shard", [](auto& s) { full(s.sharded(0)); }, [](auto& s) { full(s.sharded(1)); }},
+      {"a number that one rank alone reads",
+       [](auto& s) {
+         auto sum = s.a.sum();
+         full(s.b);
+       },
+       [](auto& s) {
+         auto sum = s.a.sum();
+         sum.template item<double>(), full(s.b);
+       }},
+      {"a norm that one rank alone reads",
+       [](auto& s) {
+         auto norm = s.a.norm();
+         full(s.b);
+       },
+       [](auto& s) {
+         auto norm = s.a.norm();
+         norm.template item<double>(), full(s.b);
+       }},
+      {"a norm that one rank reads earlier",
+       [](auto& s) {
+         auto norm = s.a.norm();
+         s.b.sum().template item<double>(), norm.template item<double>();
+       },
+       [](auto& s) {
+         auto norm = s.a.norm();
+         norm.template item<double>(), s.b.sum().template item<double>();
+       }},
+      {"the norm of another tensor", [](auto& s) { s.a.norm().template item<double>(); },
+       [](auto& s) { s.b.norm().template item<double>(); }},
+      {"one of two norms left out", [](auto& s) { read_norms({s.a, s.b}); }, [](auto& s) { read_norms({s.b}); }},
+      {"one of two norms for another", [](auto& s) { read_norms({s.a, s.b}); },
+       [](auto& s) { read_norms({s.b, s.b}); }},
+      {"norms in another order", [](auto& s) { read_norms({s.a, s.b}); }, [](auto& s) { read_norms({s.b, s.a}); }},
+      {"gradients clipped twice", [](auto& s) { s.loss().backward(), clip_one(s.weight), full(s.weight.grad()); },
+       [](auto& s) { s.loss().backward(), clip_one(s.weight), clip_one(s.weight), full(s.weight.grad()); }},
       {"an op whose result is dropped", [](auto& s) { full(s.a); }, [](auto& s) { s.b.exp(), full(s.a); }, true},
       {"a view that is dropped", [](auto& s) { full(s.a); }, [](auto& s) { s.b.select(1, 0), full(s.a); }, true},
   };

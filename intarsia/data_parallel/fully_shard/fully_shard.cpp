@@ -169,6 +169,9 @@ static bool is_sharded(const torch::nn::Module& module, const WrappedModules& wr
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,
                     const FullyShardOptions& options) {
   TORCH_CHECK_VALUE(!modules.empty(), "[fully_shard] the list of modules is empty. Give at least one.");
+  for (size_t i = 0; i < modules.size(); ++i) {
+    TORCH_CHECK_VALUE(modules[i], "[fully_shard] module ", i, " of the list is null. Give addresses of modules.");
+  }
   auto axes = ShardingAxes::of(mesh);  // checks it
   auto& order = CollectiveOrder::of(*axes.all);
   auto& wrapped = FullyShardState::of(order).modules();
@@ -201,17 +204,18 @@ Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const Device
   return Sharded(std::move(group));
 }
 
-Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
-  return fully_shard(std::vector<torch::nn::Module*>{&module}, mesh, options);
+Sharded fully_shard(ModuleRef module, const DeviceMesh& mesh, const FullyShardOptions& options) {
+  return fully_shard(std::vector<torch::nn::Module*>{&*module}, mesh, options);
 }
 
-std::vector<Sharded> groups_in(const torch::nn::Module& module) {
+std::vector<Sharded> groups_in(ConstModuleRef module) {
   std::vector<Sharded> groups;
-  for (auto& group : param_groups_in(module)) groups.emplace_back(group);
+  for (auto& group : param_groups_in(*module)) groups.emplace_back(group);
   return groups;
 }
 
-Sharded sharded_by(const torch::nn::Module& module) {
+Sharded sharded_by(ConstModuleRef given) {
+  auto& module = *given;
   std::shared_ptr<ParamGroup> found;
   for (auto& group : param_groups_in(module)) {
     if (group->module() == &module) found = group;

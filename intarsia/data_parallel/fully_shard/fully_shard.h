@@ -24,10 +24,7 @@
 
 #include "intarsia/core/mesh.h"
 #include "intarsia/data_parallel/fully_shard/fully_shard_options.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "intarsia/nn/module_ref.h"
 
 namespace intarsia {
 
@@ -65,34 +62,17 @@ class Sharded {
   std::shared_ptr<ParamGroup> group_;
 };
 
-// All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second. A module
-// whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
-Sharded fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
+// All ranks call it together. The mesh has one axis, or two: copies along the first, shards along the second.
+// A module whose parameters are all in groups already, or that has none, gets no group, and its handle does nothing.
+Sharded fully_shard(ModuleRef module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 // One group for several modules.
 Sharded fully_shard(const std::vector<torch::nn::Module*>& modules, const DeviceMesh& mesh,
                     const FullyShardOptions& options = {});
 
-// The group of a module on which fully_shard was called.
-Sharded sharded_by(const torch::nn::Module& module);
+// Of a module that fully_shard was called on.
+Sharded sharded_by(ConstModuleRef module);
 
-// All groups with parameters in the module, submodules included.
-std::vector<Sharded> groups_in(const torch::nn::Module& module);
-
-// The same for holders (torch::nn::Linear) and shared pointers.
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
-Sharded fully_shard(Holder holder, const DeviceMesh& mesh, const FullyShardOptions& options = {}) {
-  return fully_shard(static_cast<torch::nn::Module&>(*holder), mesh, options);
-}
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
-Sharded sharded_by(Holder holder) {
-  return sharded_by(static_cast<torch::nn::Module&>(*holder));
-}
-template <class Holder>
-  requires requires(Holder holder) { holder.get(); }
-std::vector<Sharded> groups_in(Holder holder) {
-  return groups_in(static_cast<torch::nn::Module&>(*holder));
-}
+// Of all groups with parameters in the module, submodules included.
+std::vector<Sharded> groups_in(ConstModuleRef module);
 
 }  // namespace intarsia

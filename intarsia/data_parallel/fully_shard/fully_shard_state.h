@@ -30,7 +30,7 @@ class FullyShardState {
   explicit FullyShardState(CollectiveOrder& order) : collective_order_(order) {}
   static FullyShardState& of(CollectiveOrder& order);
   static FullyShardState& of(const ParamGroup& group);
-  // Whether fully_shard was called on a module that a shared pointer owns, on any mesh.
+  // Whether fully_shard was called on the module, on whatever mesh.
   static bool wrapped_somewhere(const torch::nn::Module& module);
 
   void add(const Group& group);

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/trace.h"
+#include "intarsia/core/foreign.h"
 #include "intarsia/tensor/body.h"
 #include "intarsia/tensor/policy.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -46,15 +47,14 @@ void GroupHooks::attach() {
   }
 }
 
-void GroupHooks::take_value(const at::Tensor& leaf, const at::Tensor& value) {
+bool GroupHooks::take_data(size_t index, const at::Tensor& leaf, const at::Tensor& data) {
+  check_no_wrapper(data, "set_data", "the data of a parameter");
   group_.free_whole();
-  for (size_t i = 0; i < group_.members().size(); ++i) {
-    if (!group_.members()[i].leaf().is_same(leaf)) continue;
-    disown_memories(i);
-    group_.member(i).replace(value);
-    own_memories(i);
-  }
+  disown_memories(index);
+  group_.member(index).replace(data);
+  own_memories(index);
   state_.show_again(group_);
+  return true;
 }
 
 std::shared_ptr<ParamGroup> group_of(const at::Tensor& leaf) {

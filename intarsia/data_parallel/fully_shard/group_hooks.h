@@ -28,7 +28,7 @@ class GroupHooks final : public LeafWatcher, public ParamOwner, public std::enab
   void need_whole() override { state_.need_whole(group()); }
   void free_whole() override { group_.free_whole(); }
   void hold(bool held) override { state_.hold(group_, held); }
-  void take_value(const at::Tensor& leaf, const at::Tensor& value) override;
+  bool take_data(size_t index, const at::Tensor& leaf, const at::Tensor& data) override;
   StandIn stand_in(size_t index, bool for_leaf) override { return group_.member(index).stand_in(for_leaf); }
   const at::Tensor& shards_of_leaf(size_t index) const override { return group_.members()[index].sharded(); }
   bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const override {

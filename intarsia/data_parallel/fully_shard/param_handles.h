@@ -43,8 +43,6 @@ class ParamOwner {
   virtual bool is_handle_of_shards(size_t index, const at::Tensor& tensor) const = 0;  // of all of them, not of a part
   virtual bool is_handle_of_whole(size_t index, const at::Tensor& tensor) const = 0;
   virtual const std::string& name_of(size_t index) const = 0;
-  // set_data on the leaf: from now on it is the shards of this value.
-  virtual void take_value(const at::Tensor& leaf, const at::Tensor& value) = 0;
   virtual void hold(bool held) = 0;  // an op that uses several owners' leaves: while it is held, the whole is not freed
   // Whether an op may write to the whole of a leaf, and that it has: its shards take over the values.
   virtual bool can_write_whole(size_t index) const = 0;

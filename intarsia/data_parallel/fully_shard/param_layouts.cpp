@@ -198,6 +198,10 @@ ParamLayouts layouts_of_param(const std::string& name, const ShardingAxes& axes,
                     " dims, so it cannot be sharded along dim ", dim.value_or(0),
                     ". Give one of its dims, counted from 0.");
   bool plain = !is_dtensor(parameter) || (!axes.on_full_mesh && lies_on(parameter, axes.mesh));
+  TORCH_CHECK_VALUE(!plain || !is_dtensor(parameter) || !body_of(parameter).note, "[fully_shard] \"", name,
+                    "\" is parallelized over ", axes.mesh.text(),
+                    ", along which it is to be sharded. Use two axes of a mesh: parallelize_module over mesh[\"tp\"], "
+                    "and fully_shard over mesh[\"dp\"].");
   if (plain) return cut(grid_of_outer(axes), dim, parameter.sizes());
   auto& mesh = mesh_of(parameter);
   auto placements = placements_of(parameter);

@@ -13,9 +13,9 @@
 
 #include "intarsia/data_parallel/fully_shard/param_call.h"
 #include "intarsia/data_parallel/fully_shard/param_op_traits.h"
-#include "intarsia/data_parallel/fully_shard/set_data.h"
 #include "intarsia/data_parallel/fully_shard/undecided.h"
 #include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/set_data.h"
 #include "intarsia/libtorch/dispatch_keys.h"
 #include "intarsia/libtorch/interposition.h"
 #include "intarsia/simulation/fan_out/fan_out.h"

@@ -30,34 +30,31 @@ bool contains(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) 
 
 }  // namespace
 
+void WrappedModules::add(FindLate find) {
+  std::lock_guard lock(mutex_);
+  finders_.push_back(std::make_shared<FindLate>(std::move(find)));
+}
+
 void WrappedModules::add(const torch::nn::Module& module) {
+  std::lock_guard lock(mutex_);
   std::erase_if(modules_, [&](auto& one) { return one.module.expired() || one.module.lock().get() == &module; });
-  auto weak = module.weak_from_this();
-  if (weak.expired()) return;
   auto parameters = module.parameters();
-  modules_.push_back({std::move(weak), {parameters.begin(), parameters.end()}});
+  modules_.push_back({WeakModule(module), {parameters.begin(), parameters.end()}});
 }
 
 bool WrappedModules::has(const torch::nn::Module& module) const {
+  std::lock_guard lock(mutex_);
   return std::any_of(modules_.begin(), modules_.end(), [&](auto& one) { return one.module.lock().get() == &module; });
-}
-
-std::string WrappedModules::late_parameter_of_finders(const std::vector<at::Tensor>& leaves) {
-  std::string text;
-  std::erase_if(finders_, [&](auto& find) {
-    auto late = find();
-    for (auto& [name, parameter] : late ? *late : std::vector<std::pair<std::string, at::Tensor>>()) {
-      if (contains(leaves, parameter)) text = name;
-    }
-    return !late;
-  });
-  return text;
 }
 
 std::string WrappedModules::late_parameter() {
   auto leaves = unwatched_leaves();
   if (leaves.empty()) return "";
-  for (auto& [weak, known] : modules_) {
+  std::unique_lock lock(mutex_);
+  auto modules = modules_;
+  auto finders = finders_;
+  lock.unlock();
+  for (auto& [weak, known] : modules) {
     auto module = weak.lock();
     if (!module) continue;
     for (auto& item : module->named_parameters()) {
@@ -66,7 +63,18 @@ std::string WrappedModules::late_parameter() {
       return c10::str("\"", item.key(), "\" of ", type_name(*module));
     }
   }
-  return late_parameter_of_finders(leaves);
+  std::string text;
+  for (auto& find : finders) {
+    auto late = (*find)();
+    for (auto& [name, parameter] : late ? *late : std::vector<std::pair<std::string, at::Tensor>>()) {
+      if (contains(leaves, parameter)) text = name;
+    }
+    if (late) continue;
+    lock.lock();
+    std::erase(finders_, find);
+    lock.unlock();
+  }
+  return text;
 }
 
 }  // namespace intarsia

@@ -1,9 +1,9 @@
 #pragma once
-// The modules on which fully_shard was called, if a shared pointer owns them: finds parameters that were registered in
-// them later.
+// The modules that fully_shard was called on: parameters that came to them later are found here.
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "intarsia/data_parallel/leaf_hooks.h"
+#include "intarsia/data_parallel/weak_module.h"
 
 namespace torch::nn {
 class Module;
@@ -21,12 +22,11 @@ namespace intarsia {
 
 class WrappedModules {
  public:
-  // A module that no shared pointer owns is not kept: nothing would report its end.
   void add(const torch::nn::Module& module);
   // For a module that is not LibTorch's, such as Python's: its parameters that were registered later, by name; none
   // once it has gone.
   using FindLate = std::function<std::optional<std::vector<std::pair<std::string, at::Tensor>>>()>;
-  void add(FindLate find) { finders_.push_back(std::move(find)); }
+  void add(FindLate find);
   // Whether the module was given to add.
   bool has(const torch::nn::Module& module) const;
 
@@ -36,13 +36,12 @@ class WrappedModules {
 
  private:
   struct Wrapped {
-    std::weak_ptr<const torch::nn::Module> module;
-    std::vector<WeakTensor> known;  // its parameters at that time, including ignored ones
+    WeakModule module;
+    std::vector<WeakTensor> known;  // its parameters at that time: ignored ones are not late, either
   };
-  std::string late_parameter_of_finders(const std::vector<at::Tensor>& leaves);
-
+  mutable std::mutex mutex_;  // other threads may ask whether a module was given; held for no call of the program's
   std::vector<Wrapped> modules_;
-  std::vector<FindLate> finders_;
+  std::vector<std::shared_ptr<FindLate>> finders_;
 };
 
 }  // namespace intarsia

@@ -12,6 +12,7 @@
 #include "intarsia/data_parallel/end_of_backward.h"
 #include "intarsia/data_parallel/module_names.h"
 #include "intarsia/data_parallel/replicate/reducers.h"
+#include "intarsia/data_parallel/set_data.h"
 #include "intarsia/simulation/per_rank/per_rank.h"
 #include "intarsia/tensor/dtensor.h"
 #include "intarsia/tensor/rehearsal.h"
@@ -63,6 +64,7 @@ Reducer::Reducer(const void* module, std::string name, const DeviceMesh& mesh, c
 Reducer::~Reducer() { collective_order_.close(id_); }
 
 void Reducer::watch() {
+  watch_set_data();
   add_reducer(collective_order_, weak_from_this());
   for (size_t i = 0; i < leaves_.size(); ++i) watch_leaf(leaves_[i].tensor.lock(), shared_from_this(), i);
 }
@@ -91,6 +93,12 @@ void Reducer::take_over(int64_t source) {
   for (auto& leaf : leaves_) add(leaf.tensor.lock());
   for (auto& buffer : buffers_) add(buffer.lock());
   broadcast_tensors(mesh_, tensors, source, nullptr);
+}
+
+// At once: the module is in the middle of parallelize_module, which then leaves it as it was.
+bool Reducer::take_data(size_t index, const at::Tensor&, const at::Tensor& data) {
+  if (is_dtensor(data)) ReplicatedParam::check_layout(leaves_[index].name, data, mesh_);
+  return false;
 }
 
 // --- a backward pass

@@ -55,6 +55,7 @@ class Reducer final : public LeafWatcher, public std::enable_shared_from_this<Re
 
   void before_gradient(size_t index, const at::Tensor& grad) override;
   void after_gradient(size_t index) override;
+  bool take_data(size_t index, const at::Tensor& leaf, const at::Tensor& data) override;
 
  private:
   static constexpr const char* kCause = "replicate";

@@ -31,16 +31,23 @@ void check_same_ranks(const std::string& name, const DeviceMesh& own, const Devi
 
 }  // namespace
 
+int64_t ReplicatedParam::check_layout(const std::string& name, const at::Tensor& given, const DeviceMesh& mesh) {
+  auto& layout = layout_of(given);
+  check_same_ranks(name, layout.mesh(), mesh);
+  auto axis = axis_along(layout.mesh(), mesh);
+  TORCH_CHECK_VALUE(axis < 0 || is_replicate(layout.placements()[axis]), "[replicate] \"", name, "\" is ",
+                    str(layout.placements()), ": it is cut along the axis that it is to be replicated on. ",
+                    "Leave it out with ignored_parameters, parallelize it over another axis of the mesh, such as ",
+                    "mesh[\"tp\"], or use fully_shard.");
+  return axis;
+}
+
 ReplicatedParam::ReplicatedParam(std::string given_name, const at::Tensor& given, const DeviceMesh& mesh)
     : name(std::move(given_name)), tensor(given), options(given.options()) {
   if (is_dtensor(given)) {
     layout = &layout_of(given);
     sizes = given.sizes().vec(), strides = given.strides().vec();
-    check_same_ranks(name, layout->mesh(), mesh);
-    axis = axis_along(layout->mesh(), mesh);
-    TORCH_CHECK_VALUE(axis < 0 || is_replicate(layout->placements()[axis]), "[replicate] \"", name, "\" is ",
-                      str(layout->placements()), ": it is cut along the axis that it is to be replicated on. ",
-                      "Leave it out with ignored_parameters, or use fully_shard.");
+    axis = check_layout(name, given, mesh);
   }
   for (auto& local : local_tensors(given)) {
     auto contiguous = c10::contiguous_strides(local.sizes());

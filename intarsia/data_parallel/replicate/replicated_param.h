@@ -36,6 +36,9 @@ struct ReplicatedParam {
   std::vector<Form> locals;             // per slot
   std::vector<int64_t> sizes, strides;  // of the whole, if it has a layout
 
+  // The axis of a distributed parameter; an error if it is sharded along it.
+  static int64_t check_layout(const std::string& name, const at::Tensor& given, const DeviceMesh& mesh);
+
   bool is_summed() const { return axis >= 0; }
 
   // Whether the parameter still has the dtype, the shape and the layout recorded here.

@@ -10,7 +10,7 @@
 #include "intarsia/data_parallel/leaf_hooks.h"
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
-#include "intarsia/watch/waiting.h"
+#include "intarsia/data_parallel/weak_module.h"
 
 namespace intarsia {
 namespace {
@@ -28,30 +28,23 @@ bool is_unaveraged(const at::Tensor& parameter) {
 class Search {
  public:
   Search(torch::nn::Module& module, const std::vector<at::Tensor>& ignored_parameters,
-         const std::vector<torch::nn::Module*>& ignored_modules) {
-    if (auto owner = module.weak_from_this(); !owner.expired()) {
-      roots_.emplace_back("", owner);
-    } else {
-      for (auto& child : module.named_children()) roots_.emplace_back(child.key() + ".", child.value());
-    }
+         const std::vector<torch::nn::Module*>& ignored_modules)
+      : root_(module) {
     for (auto& parameter : ignored_parameters) ignored_.emplace_back(parameter);
     for (auto* ignored : ignored_modules) {
-      ignored_modules_.push_back(ignored->weak_from_this());
+      ignored_modules_.emplace_back(*ignored);
       for (auto& parameter : ignored->parameters()) ignored_.emplace_back(parameter);
     }
   }
 
   std::vector<std::string> operator()() const {
     std::vector<std::string> names;
-    for (auto& [prefix, weak] : roots_) {
-      auto root = weak.lock();
-      if (!root || !any_in(*root)) continue;
-      auto skipped = ignored_now();
-      for (auto& item : root->named_parameters()) {
-        auto& parameter = item.value();
-        bool found = is_unaveraged(parameter) && !skipped.count(parameter.unsafeGetTensorImpl());
-        if (found) names.push_back(prefix + item.key());
-      }
+    auto root = root_.lock();
+    if (!root || !any_in(*root)) return names;
+    auto skipped = ignored_now();
+    for (auto& item : root->named_parameters()) {
+      auto& parameter = item.value();
+      if (is_unaveraged(parameter) && !skipped.count(parameter.unsafeGetTensorImpl())) names.push_back(item.key());
     }
     return names;
   }
@@ -80,9 +73,9 @@ class Search {
     return addresses;
   }
 
-  std::vector<std::pair<std::string, std::weak_ptr<const torch::nn::Module>>> roots_;
+  WeakModule root_;
   std::vector<WeakTensor> ignored_;
-  std::vector<std::weak_ptr<const torch::nn::Module>> ignored_modules_;
+  std::vector<WeakModule> ignored_modules_;
 };
 
 std::string joined(const std::vector<std::string>& names) {

@@ -19,9 +19,8 @@ namespace intarsia {
 // Their names, at the time of the call.
 using FindUnaveraged = std::function<std::vector<std::string>()>;
 
-// Looks for parameters that have a gradient and no watcher, in the module and in what is registered in it by then. It
-// holds the module weakly: if no shared pointer owns the module, it looks at the submodules only, since nothing reports
-// the module's end.
+// Looks for parameters that have a gradient and no watcher, in the module and in what is registered in it by then, as
+// long as it lives.
 FindUnaveraged unaveraged_in(torch::nn::Module& module, const std::vector<at::Tensor>& ignored_parameters,
                              const std::vector<torch::nn::Module*>& ignored_modules);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <exception>
 #include <memory>
@@ -13,6 +14,8 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/comm/axis.h"
+#include "intarsia/comm/call_log.h"
+#include "intarsia/comm/mix_hash.h"
 #include "intarsia/comm/trace.h"
 #include "intarsia/ops/along/layouts.h"
 #include "intarsia/ops/along/settle_together.h"
@@ -89,7 +92,8 @@ class Waiting : public std::enable_shared_from_this<Waiting> {
   DeviceMesh mesh_;
   std::mutex mutex_;
   std::atomic<bool> done_{false};
-  std::exception_ptr error_;  // there are no values: every reader gets the same error
+  std::exception_ptr error_;  // there are no values: everybody who asks gets the same error
+  Origin origin_;             // of all tensors whose norms wait, in their order
   std::vector<Norm> norms_;
   std::vector<Shards> sums_;
   Shards totals_;  // per slot: one number per sum
@@ -98,6 +102,7 @@ class Waiting : public std::enable_shared_from_this<Waiting> {
 size_t Waiting::add_norm(const at::Tensor& self, double ord, at::ScalarType type) {
   auto& body = body_of(self);
   auto place = norms_.size();
+  origin_.add({mix_hash(body.origin.hash, std::bit_cast<uint64_t>(ord)), body.origin.call});
   auto& norm = norms_.emplace_back(Norm{.ord = ord, .type = type});
   if (!body.layout->has_partial()) {
     norm.sum = add_sum(sums_of_powers(body.shards(), *body.layout, ord, type));
@@ -170,6 +175,7 @@ void Waiting::reduce() {
 
 void Waiting::reduce_all() {
   CauseScope cause(kNormCause, true);  // it runs when a norm is read, long after the op
+  OriginScope origin(origin_);
   settle_pending();
   if (sums_.empty()) return;
   for (size_t slot = 0; slot < mesh_.slots().size(); ++slot) {

@@ -8,7 +8,6 @@
 #include "intarsia/comm/collective.h"
 #include "intarsia/comm/reduce.h"
 #include "intarsia/core/held.h"
-#include "intarsia/core/more_reductions.h"
 #include "intarsia/redistribute/common_runs.h"
 #include "intarsia/redistribute/run/exchange.h"
 #include "intarsia/simulation/moves/simulated_all_to_all.h"
