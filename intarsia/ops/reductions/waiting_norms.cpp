@@ -93,7 +93,7 @@ class Waiting : public std::enable_shared_from_this<Waiting> {
   std::mutex mutex_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;  // there are no values: everybody who asks gets the same error
-  Origin origin_;  // of all tensors whose norms wait, in their order
+  Origin origin_;             // of all tensors whose norms wait, in their order
   std::vector<Norm> norms_;
   std::vector<Shards> sums_;
   Shards totals_;  // per slot: one number per sum
