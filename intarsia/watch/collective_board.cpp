@@ -179,6 +179,14 @@ std::string CollectiveBoard::last_seen(const std::vector<int64_t>& ranks) const 
   return text;
 }
 
+std::string CollectiveBoard::compare_with(int64_t member, const History& history, const Collective& call) const {
+  try {
+    return store_ ? read(member, history, call) : "";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 void CollectiveBoard::leave() const {
   try {
     if (store_) store_->set(farewell_key(ranks_[position_]), std::string("1"));

@@ -41,6 +41,9 @@ class CollectiveBoard {
   // What those members wait in, as far as they have posted it, on any line: "; rank 1 was last seen waiting in ...".
   std::string last_seen(const std::vector<int64_t>& ranks) const;
 
+  // The same as compare with the entry of one member, who may have left because of us; posts nothing.
+  std::string compare_with(int64_t member, const History& history, const Collective& call) const;
+
   // Posts that we take no part any more, where nothing else says so.
   void leave() const;
   bool has_left(int64_t member) const;

@@ -25,6 +25,7 @@ struct LostMember {
   bool left = false;          // it has closed its world
   bool says_no_more = false;  // it was able to say why; else it may still be about to
   std::string why = {};       // what it said; empty: nothing
+  bool ended = false;         // its process did, without a word: not because of us
 };
 
 }  // namespace intarsia

@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{50};           // between two looks
 constexpr milliseconds kExplanation{2000};  // for a rank to post what it waits in
+constexpr milliseconds kNeighbours{1500};   // the same, for those who share a host with a rank that left
 constexpr milliseconds kTimeToTell{500};    // for one that left to say why: it may close its connections first
 
 }  // namespace
@@ -135,9 +136,15 @@ void Watchdog::explain(const LostMember& lost) {
   check_interrupted();
   auto& failures = line_.failures();
   auto call = current();
-  compare(milliseconds(0));
+  std::string mismatch;
+  if (transport_.current() && !lost.ended) {
+    Asking asking(*this);
+    mismatch = line_.compare_with(lost.member, call);
+  }
+  line_.error.rethrow();
+  if (!mismatch.empty()) fail(mismatch);
   // Those who share a host with it may be about to post what they do, unless a rank is known to be gone.
-  for (auto until = Clock::now() + kExplanation; line_.levels && !lost.says_no_more && Clock::now() < until;) {
+  for (auto until = Clock::now() + kNeighbours; line_.levels && !lost.says_no_more && Clock::now() < until;) {
     if (failures.gone() || !failures.answers()) break;
     std::this_thread::sleep_for(2 * kLook);
     compare(milliseconds(0));

@@ -63,6 +63,10 @@ std::string WatchedLine::compare(const Collective& call, const std::vector<int64
   return whole ? larger_->board_.compare(calls, *whole, awaited) : "";
 }
 
+std::string WatchedLine::compare_with(int64_t member, const Collective& call) const {
+  return larger_ ? compare(call, {}) : board_.compare_with(member, history(), call);
+}
+
 std::vector<int64_t> WatchedLine::behind(const std::vector<int64_t>& ranks, const Collective& call) const {
   return levels ? board().behind(ranks, call.whole.value_or(call.number)) : ranks;
 }

@@ -49,6 +49,8 @@ class WatchedLine {
 
   // As CollectiveBoard; on the larger line for the collective of which `call` is a step.
   std::string compare(const Collective& call, const std::vector<int64_t>& awaited) const;
+  // The same with one member alone, where no larger line is asked.
+  std::string compare_with(int64_t member, const Collective& call) const;
   std::vector<int64_t> behind(const std::vector<int64_t>& ranks, const Collective& call) const;
 
  private:

@@ -182,7 +182,7 @@ std::optional<LostMember> ShmProgressEngine::find_lost(bool) {
     bool left = farewell == Farewell::left;
     auto* how = left ? "it left the line" : ended ? "its process ended" : "it failed";
     auto why = farewell == Farewell::failed ? std::string(record.why, strnlen(record.why, sizeof record.why)) : "";
-    return LostMember{j, how, left, true, why};
+    return LostMember{j, how, left, true, why, ended && farewell == Farewell::none};
   }
   return std::nullopt;
 }
