@@ -27,7 +27,7 @@ bool travels(const Axis& axis) { return axis.size() > 1 && axis.slot_count() == 
 
 // A simulation's trace has the agreements of a real job.
 void record_simulated(const Axis& axis) {
-  if (axis.size() > 1 && recording()) record(AgreementEvent{CauseScope::op(), axis.name()});
+  if (axis.size() > 1 && recording()) record(axis.world(), AgreementEvent{CauseScope::op(), axis.name()});
 }
 
 }  // namespace

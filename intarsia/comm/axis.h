@@ -24,6 +24,8 @@ class Axis {
   size_t slot_count() const { return line_.position.size(); }
   int64_t position(size_t slot) const { return line_.position[slot]; }  // the slot's position on its line
 
+  const World& world() const { return *engine_; }
+
   // Collectives, as Engine describes them. With `wait`, which points to an empty one, the caller finishes the
   // collective and does not touch the tensors until then; it stays empty if there is nothing to wait for. Without, the
   // collective has finished on return. packed.h has the same for lists of tensors.

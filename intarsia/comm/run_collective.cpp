@@ -72,9 +72,9 @@ void run(const Named& named, int64_t sent, int64_t received, Wait* wait, c10::fu
   auto begin = recording() ? seconds_since_start() : 0;
   attempt(named, wait, start);
   if (!recording()) return;
-  if (AgreementScope::active()) return record(engine, AgreementEvent{CauseScope::op(), line.name});
-  record(engine, CommEvent{std::move(kind), line.name, sent, received, CauseScope::op(), CauseScope::implicit(), begin,
-                           seconds_since_start() - begin, engine.carrier(line)});
+  if (agreement) return record(named.engine, AgreementEvent{CauseScope::op(), line.name});
+  record(named.engine, CommEvent{named.name(), line.name, sent, received, CauseScope::op(), CauseScope::implicit(),
+                                 begin, seconds_since_start() - begin, named.engine.carrier(line)});
 }
 
 ReduceOp carried(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }

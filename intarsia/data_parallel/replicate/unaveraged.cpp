@@ -11,6 +11,7 @@
 #include "intarsia/data_parallel/step_report.h"
 #include "intarsia/data_parallel/sync_module_states.h"
 #include "intarsia/data_parallel/weak_module.h"
+#include "intarsia/watch/waiting.h"
 
 namespace intarsia {
 namespace {
