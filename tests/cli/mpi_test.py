@@ -106,16 +106,20 @@ class JobOverMpi:
         run = subprocess.Popen([MPIEXEC, "-n", str(RANKS), PLAYER, "--play", "work_on"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                env=around(INTARSIA_ENGINE="mpi", INTARSIA_TIMEOUT=TIMEOUT, INTARSIA_FLIGHT_LINES=1))
         for _ in range(RANKS):
-            run.stdout.readline()  # at work
+            if not run.stdout.readline():  # each rank says when it is at work
+                raise ChildProcessError(f"the job ended before it was struck: {run.communicate()[1]}")
         begun = self.strike.hit(self.rank_of(run.pid))
         out, err = run.communicate(timeout=120)
         return self, run.returncode, out + err, time.monotonic() - begun
 
     def rank_of(self, launcher):
-        for pid in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"OMPI_COMM_WORLD_RANK=%d" % self.victim in variables:
-                return int(pid)
+        for _ in range(100):  # the kernel may leave children out of the list while one of them comes or goes
+            for children in pathlib.Path(f"/proc/{launcher}/task").glob("*/children"):
+                for pid in children.read_text().split():
+                    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                    if b"OMPI_COMM_WORLD_RANK=%d" % self.victim in variables:
+                        return int(pid)
+            time.sleep(0.05)
         raise LookupError(f"rank {self.victim} below process {launcher}")
 
 
