@@ -91,8 +91,10 @@ std::vector<int64_t> agreeing_axes(const Rule& rule, const OpCall& call, c10::Ar
 void SlotErrors::raise_together(const std::string& op, const DeviceMesh& mesh,
                                 const std::vector<int64_t>& agreeing) const {
   bool ask = !agreeing.empty() && !errors_are_local() && torch::autograd::get_current_graph_task_id() == -1;
-  if (ask && recording()) record(mesh.world(), AgreementEvent{op, Axis::of(mesh, agreeing).name()});
-  if (mesh.world().simulated()) return raise_simulated(mesh, ask ? agreeing : std::vector<int64_t>());
+  if (mesh.world().simulated()) {
+    if (ask && recording()) record(mesh.world(), AgreementEvent{op, Axis::of(mesh, agreeing).name()});
+    return raise_simulated(mesh, ask ? agreeing : std::vector<int64_t>());
+  }
   if (!ask || mesh.slots().empty()) {
     if (!errors_.empty()) std::rethrow_exception(errors_[0].second);
     return;
