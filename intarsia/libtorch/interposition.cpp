@@ -25,9 +25,13 @@ void* in_libtorch(const char* symbol) {
 
 }  // namespace
 
-void* next_definition(const char* symbol) {
+void* find_definition(const char* symbol) {
   auto* found = dlsym(RTLD_NEXT, symbol);
-  if (!found) found = in_libtorch(symbol);
+  return found ? found : in_libtorch(symbol);
+}
+
+void* next_definition(const char* symbol) {
+  auto* found = find_definition(symbol);
   TORCH_INTERNAL_ASSERT(found, "LibTorch does not export ", symbol);
   return found;
 }
@@ -54,7 +58,7 @@ void explain_missing_memory(c10::TensorImpl& impl) {
 std::string missing_definitions() {
   std::string text;
   for (auto* symbol : kInterposed) {
-    if (!dlsym(RTLD_NEXT, symbol) && !in_libtorch(symbol)) text.append(text.empty() ? "" : ", ").append(symbol);
+    if (!find_definition(symbol)) text.append(text.empty() ? "" : ", ").append(symbol);
   }
   return text;
 }

@@ -26,7 +26,10 @@ constexpr auto kSparse = "_ZN5torch2nn4init7sparse_EN2at6TensorEdd";
 constexpr auto kBatchNorm = "_ZN2at4_ops10batch_norm4callERKNS_6TensorERKSt8optionalIS2_ES8_S8_S8_bddb";
 }  // namespace symbols
 
-// LibTorch's definition of a function that we replace. An error if LibTorch does not export it.
+// LibTorch's definition of a function, ours left out; null if LibTorch does not export it.
+void* find_definition(const char* symbol);
+
+// The same for a function that we replace: an error if there is none.
 void* next_definition(const char* symbol);
 template <class Function>
 Function next_definition(const char* symbol) {

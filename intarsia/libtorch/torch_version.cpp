@@ -1,12 +1,12 @@
 #include "intarsia/libtorch/torch_version.h"
 
-#include <dlfcn.h>
-
 #include <cstdio>
 #include <cstdlib>
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>
+
+#include "intarsia/libtorch/interposition.h"
 
 namespace intarsia {
 namespace {
@@ -34,11 +34,7 @@ std::string str(const TorchVersion& v) { return c10::str(v.major, ".", v.minor, 
 TorchVersion compiled_torch_version() { return {TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH}; }
 
 TorchVersion loaded_torch_version() {
-  constexpr auto kSymbol = "aoti_torch_abi_version";
-  auto* found = dlsym(RTLD_DEFAULT, kSymbol);
-  if (!found) {  // Python loads LibTorch out of reach of a search by name alone
-    if (auto* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD)) found = dlsym(library, kSymbol);
-  }
+  auto* found = find_definition("aoti_torch_abi_version");
   return found ? unpacked(reinterpret_cast<uint64_t (*)()>(found)()) : compiled_torch_version();
 }
 
