@@ -96,9 +96,9 @@ bool survives_but_for_rounding(ReduceOp op, c10::ScalarType from, c10::ScalarTyp
   return op != ReduceOp::product || !c10::isComplexType(from) || c10::isComplexType(to);
 }
 
-// Whether what is pending is that of the cast terms, however they are rounded.
+// Whether what is pending is that of the terms, cast to another dtype, however they are rounded.
 bool survives_cast(ReduceOp op, const TensorForm& from, const TensorForm& to) {
-  if (from.dtype == to.dtype || survives_this_cast(op, from.dtype, to.dtype)) return true;
+  if (survives_this_cast(op, from.dtype, to.dtype)) return true;
   if (op == ReduceOp::max || op == ReduceOp::min) return order_survives(from.dtype, to.dtype);
   return (op == ReduceOp::sum || op == ReduceOp::avg) && sums_survive(from.dtype, to.dtype);
 }
@@ -124,50 +124,42 @@ Rule cast() {
   return rule;
 }
 
-// self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
-Rule copy() {
-  auto shape = pointwise();
+// An elementwise op with further rows, which `add` appends.
+Rule pointwise_and(std::function<void(const OpCall&, Rows&)> add) {
   Rule rule = pointwise();
-  rule.rows = [shape](const OpCall& call) {
-    auto rows = shape.rows(call);
-    if (call.inputs[1].dtype == call.outputs[0].dtype) {
-      add_for_any_reduction(rows, {{P_sum, P_sum}, {P_sum}});
-      return rows;
-    }
-    for (auto op : kReduceOps) {
-      if (survives_cast(op, call.inputs[1], call.outputs[0])) rows.push_back({{P(op), P(op)}, {P(op)}});
-    }
+  rule.rows = [shape = rule.rows, add = std::move(add)](const OpCall& call) {
+    auto rows = shape(call);
+    add(call, rows);
     return rows;
   };
   return rule;
+}
+
+// self.copy_(src) overwrites self: what is pending in self must be pending in src alike.
+Rule copy() {
+  return pointwise_and([](const OpCall& call, Rows& rows) {
+    auto &from = call.inputs[1], &to = call.outputs[0];
+    if (from.dtype == to.dtype) return add_for_any_reduction(rows, {{P_sum, P_sum}, {P_sum}});
+    for (auto op : kReduceOps) {
+      if (survives_cast(op, from, to)) rows.push_back({{P(op), P(op)}, {P(op)}});
+    }
+  });
 }
 
 // Zeros in place of every term reduce to zero, whatever the reduction.
 Rule zero() {
-  auto shape = pointwise();
-  Rule rule = pointwise();
-  rule.rows = [shape](const OpCall& call) {
-    auto rows = shape.rows(call);
-    add_for_any_reduction(rows, {{P_sum}, {P_sum}});
-    return rows;
-  };
-  return rule;
+  return pointwise_and([](const OpCall&, Rows& rows) { add_for_any_reduction(rows, {{P_sum}, {P_sum}}); });
 }
 
 // A number in place of every term: only where reducing equal values changes nothing.
 Rule fill(std::vector<ReduceOp> pending) {
-  auto shape = pointwise();
-  Rule rule = pointwise();
-  rule.rows = [shape, pending](const OpCall& call) {
-    auto rows = shape.rows(call);
+  return pointwise_and([pending = std::move(pending)](const OpCall& call, Rows& rows) {
     for (auto op : pending) {
       Row row{Placements(call.inputs.size(), R), {P(op)}};
       row.in[0] = P(op);
       rows.push_back(std::move(row));
     }
-    return rows;
-  };
-  return rule;
+  });
 }
 
 // The same bits as another dtype. A change of width changes the last dim.
