@@ -15,6 +15,8 @@ if __name__ != "__main__" or sys.argv[1:] != ["stock"]:
 
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor, init_device_mesh
 
+from support import print_on_a_fake_group
+
 RANKS = 4
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.bool)
 KINDS = ("sum", "avg", "max", "min", "product")
@@ -94,16 +96,6 @@ def layouts(mesh):
     return reports
 
 
-def stock():
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    warnings.simplefilter("ignore")
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    print(json.dumps(layouts(init_device_mesh("cpu", (RANKS,)))))
-    sys.stdout.flush()
-
-
 def terms(dtype):
     """One of each rank, of few bits; those of bytes add up to more than a byte has."""
     values = (torch.arange(RANKS * 15) * 7 % 23 - 4).view(RANKS, 3, 5)
@@ -172,4 +164,4 @@ class Pending(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    stock() if sys.argv[1:] == ["stock"] else unittest.main()
+    print_on_a_fake_group(RANKS, layouts) if sys.argv[1:] == ["stock"] else unittest.main()

@@ -19,6 +19,8 @@ if __name__ != "__main__" or sys.argv[1:] != ["stock"]:
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
+from support import print_on_a_fake_group
+
 RANKS = 4
 MATRICES = {  # of one [8, 8]
     "abs": torch.abs, "exp": torch.exp, "relu": torch.relu, "gelu": F.gelu, "neg": torch.neg, "sqrt": lambda x: x.abs().sqrt(),
@@ -174,16 +176,6 @@ def measured(mesh):
     return reports
 
 
-def stock():
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    warnings.simplefilter("ignore")
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    print(json.dumps(measured(init_device_mesh("cpu", (RANKS,)))))
-    sys.stdout.flush()
-
-
 class Stock(unittest.TestCase):
     def setUp(self):
         warnings.simplefilter("ignore")
@@ -238,4 +230,4 @@ class Stock(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    stock() if sys.argv[1:] == ["stock"] else unittest.main()
+    print_on_a_fake_group(RANKS, measured) if sys.argv[1:] == ["stock"] else unittest.main()

@@ -1,10 +1,12 @@
 """What the Python tests share: models, comparisons, and running a function on several ranks."""
 
 import faulthandler
+import json
 import os
 import pathlib
 import tempfile
 import traceback
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -31,6 +33,16 @@ def raises(kind: type, text: str, call, *args, **options) -> None:
         assert text in str(error), error
     else:
         raise AssertionError(f"no {kind.__name__}: {text}")
+
+
+def print_on_a_fake_group(ranks: int, reports_of) -> None:
+    """Prints as JSON what `reports_of` finds on a mesh of a group that moves nothing: how PyTorch's own DTensor lays results out."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    warnings.simplefilter("ignore")
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    print(json.dumps(reports_of(init_device_mesh("cpu", (ranks,)))), flush=True)
 
 
 def whole_values(tensor: torch.Tensor) -> list:
