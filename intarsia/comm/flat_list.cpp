@@ -7,7 +7,7 @@
 namespace intarsia {
 namespace {
 
-// The memory of the tensors, if they stand there one behind the other; else undefined.
+// The memory of the tensors, if it has them in order without gaps; else undefined.
 at::Tensor as_they_stand(c10::ArrayRef<at::Tensor> tensors) {
   const at::Tensor* first = nullptr;
   int64_t total = 0;

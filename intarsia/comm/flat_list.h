@@ -1,5 +1,5 @@
 #pragma once
-// A list of tensors one behind the other in one flat buffer: the only way in which several travel as one.
+// A list of tensors in one flat buffer, in order: the only way in which several are sent as one.
 
 #include <cstdint>
 #include <vector>
@@ -12,14 +12,14 @@ namespace intarsia {
 
 // Bytes travel, so what memory holds must be the values: a lazy conjugate or negative is carried out first.
 bool lies_in_order(const at::Tensor& tensor);      // whether its memory is its values, in their order
-at::Tensor flat_values(const at::Tensor& tensor);  // the values as one dim; its own memory if it lies in order
+at::Tensor flat_values(const at::Tensor& tensor);  // the values as one dim; its own memory if that is in order
 
 // The values of the tensors, which are of one dtype, in a buffer of their own. The buffer of a list that may be empty
 // has the `options`.
 at::Tensor pack(c10::ArrayRef<at::Tensor> tensors);
 at::Tensor pack(c10::ArrayRef<at::Tensor> tensors, const at::TensorOptions& options);
 
-// The same, but their own memory where they stand one behind the other already.
+// The same, but their own memory if that is such a buffer already.
 at::Tensor joined(c10::ArrayRef<at::Tensor> tensors);
 at::Tensor joined(c10::ArrayRef<at::Tensor> tensors, const at::TensorOptions& options);
 

@@ -15,7 +15,7 @@ namespace intarsia {
 Imagined parse_imagined(std::string_view text);
 
 // A call of an op as text: its tensors in order, and arguments by name, read as the schema has them: numbers, texts,
-// dtypes, None, and lists of these ("[0, 1]"; one number may stand for several). Tensors may be named, too.
+// dtypes, None, and lists of these ("[0, 1]"; one number may stand for several). Tensors may also be named.
 struct ExplainedCall {
   std::vector<Imagined> tensors;
   std::map<std::string, c10::IValue> arguments;

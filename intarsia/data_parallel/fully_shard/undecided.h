@@ -6,7 +6,7 @@
 // module wants what it gets in training, the whole. So the tensor is made of shards, for which nothing is gathered, and
 // keeps the key of parameters until its use decides. Beside an activation it becomes whole, in place if it is written
 // to; beside a gradient, or any other distributed tensor that is written into it, it becomes a distributed tensor like
-// any other. What is computed from undecided tensors and parameters alone is undecided, too. A plain tensor of one
+// any other. What is computed from undecided tensors and parameters alone is also undecided. A plain tensor of one
 // element may differ between the ranks (w.clone() * x.mean()), so it decides for the whole; a number that does is part
 // of the origin, and an error of the gathering (Note [Origins]).
 

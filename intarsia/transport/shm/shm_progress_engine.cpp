@@ -172,7 +172,7 @@ std::vector<int64_t> ShmProgressEngine::awaited() {
   return each_once(std::move(ranks));
 }
 
-// Bytes of a rank that is gone may still lie in its rings, so only those are looked at for whom we wait.
+// The rings of a rank that is gone may still have bytes, so this looks only at the ranks that we wait for.
 std::optional<LostMember> ShmProgressEngine::find_lost(bool) {
   for (auto j : under_way_.front()->missing()) {
     bool ended = line_.processes[j].ended();
